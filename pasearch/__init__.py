@@ -1,0 +1,53 @@
+"""Privacy-aware AutoML: search under one (epsilon, delta) that pays for everything the search reads.
+
+    >>> from pasearch import Budget, search_architecture            # doctest: +SKIP
+    >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))   # doctest: +SKIP
+    >>> result.price, result.model                                  # doctest: +SKIP
+
+Names are imported on first use: torch alone takes seconds to load, and a plan needs none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pasearch.accounting.budget import Budget
+    from pasearch.api import plan_architecture_search, search_architecture
+    from pasearch.errors import BudgetError, PasearchError, UsageError
+    from pasearch.results import SearchResult, load
+
+_HOME = {
+    "Budget": "pasearch.accounting.budget",
+    "BudgetError": "pasearch.errors",
+    "PasearchError": "pasearch.errors",
+    "SearchResult": "pasearch.results",
+    "UsageError": "pasearch.errors",
+    "load": "pasearch.results",
+    "plan_architecture_search": "pasearch.api",
+    "search_architecture": "pasearch.api",
+}
+
+__all__ = [
+    "Budget",
+    "BudgetError",
+    "PasearchError",
+    "SearchResult",
+    "UsageError",
+    "load",
+    "plan_architecture_search",
+    "search_architecture",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'pasearch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

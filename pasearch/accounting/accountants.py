@@ -1,0 +1,312 @@
+"""What an event costs: the least of the bounds that are proved for it, and its name.
+
+    RDP                           `renyi.rdp`, converted at the best order
+    PLD                           dp_accounting's privacy loss distributions, composed by FFT
+    PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with other releases
+                                  as the loss distribution that dominates min(1, m delta_Q(e - log c))
+
+All are upper bounds under zero-out adjacency, so the least is one too. `Worst` is the maximum of
+RDP curves order by order, and the pointwise largest profile. A partition's records meet only that
+partition's events, so several partitions cost the maximum, at the same delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pasearch.accounting.checks import fraction, nonnegative
+from pasearch.accounting.events import (
+    NAMES,
+    Composed,
+    Event,
+    Gaussian,
+    Geometric,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    SelfComposed,
+    TruncatedPoissonGaussian,
+    Worst,
+    describe,
+    parts,
+)
+from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid
+from pasearch.accounting.renyi import Unsupported, delta_from_rdp, epsilon_from_rdp, rdp
+from pasearch.accounting.selection import Law, log_constant
+from pasearch.errors import UsageError
+
+INTERVAL = 1e-4  # discretisation of privacy losses; any interval gives an upper bound
+FAILURES = (ArithmeticError, ValueError, MemoryError, IndexError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a procedure costs: (epsilon, delta), and the accountant whose bound it is."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+
+
+def price(event: Event, delta: float) -> Price:
+    """The price of an event at delta.
+
+    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency; every numerical step rounds
+    to more epsilon, and a NaN is never a price.
+
+    Args:
+        event: what is released, fixed in advance.
+        delta: strictly between 0 and 1.
+
+    Raises:
+        Unsupported: no accountant has a bound for the whole event.
+
+    Cost: nothing; this is arithmetic on public numbers.
+    """
+    return _price(_known(event), fraction("delta", delta), 1)
+
+
+def rough_price(event: Event, delta: float) -> Price:
+    """An upper bound on the price that is quicker to compute: a coarser grid of losses."""
+    return _price(_known(event), fraction("delta", delta), 4)
+
+
+def rdp_price(event: Event, delta: float) -> Price:
+    """The price by RDP alone."""
+    epsilon = epsilon_from_rdp(rdp(_known(event)), fraction("delta", delta))
+    return Price(epsilon=epsilon, delta=delta, accountant="RDP")
+
+
+def delta_for(event: Event, epsilon: float) -> float:
+    """The least delta at which the event costs at most epsilon >= 0."""
+    epsilon = nonnegative("epsilon", epsilon)
+    found, _ = _best(
+        _known(event),
+        lambda: delta_from_rdp(rdp(event), epsilon),
+        lambda: _delta(event, epsilon, _interval(event, 1e-6, 1)),
+    )
+    return min(1.0, found)
+
+
+def price_partitions(events: Mapping[str, Event], delta: float) -> tuple[Price, dict[str, Price]]:
+    """The price of events on disjoint partitions, and each partition's own.
+
+    Guarantee: parallel composition. A record is in one partition, so the whole costs the maximum.
+
+    Args:
+        events: everything that a partition is charged with, by the partition's name.
+        delta: the same for every partition, strictly between 0 and 1.
+    """
+    if not events:
+        raise UsageError("no partition is given; expected at least one with its event.")
+    prices = {name: price(event, delta) for name, event in events.items()}
+    return max(prices.values(), key=lambda each: each.epsilon), prices
+
+
+@lru_cache(maxsize=4096)
+def _price(event: Event, delta: float, coarseness: int) -> Price:
+    if not parts(event):
+        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
+    epsilon, accountant = _best(
+        event,
+        lambda: epsilon_from_rdp(rdp(event), delta),
+        lambda: _epsilon(event, delta, _interval(event, delta, coarseness)),
+    )
+    return Price(epsilon=epsilon, delta=delta, accountant=accountant)
+
+
+def _best(
+    event: Event, by_rdp: Callable[[], float], by_pld: Callable[[], float]
+) -> tuple[float, str]:
+    """The lesser of two bounds and its name; one that fails numerically is left out, and named."""
+    name = "PLD, selection by privacy profile" if _selects(event) else "PLD"
+    bounds, missing, failed = [], [], ""
+    for bound, accountant in ((by_pld, name), (by_rdp, "RDP")):
+        try:
+            value = bound()
+            if math.isnan(value):
+                raise FloatingPointError("the bound is not a number")
+            bounds.append((max(0.0, value), accountant))
+        except Unsupported as reason:
+            missing.append(str(reason))
+        except FAILURES as reason:
+            failed = f" ({accountant} failed: {reason})"
+            missing.append(f"{accountant} failed: {reason}")
+    if not bounds:
+        raise Unsupported(f"[{describe(event)}] has no price: {'; '.join(missing)}")
+    value, accountant = min(bounds)
+    return value, accountant + failed
+
+
+def _epsilon(event: Event, delta: float, interval: float) -> float:
+    """Epsilon at delta by loss distributions and profiles; a single selection needs no hull."""
+    match _only(event):
+        case Worst(events):
+            return max(_epsilon(each, delta, interval) for each in events)
+        case RepeatAndSelect(inner, law):
+            base = _epsilon(inner, delta / law.mean, interval)
+            return base + _log_constant(inner, law, interval)
+    return float(_pld(event, interval).get_epsilon_for_delta(delta))
+
+
+def _delta(event: Event, epsilon: float, interval: float) -> float:
+    """Delta at any real epsilon, the same way."""
+    match _only(event):
+        case Worst(events):
+            return max(_delta(each, epsilon, interval) for each in events)
+        case RepeatAndSelect(inner, law):
+            base = _delta(inner, epsilon - _log_constant(inner, law, interval), interval)
+            return min(1.0, law.mean * base)
+    return float(_pld(event, interval).get_delta_for_epsilon(float(epsilon)))
+
+
+@lru_cache(maxsize=256)
+def _log_constant(inner: Event, law: Law, interval: float) -> float:
+    return log_constant(law, _profile(inner, interval))
+
+
+@lru_cache(maxsize=64)
+def _profile(event: Event, interval: float) -> Profile:
+    """The profile of an event on a grid dense enough to compose and to select from."""
+    match _only(event):
+        case Worst(events):
+            profiles = [_profile(each, interval) for each in events]
+            shared = grid(max(each.top for each in profiles), interval)
+            return Profile(shared, np.max([each.at(shared) for each in profiles], axis=0))
+        case RepeatAndSelect(inner, law):
+            bound, top = _selection_bound(inner, law, interval)
+            shared = grid(top, interval)
+            return Profile(shared, bound(shared))
+    losses = _pld(event, interval)
+    tops = (losses.get_epsilon_for_delta(tail) for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
+    top = next((float(top) for top in tops if math.isfinite(top)), 0.0)
+    return Profile.sampled(losses.get_delta_for_epsilon, grid(min(top, 500.0), interval))
+
+
+def _selection_bound(
+    inner: Event, law: Law, interval: float
+) -> tuple[Callable[[Array], Array], float]:
+    """E -> min(1, m delta_Q(e - log c)), and where it stops falling."""
+    base, log_c = _profile(inner, interval), _log_constant(inner, law, interval)
+    return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.top + log_c
+
+
+@lru_cache(maxsize=64)
+def _pld(event: Event, interval: float) -> Any:
+    """The loss distribution of an event: each atom composed `count` times, then all of them."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    total = privacy_loss_distribution.identity(interval)
+    for index, (atom, count) in enumerate(parts(event).items()):
+        losses = _repeated(atom, count, interval)
+        total = losses if index == 0 else total.compose(losses)
+    return total
+
+
+def _repeated(atom: Event, count: int, interval: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    if isinstance(atom, Gaussian):
+        sigma = atom.noise_multiplier / math.sqrt(count)
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            sigma, value_discretization_interval=interval
+        )
+    single = _single(atom, interval)
+    return single if count == 1 else single.self_compose(count)
+
+
+@lru_cache(maxsize=64)
+def _single(atom: Event, interval: float) -> Any:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    match atom:
+        case PoissonGaussian():
+            return losses.from_gaussian_mechanism(
+                atom.noise_multiplier,
+                value_discretization_interval=interval,
+                sampling_prob=atom.sampling_probability,
+                neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
+            )
+        case TruncatedPoissonGaussian():
+            return losses.from_truncated_subsampled_gaussian_mechanism(
+                dataset_size=atom.dataset_size,
+                sampling_probability=atom.sampling_probability,
+                truncated_batch_size=atom.truncated_batch_size,
+                noise_multiplier=atom.noise_multiplier,
+                value_discretization_interval=interval,
+                neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
+            )
+        case Geometric() | Pure():
+            return losses.from_discrete_laplace_mechanism(
+                atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
+            )
+        case Worst():
+            profile = _profile(atom, interval)
+            return bounding_pld(profile.at, profile.top, interval)
+        case RepeatAndSelect(inner, law):
+            return bounding_pld(*_selection_bound(inner, law, interval), interval)
+    raise Unsupported(f"PLD has no bound for [{describe(atom)}]; use an event that PLD or RDP has.")
+
+
+def _only(event: Event) -> Event | None:
+    """The one atom of an event that is released once, if that is all there is."""
+    found = parts(event)
+    return next(iter(found)) if list(found.values()) == [1] else None
+
+
+def _selects(event: Event) -> bool:
+    return any(
+        isinstance(atom, RepeatAndSelect)
+        or (isinstance(atom, Worst) and any(map(_selects, atom.events)))
+        for atom in parts(event)
+    )
+
+
+def _interval(event: Event, delta: float, coarseness: int) -> float:
+    """A grid of losses that is fine for usual prices and grows with huge ones, to bound memory."""
+    plain = _plain(event)
+    total = epsilon_from_rdp(rdp(plain), delta)
+    widest = max((_width(atom) for atom in parts(plain)), default=0.0)
+    scale = max(1.0, min(total, 1e9) / 20, min(widest, 1e9) / 50)
+    return INTERVAL * coarseness * 2 ** math.ceil(math.log2(scale))
+
+
+def _plain(event: Event) -> Event:
+    """Atoms of the same magnitude that RDP has: only for choosing the grid, never a price."""
+    leaves: list[Event] = []
+    for atom, count in parts(event).items():
+        match atom:
+            case TruncatedPoissonGaussian():
+                leaves.append(SelfComposed(Gaussian(atom.noise_multiplier / 2), count))
+            case RepeatAndSelect(inner):
+                leaves.append(SelfComposed(_plain(inner), count))
+            case Worst(events):
+                leaves.append(SelfComposed(Worst(tuple(map(_plain, events))), count))
+            case _:
+                leaves.append(SelfComposed(atom, count))
+    return Composed(tuple(leaves)) if leaves else event
+
+
+def _width(atom: Event) -> float:
+    """The largest loss that one release's distribution has to hold."""
+    match atom:
+        case Gaussian() | PoissonGaussian():
+            return (10 + 0.5 / atom.noise_multiplier) / atom.noise_multiplier
+        case Geometric() | Pure():
+            return atom.epsilon
+        case Worst(events):
+            return max((_width(each) for event in events for each in parts(event)), default=0.0)
+    return 0.0
+
+
+def _known(event: object) -> Event:
+    if type(event) not in NAMES:
+        raise Unsupported(f"{event!r} is no event of pasearch's own table, so it has no price.")
+    return event  # type: ignore[return-value]

@@ -1,0 +1,60 @@
+"""The budget of a whole run: (epsilon, delta), with one public default for delta.
+
+Default delta: the largest power of ten strictly below 1/n, n the public number of slots. A delta of
+1/n allows a mechanism that publishes one record outright, so it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the whole run may cost, everything that is looked at included.
+
+    Args:
+        epsilon: finite, above 0.
+        delta: strictly between 0 and 1, or None: decided by `resolve` once n is known.
+    """
+
+    epsilon: float
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check both numbers."""
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+        if self.delta is not None:
+            object.__setattr__(self, "delta", fraction("delta", self.delta))
+
+    def resolve(self, n: int) -> Budget:
+        """The budget with its delta decided for n slots.
+
+        Args:
+            n: number of slots, public, 1 or above.
+
+        Raises:
+            UsageError: delta is 1/n or more.
+
+        >>> Budget(1.0).resolve(1000)
+        Budget(epsilon=1.0, delta=0.0001)
+        """
+        n = whole("n", n)
+        if self.delta is None:
+            return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
+        if not self.delta < 1 / n:
+            raise UsageError(
+                f"delta is {self.delta:g}, but with {n:,} records it must be below 1/n = {1 / n:g}: "
+                f"at 1/n a record may be published outright. Leave delta out, or lower it."
+            )
+        return self
+
+    def warnings(self, n: int) -> list[str]:
+        """What a cautious reader would object to, for n slots."""
+        n = whole("n", n)
+        if self.delta is None or self.delta <= 1 / (10 * n):
+            return []
+        return [f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):g}; consider a smaller one."]

@@ -1,0 +1,67 @@
+"""The one gate through which a number enters an event, a law, a budget or a price.
+
+A wrong number type silently changes a price: `sigma = 2` or `np.float32(2)` lets ten composed
+Gaussians under Poisson sampling cost 1.59 where 13.72 is right, and `sigma = nan` costs 0. So every
+check is positive-form (NaN fails it), and what comes out is a plain Python float or int.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from pasearch.errors import UsageError
+
+
+def positive(name: str, value: object) -> float:
+    """A finite number above 0, as a Python float."""
+    number = _real(name, value, "a finite number above 0")
+    if not (math.isfinite(number) and number > 0):
+        raise _refusal(name, value, "a finite number above 0")
+    return number
+
+
+def nonnegative(name: str, value: object) -> float:
+    """A finite number that is 0 or above, as a Python float."""
+    number = _real(name, value, "a finite number, 0 or above")
+    if not (math.isfinite(number) and number >= 0):
+        raise _refusal(name, value, "a finite number, 0 or above")
+    return number
+
+
+def probability(name: str, value: object) -> float:
+    """A number in (0, 1], as a Python float."""
+    number = _real(name, value, "a number in (0, 1]")
+    if not 0 < number <= 1:
+        raise _refusal(name, value, "a number in (0, 1]")
+    return number
+
+
+def fraction(name: str, value: object) -> float:
+    """A number strictly between 0 and 1, as a Python float."""
+    number = _real(name, value, "a number strictly between 0 and 1")
+    if not 0 < number < 1:
+        raise _refusal(name, value, "a number strictly between 0 and 1")
+    return number
+
+
+def whole(name: str, value: object) -> int:
+    """A count of at least 1, as a Python int; a float is refused even when it is whole."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 1:
+        raise _refusal(name, value, "a whole number, 1 or above")
+    return int(value)
+
+
+def _real(name: str, value: object, expected: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _refusal(name, value, expected)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refusal(name, value, expected) from None
+
+
+def _refusal(name: str, value: object, expected: str) -> UsageError:
+    return UsageError(
+        f"{name} is {value!r} ({type(value).__name__}); expected {expected}. Pass such a number."
+    )

@@ -1,0 +1,336 @@
+"""What can be released, as a closed table of frozen values; accountants interpret them.
+
+Only these types reach an accountant, so "supported" is decided here and not by a library's
+`supports()`. Every number passes `checks`, so a float32 sigma, an int sigma or a NaN cannot change a
+price. Files are read by this table's own short names, never by importing what a file names.
+
+The one place that knows about counts is `parts`: an event is a multiset of atomic releases, and an
+accountant multiplies by the count once, outside. Adjacency everywhere: one record is replaced by
+the null record (zero-out).
+
+Source: the idea is Google's `dp_accounting.dp_event`; the prices are in `accountants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pasearch.accounting.checks import positive, probability, whole
+from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
+
+__all__ = [
+    "Composed",
+    "DiscreteGaussian",
+    "Event",
+    "Gaussian",
+    "Geometric",
+    "NoRelease",
+    "PoissonGaussian",
+    "Pure",
+    "RepeatAndSelect",
+    "SelfComposed",
+    "TruncatedPoissonGaussian",
+    "Worst",
+    "describe",
+    "from_json",
+    "parts",
+    "positive",
+    "probability",
+    "to_json",
+    "whole",
+]
+
+MAX_DEPTH = 32
+
+
+class Event:
+    """One release, or a fixed composition of releases."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoRelease(Event):
+    """Nothing private is released: public data, or post-processing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(Event):
+    """A sum with Gaussian noise; the noise multiplier is sigma / sensitivity."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        _check(self, positive, "noise_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonGaussian(Event):
+    """One step of DP-SGD: a Gaussian release on an exact Poisson sample of the records."""
+
+    sampling_probability: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self, probability, "sampling_probability")
+        _check(self, positive, "noise_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedPoissonGaussian(Event):
+    """A `PoissonGaussian` whose sample keeps at most `truncated_batch_size` slots (PLD only)."""
+
+    dataset_size: int
+    sampling_probability: float
+    truncated_batch_size: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self, whole, "dataset_size", "truncated_batch_size")
+        _check(self, probability, "sampling_probability")
+        _check(self, positive, "noise_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometric(Event):
+    """An integer count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        _check(self, positive, "epsilon")
+
+
+@dataclass(frozen=True, slots=True)
+class Pure(Event):
+    """Any epsilon-DP release, such as an exponential mechanism; priced as `Geometric`."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        _check(self, positive, "epsilon")
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian(Event):
+    """Integers of L2 sensitivity `sensitivity` plus discrete Gaussian noise `sigma` (RDP only)."""
+
+    sigma: float
+    sensitivity: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self, positive, "sigma", "sensitivity")
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(Event):
+    """All of these releases, in a fixed plan."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        """Check the events."""
+        _check(self, _events, "events")
+
+
+@dataclass(frozen=True, slots=True)
+class SelfComposed(Event):
+    """The same release `count` times, with fresh randomness."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        """Check the event and the count."""
+        _check(self, _event, "event")
+        _check(self, whole, "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Worst(Event):
+    """One of these releases, chosen adaptively: the price is the maximum over all of them."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        """Check the events."""
+        _check(self, _events, "events")
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatAndSelect(Event):
+    """K runs of `event` (its noisy score included), K secret from `law`; the best one is released."""
+
+    event: Event
+    law: Law
+
+    def __post_init__(self) -> None:
+        """Check the event and the law."""
+        _check(self, _event, "event")
+        _check(self, _law, "law")
+
+
+TYPES: dict[str, type[Event]] = {
+    "no-release": NoRelease,
+    "gaussian": Gaussian,
+    "poisson-gaussian": PoissonGaussian,
+    "truncated-poisson-gaussian": TruncatedPoissonGaussian,
+    "geometric": Geometric,
+    "pure": Pure,
+    "discrete-gaussian": DiscreteGaussian,
+    "composed": Composed,
+    "self-composed": SelfComposed,
+    "worst": Worst,
+    "repeat-and-select": RepeatAndSelect,
+}
+NAMES = {kind: name for name, kind in TYPES.items()}
+
+
+def parts(event: Event) -> dict[Event, int]:
+    """The atomic releases of an event and how often each is made.
+
+    Guarantee: `SelfComposed(e, k)` and k copies of e have the same parts, so no accountant can price
+    them differently. Public releases are dropped; a `Worst` of one event is that event.
+    """
+    counts: dict[Event, int] = {}
+    for atom, count in _atoms(event, 1):
+        counts[atom] = counts.get(atom, 0) + count
+    return counts
+
+
+def _atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
+    match event:
+        case NoRelease():
+            return
+        case SelfComposed():
+            yield from _atoms(event.event, count * event.count)
+        case Composed():
+            for part in event.events:
+                yield from _atoms(part, count)
+        case Worst() if len(set(event.events)) == 1:
+            yield from _atoms(event.events[0], count)
+        case _:
+            yield event, count
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as plain JSON values, under its short type name."""
+    kind = _event("event", event)
+    values = {field.name: _plain(getattr(kind, field.name)) for field in fields(kind)}  # type: ignore[arg-type]
+    return {"type": NAMES[type(kind)], **values}
+
+
+def from_json(document: object) -> Event:
+    """The event that `to_json` wrote.
+
+    Raises:
+        UsageError: unknown type, a missing or unknown field, or a number that `checks` refuses.
+    """
+    return _read(document, MAX_DEPTH)
+
+
+def _read(document: object, depth: int) -> Event:
+    if not depth > 0:
+        raise UsageError(f"an event is nested deeper than {MAX_DEPTH}; write it flatter.")
+    if not isinstance(document, Mapping):
+        raise UsageError(f"an event is {document!r}; expected a JSON object with a type.")
+    name = document.get("type")
+    if not isinstance(name, str) or name not in TYPES:
+        raise UsageError(f"event type {name!r} is unknown; expected one of {', '.join(TYPES)}.")
+    kind = TYPES[name]
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if set(document) != names | {"type"}:
+        raise UsageError(
+            f"event {name!r} has the fields {sorted(map(str, document))}; expected exactly "
+            f"{sorted(names | {'type'})}."
+        )
+    return kind(**{key: _value(key, document[key], depth) for key in names})
+
+
+def _value(key: str, value: object, depth: int) -> object:
+    if key == "event":
+        return _read(value, depth - 1)
+    if key == "events":
+        if not isinstance(value, list):
+            raise UsageError(f"events is {value!r}; expected a list of events.")
+        return tuple(_read(each, depth - 1) for each in value)
+    if key == "law":
+        return Law.from_json(value)
+    return value
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Event):
+        return to_json(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Law):
+        return value.to_json()
+    return value
+
+
+def describe(event: Event) -> str:
+    """The event in one readable line."""
+    match event:
+        case NoRelease():
+            return "nothing private"
+        case Gaussian():
+            return f"Gaussian noise (multiplier {event.noise_multiplier:g})"
+        case PoissonGaussian():
+            return (
+                f"Gaussian noise (multiplier {event.noise_multiplier:g}) on a Poisson sample "
+                f"(probability {event.sampling_probability:g})"
+            )
+        case TruncatedPoissonGaussian():
+            return (
+                f"Gaussian noise (multiplier {event.noise_multiplier:g}) on a Poisson sample "
+                f"(probability {event.sampling_probability:g}) of {event.dataset_size} slots, "
+                f"at most {event.truncated_batch_size}"
+            )
+        case Geometric():
+            return f"a count with geometric noise (epsilon {event.epsilon:g})"
+        case Pure():
+            return f"a pure-DP release (epsilon {event.epsilon:g})"
+        case DiscreteGaussian():
+            return f"discrete Gaussian noise (sigma {event.sigma:g} at {event.sensitivity:g})"
+        case SelfComposed():
+            return f"{event.count:,} x [{describe(event.event)}]"
+        case Composed():
+            return " + ".join(describe(part) for part in event.events)
+        case Worst():
+            return "the worst of [" + "; ".join(describe(part) for part in event.events) + "]"
+        case RepeatAndSelect():
+            return f"the best of K runs, K {event.law.describe()}, of [{describe(event.event)}]"
+    raise UsageError(f"{event!r} is no event of this table.")
+
+
+def _check(event: Event, check: Callable[[str, Any], object], *names: str) -> None:
+    for name in names:
+        object.__setattr__(event, name, check(name, getattr(event, name)))
+
+
+def _event(name: str, value: object) -> Event:
+    if type(value) not in NAMES:
+        raise UsageError(f"{name} is {value!r}; expected an event of pasearch's own table.")
+    return value  # type: ignore[return-value]
+
+
+def _events(name: str, value: object) -> tuple[Event, ...]:
+    if not isinstance(value, tuple | list) or not value:
+        raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
+    return tuple(_event(name, each) for each in value)
+
+
+def _law(name: str, value: object) -> Law:
+    if type(value) is not Law:
+        raise UsageError(f"{name} is {value!r}; expected a Law of the number of runs.")
+    return value

@@ -1,0 +1,118 @@
+"""Privacy profiles: delta as a function of epsilon, kept as an upper bound at every point.
+
+    delta(e) = max over neighbours, both directions, of sup_S P(S) - exp(e) P'(S)
+
+As a function of alpha = exp(e), delta is convex and non-increasing, so a chord between two points
+lies above it; and below 0 it follows from the other direction,
+
+    delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
+
+So a few points at e >= 0 bound the whole curve. `hull` goes one step further: a convex curve that is
+below g at some points is below the lower convex hull of these points, which is what a privacy loss
+distribution can represent (Doroshenko et al. 2022, "Connect the Dots").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+FLOAT_ERROR = 1e-14  # the FFTs and sums that a sampled delta went through
+LINEAR_STEPS = 64  # grid points one interval apart, before their spacing grows
+
+
+def grid(top: float, interval: float, growth: float = 1.02) -> Array:
+    """Multiples of `interval` from 0 to at least `top`: dense near 0, then growing by `growth`."""
+    last = max(int(np.ceil(top / interval)), 1)
+    steps = np.log(max(last / LINEAR_STEPS, 1.0)) / np.log(growth)
+    spread = np.ceil(LINEAR_STEPS * growth ** np.arange(int(steps) + 1))
+    whole = np.concatenate([np.arange(LINEAR_STEPS), spread])
+    return np.unique(np.append(whole[whole < last], last)) * interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """An upper bound on delta(e) at every real e, for both directions of the adjacency.
+
+    Args:
+        epsilons: (k,) ascending, the first is 0.
+        deltas: (k,) upper bounds on delta at these epsilons, in [0, 1].
+    """
+
+    epsilons: Array
+    deltas: Array
+
+    @classmethod
+    def sampled(cls, delta: Callable[[float], float], epsilons: Array) -> Profile:
+        """The profile through delta at these epsilons, float error added."""
+        deltas = np.array([delta(float(epsilon)) for epsilon in epsilons]) + FLOAT_ERROR
+        if not np.isfinite(deltas).all():
+            raise FloatingPointError("a privacy profile is not finite")
+        return cls(epsilons, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0)))
+
+    @property
+    def top(self) -> float:
+        """The largest epsilon at which the bound still falls."""
+        return float(self.epsilons[-1])
+
+    def at(self, epsilon: float | Array) -> Array:
+        """The bound at any epsilon, negative ones included."""
+        epsilon = np.asarray(epsilon, dtype=float)
+        alpha = np.exp(np.minimum(np.abs(epsilon), self.top))
+        above = np.interp(alpha, np.exp(self.epsilons), self.deltas)
+        below = -np.expm1(np.minimum(epsilon, 0)) + np.exp(np.minimum(epsilon, 0)) * above
+        return np.where(epsilon >= 0, above, np.minimum(below, 1.0))
+
+    def neighbour_probability(self, u: Array) -> Array:
+        """T(u): the most probability a neighbour can give to an event that has u at most."""
+        epsilons = np.concatenate([-self.epsilons[:0:-1], self.epsilons])
+        lines = np.exp(epsilons) * u[:, None] + self.at(epsilons)
+        return np.minimum(lines.min(axis=1), 1.0)
+
+
+def hull(x: Array, y: Array) -> Array:
+    """Indices of the lower convex hull of the points (x, y), x ascending (monotone chain)."""
+    kept: list[int] = []
+    for i in range(len(x)):
+        while len(kept) > 1 and _not_below(kept[-2], kept[-1], i, x, y):
+            kept.pop()
+        kept.append(i)
+    return np.array(kept)
+
+
+def _not_below(a: int, b: int, c: int, x: Array, y: Array) -> bool:
+    """Whether point b lies on or above the chord from a to c."""
+    return (y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a])
+
+
+def bounding_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:
+    """A privacy loss distribution that dominates every mechanism whose profile is below `delta`.
+
+    Args:
+        delta: bound on the profile for e >= 0, both directions, vectorised.
+        top: the bound beyond this epsilon is the bound at it (it becomes infinite loss).
+        interval: discretisation interval of the losses.
+
+    Returns:
+        dp_accounting's PrivacyLossDistribution, the same for both directions.
+
+    Source: Doroshenko et al. 2022, Algorithm 1, on the convex hull of the bound.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    half = grid(top, interval, growth=1.01)
+    above = np.clip(delta(half), 0.0, 1.0)
+    mirrored = -np.expm1(-half) + np.exp(-half) * above
+    epsilons = np.concatenate([-half[:0:-1], half])
+    deltas = np.minimum.accumulate(np.concatenate([mirrored[:0:-1], above]))
+    alphas = np.concatenate([[0.0], np.exp(epsilons)])
+    vertices = hull(alphas, np.concatenate([[1.0], deltas]))[1:] - 1  # (0, 1) is always on it
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
+        interval, np.round(epsilons[vertices] / interval).astype(int), deltas[vertices]
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)

@@ -1,0 +1,145 @@
+"""Renyi differential privacy: the curve of an event over a grid of orders a, and its conversion.
+
+    Gaussian                  a / (2 sigma^2)
+    discrete Gaussian         a Delta^2 / (2 sigma^2)
+    Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
+    geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),  p = e^eps/(1+e^eps)
+    composition               sum over releases, each multiplied by its count once, in `rdp`
+    worst of several          maximum, order by order
+    repeat and select         TNB:      eps(a) + (1+eta) min over b of
+                                        [(1-1/b) eps(b) + log(1/gamma)/b] + log(m)/(a-1)
+                              Poisson:  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
+
+    epsilon(delta) = min over a of eps(a) + log(1 - 1/a) - log(a delta)/(a-1)
+
+Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
+12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
+Viswanath 2015) and the geometric mechanism's loss takes its two values.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from pasearch.accounting.events import (
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    Geometric,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    Worst,
+    describe,
+    parts,
+)
+from pasearch.accounting.profiles import Array
+from pasearch.accounting.selection import POISSON, Law
+from pasearch.errors import UsageError
+
+ORDERS: Array = np.array(
+    [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, 1024], dtype=float
+)
+FLOAT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
+
+
+class Unsupported(UsageError):
+    """An event that an accountant has no bound for."""
+
+
+def rdp(event: Event, orders: Array = ORDERS) -> Array:
+    """An upper bound on the Renyi divergence at each order, both directions.
+
+    Args:
+        event: what is released.
+        orders: (k,) orders above 1, ascending.
+
+    Returns:
+        (k,) bounds, each 0 or above, `inf` where none is known.
+
+    Raises:
+        Unsupported: part of the event has no RDP bound here; the message names it.
+    """
+    total = np.zeros(len(orders))
+    for atom, count in parts(event).items():
+        total = total + count * _sound(_atom(atom, orders))
+    return total
+
+
+def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> float:
+    """The least epsilon for delta; where KL <= -log(1 - delta^2), total variation <= delta: 0."""
+    if np.any(-np.expm1(-values) < delta**2):
+        return 0.0
+    epsilons = values + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    return max(0.0, float(np.min(epsilons)))
+
+
+def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> float:
+    """The least delta for epsilon >= 0, by the same two conversions."""
+    logs = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    variation = math.sqrt(float(np.min(-np.expm1(-values))))
+    return min(1.0, variation, math.exp(min(0.0, float(np.min(logs)))))
+
+
+def _atom(event: Event, orders: Array) -> Array:
+    match event:
+        case Gaussian():
+            return _quadratic(1.0, event.noise_multiplier, orders)
+        case DiscreteGaussian():
+            return _quadratic(event.sensitivity, event.sigma, orders)
+        case PoissonGaussian():
+            return _sampled(event, tuple(orders.tolist()))
+        case Geometric() | Pure():
+            return _two_valued(event.epsilon, orders)
+        case Worst():
+            return np.max([rdp(each, orders) for each in event.events], axis=0)
+        case RepeatAndSelect():
+            return _selected(rdp(event.event, orders), event.law, orders)
+    raise Unsupported(f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has.")
+
+
+def _quadratic(sensitivity: float, sigma: float, orders: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return orders * (np.float64(sensitivity) / sigma) ** 2 / 2
+
+
+@lru_cache(maxsize=4096)
+def _sampled(event: PoissonGaussian, orders: tuple[float, ...]) -> Array:
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(
+        PoissonSampledDpEvent(event.sampling_probability, GaussianDpEvent(event.noise_multiplier))
+    )
+    return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
+
+
+def _two_valued(epsilon: float, orders: Array) -> Array:
+    x = (orders - 1) * epsilon
+    small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
+    # Two forms of one sum: the first does not cancel, the second does not overflow.
+    near = np.log1p(2 * np.sinh(small / 2) ** 2 + math.tanh(epsilon / 2) * np.sinh(small))
+    far = np.logaddexp(large, -large - epsilon) - math.log1p(math.exp(-epsilon))
+    return np.where(x <= 1, near, far) / (orders - 1)
+
+
+def _selected(values: Array, law: Law, orders: Array) -> Array:
+    if law.cap is not None:
+        raise Unsupported("RDP has no bound for a capped law; the privacy profile has one.")
+    if law.shape == POISSON:
+        hats = [delta_from_rdp(values, math.log(a / (a - 1)), orders) for a in orders]
+        constant = law.base_mean * np.array(hats)
+    else:
+        each = (1 - 1 / orders) * values + law.log_inverse_gamma / orders
+        constant = (1 + float(law.shape)) * np.min(each)
+    bound = values + constant + math.log(law.mean) / (orders - 1)
+    return np.minimum.accumulate(bound[::-1])[::-1]  # the divergence grows with the order
+
+
+def _sound(values: Array) -> Array:
+    """A NaN or negative bound is a numerical failure at that order: no bound there."""
+    return np.where(values >= 0, values, np.inf)

@@ -1,0 +1,245 @@
+"""Releasing only the best of K runs, K secret: the law of K, and what the selection costs.
+
+Q is one run including its noisy score, phi the generating function of K, m = E[K] = phi'(1). The
+winner's density is q(y) phi'(F(y)), F the distribution function of the score. If
+phi'(F) <= c phi'(F') for all neighbours, then
+
+    delta(e) <= m delta_Q(e - log c),    so    eps(delta) <= eps_Q(delta / m) + log c
+
+    log c = max over u in [0, 1] of log phi'(1 - u) - log phi'(1 - T(u))
+    T(u)  = min(1, min over e of exp(e) u + delta_Q(e))
+
+where u = 1 - F and T(u) >= 1 - F'. Laws (x = log(1/gamma)):
+
+    truncated negative binomial, shape eta:  phi'(s) = m (gamma / (1 - (1-gamma) s))^(eta+1)
+        m = eta expm1(x) / (1 - exp(-eta x));  eta = 0 (logarithmic): m = expm1(x) / x
+    Poisson(mean) given K >= 1:  phi'(s) = m exp(-mean (1 - s)),  m = mean / (1 - exp(-mean))
+        log c = mean delta_Q(0)
+    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1)
+
+Source: Papernot and Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy") for the
+laws and the RDP bounds (those are in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from pasearch.accounting.checks import fraction, nonnegative, positive, whole
+from pasearch.accounting.profiles import Array, Profile
+from pasearch.errors import UsageError
+
+MOST_RUNS = 10_000
+POISSON = "poisson"
+
+
+class Law:
+    """The law of the number of runs K >= 1; a frozen, hashable value.
+
+    Args:
+        mean: the mean before conditioning, above 1 (Poisson: above 0) and at most 10,000. Conditioning
+            on K >= 1 (Poisson) and on K <= cap changes it: `.mean` is E[K] as drawn.
+        shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, or "poisson".
+        cap: K is redrawn until K <= cap; None for no cap.
+
+    Raises:
+        UsageError: a number out of its range, or an unknown shape.
+
+    Cost: `RepeatAndSelect(event, law)`. K is secret: only the law may be published.
+    """
+
+    __slots__ = ("base_mean", "cap", "shape")
+    NAMES: ClassVar[dict[str, float | str]] = {
+        "logarithmic": 0.0,
+        "geometric": 1.0,
+        "poisson": POISSON,
+    }
+
+    base_mean: float
+    shape: float | Literal["poisson"]
+    cap: int | None
+
+    def __init__(self, mean: float, shape: float | str, cap: int | None = None) -> None:
+        """Check the numbers."""
+        base_mean = positive("mean", mean)
+        if isinstance(shape, str):
+            if shape != POISSON:
+                raise UsageError(f"shape is {shape!r}; expected a number >= 0 or {POISSON!r}.")
+        else:
+            shape = nonnegative("shape", shape)
+            if not shape <= MOST_RUNS:
+                raise UsageError(f"shape is {shape:g}; expected at most {MOST_RUNS}.")
+        if not base_mean <= MOST_RUNS or not (shape == POISSON or base_mean > 1):
+            raise UsageError(
+                f"mean is {base_mean:g}; expected above 1 and at most {MOST_RUNS} runs: "
+                "a single run needs no selection."
+            )
+        object.__setattr__(self, "base_mean", base_mean)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "cap", None if cap is None else whole("cap", cap))
+        if self.cap is not None and not self.cap <= 100 * MOST_RUNS:
+            raise UsageError(f"cap is {cap}; expected at most {100 * MOST_RUNS}, or none.")
+
+    @classmethod
+    def named(cls, name: str, *, mean: float, cap: int | None = None) -> Law:
+        """The law called "logarithmic", "geometric" or "poisson"."""
+        if name not in cls.NAMES:
+            raise UsageError(f"law {name!r} is unknown; expected one of {', '.join(cls.NAMES)}.")
+        return cls(mean, cls.NAMES[name], cap)
+
+    @property
+    def name(self) -> str:
+        """The law's usual name."""
+        names = {shape: name for name, shape in self.NAMES.items()}
+        return names.get(self.shape, f"negative binomial (shape {self.shape})")
+
+    @property
+    def mean(self) -> float:
+        """E[K] of the law as drawn, all conditioning included."""
+        if self.cap is not None:
+            weights = _pmf(self)
+            return float(weights @ np.arange(1, len(weights) + 1))
+        if self.shape == POISSON:
+            return self.base_mean / -math.expm1(-self.base_mean)
+        return self.base_mean
+
+    @property
+    def log_inverse_gamma(self) -> float:
+        """x = log(1 / gamma) of the truncated negative binomial with this mean."""
+        if self.shape == POISSON:
+            raise UsageError("a Poisson law has no gamma.")
+        return _log_inverse_gamma(self.base_mean, float(self.shape))
+
+    def pmf(self, k: int) -> float:
+        """P(K = k), k >= 1."""
+        weights = _pmf(self)
+        return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
+
+    def quantile(self, p: float) -> int:
+        """The smallest k with P(K <= k) >= p, p in (0, 1)."""
+        cumulative = _cdf(self)
+        return 1 + int(np.searchsorted(cumulative[:-1], fraction("p", p)))
+
+    def sample(self, uniform: float) -> int:
+        """K from one uniform number in (0, 1), by inversion: drawn once, then kept secret."""
+        return self.quantile(uniform)
+
+    def derivative(self, s: Array | float) -> Array:
+        """phi'(s) = E[K s^(K-1)], s in [0, 1]."""
+        s = np.asarray(s, dtype=float)
+        if self.cap is not None:
+            weights = _pmf(self)
+            return np.polynomial.polynomial.polyval(s, weights * np.arange(1, len(weights) + 1))
+        if self.shape == POISSON:
+            return self.mean * np.exp(-self.base_mean * (1 - s))
+        gamma = math.exp(-self.log_inverse_gamma)
+        return self.mean * (gamma / (gamma + (1 - gamma) * (1 - s))) ** (float(self.shape) + 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The law as plain JSON values."""
+        return {"mean": self.base_mean, "shape": self.shape, "cap": self.cap}
+
+    @classmethod
+    def from_json(cls, document: object) -> Law:
+        """The law that `to_json` wrote; anything else is a UsageError."""
+        if not isinstance(document, Mapping) or set(document) != {"mean", "shape", "cap"}:
+            raise UsageError(f"a law is {document!r}; expected exactly mean, shape and cap.")
+        return cls(document["mean"], document["shape"], document["cap"])
+
+    def describe(self) -> str:
+        """The law in a few words, with the 99.9% quantile that a plan must print."""
+        cap = "" if self.cap is None else f", redrawn above {self.cap}"
+        return f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: a law is a value."""
+        raise AttributeError(f"a Law is frozen; make a new one instead of setting {name}.")
+
+    def __reduce__(self) -> tuple[type[Law], tuple[object, ...]]:
+        """Rebuild through the constructor, checks included."""
+        return (Law, (self.base_mean, self.shape, self.cap))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal parameters."""
+        return isinstance(other, Law) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        """A hash of the parameters."""
+        return hash((self.base_mean, self.shape, self.cap))
+
+    def __repr__(self) -> str:
+        """The constructor call."""
+        return f"Law(mean={self.base_mean!r}, shape={self.shape!r}, cap={self.cap!r})"
+
+
+def log_constant(law: Law, profile: Profile) -> float:
+    """Log c of the profile line: how much a selection from Q adds to epsilon, at delta / E[K].
+
+    Guarantee: at least the supremum over u in [0, 1]. Every interval of u is bounded by its worse
+    ends, log phi'(1 - low) - log phi'(1 - T(high)), and intervals that could still exceed the best
+    value attained are split until the bound is within 1e-5 of an attained value or 8 rounds passed.
+
+    Source: docs/guarantees/repeat-and-select.md.
+    """
+    if law.shape == POISSON and law.cap is None:
+        return law.base_mean * float(profile.at(0.0))
+    edges = np.concatenate([[0.0], np.geomspace(1e-18, 1.0, 1500)])
+    low, high = edges[:-1], edges[1:]
+    attained = 0.0  # u = 1 gives log c = 0
+    for _ in range(8):
+        top = np.log(law.derivative(1 - low))
+        bound = top - np.log(law.derivative(1 - profile.neighbour_probability(high)))
+        reached = top - np.log(law.derivative(1 - profile.neighbour_probability(low)))
+        attained = max(attained, float(reached.max()))
+        open_ = bound > attained + 1e-5
+        if not open_.any():
+            return attained + 1e-5
+        worst = max(attained + 1e-5, float(bound.max()))
+        low, high = _split(low[open_], high[open_])
+    return worst
+
+
+def _split(low: Array, high: Array, pieces: int = 6) -> tuple[Array, Array]:
+    edges = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, pieces + 1)
+    edges[:, -1] = high
+    return edges[:, :-1].ravel(), edges[:, 1:].ravel()
+
+
+@lru_cache(maxsize=256)
+def _log_inverse_gamma(mean: float, shape: float) -> float:
+    low, high = 0.0, 64.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if _tnb_mean(middle, shape) < mean else (low, middle)
+    return high  # the larger x, so the smaller gamma: the costlier law of the two
+
+
+def _tnb_mean(x: float, shape: float) -> float:
+    if shape * x < 1e-12:
+        return math.expm1(x) / x
+    return shape * math.expm1(x) / -math.expm1(-shape * x)
+
+
+@lru_cache(maxsize=8)
+def _pmf(law: Law) -> Array:
+    """P(K = 1), P(K = 2), ... up to the cap, or to where less than 2^-54 remains."""
+    if law.shape == POISSON:
+        length = law.cap or math.ceil(law.base_mean + 12 * math.sqrt(law.base_mean) + 60)
+        ratios = law.base_mean / np.arange(2, length + 1)
+    else:
+        x, shape = law.log_inverse_gamma, float(law.shape)
+        length = law.cap or math.ceil((60 + shape + 12 * math.sqrt(shape)) * math.exp(x))
+        k = np.arange(1, length)
+        ratios = -math.expm1(-x) * (k + shape) / (k + 1)
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    weights = np.exp(logs - logs.max())
+    return weights / weights.sum()
+
+
+@lru_cache(maxsize=8)
+def _cdf(law: Law) -> Array:
+    return np.cumsum(_pmf(law))

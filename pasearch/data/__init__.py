@@ -1,0 +1,1 @@
+"""Data: fixed slots, value-independent partitions, and reads that must be charged."""

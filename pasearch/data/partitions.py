@@ -1,0 +1,292 @@
+"""Slots, partitions, and the only door to a private record.
+
+The n slots of a data set are fixed before a value is looked at. A permutation that sees no value
+puts each slot into exactly one partition, so that the price of a run is the *maximum* over its
+partitions. A private partition opens only under a ledger's receipt:
+
+    with ledger.charged("search", dataset["train"], key="search") as records: ...
+
+A value that cannot be used (not finite, a label outside the declared classes) makes its slot the
+null record: features 0, and a mask that gives it gradient 0, loss 0 and score 0.
+
+Source: privacy.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-and-partitions.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pasearch.data.schema import Schema
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+PARTITIONS = ("search", "train", "validation", "test")
+
+
+class Receipt(Protocol):
+    """What a ledger hands out while a charge is open."""
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition that was charged."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """Whether the charge is still open."""
+        ...
+
+
+class UnchargedReadError(RuntimeError):
+    """A private record was asked for without a charge: a bug in the program, never the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The records of one open partition, ready for a network.
+
+    Args:
+        x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1].
+        y: Classes, int64, (slots,); 0 where the slot is null.
+        valid: bool, (slots,); False marks a null record.
+        public: Whether the user declared the data public.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    valid: torch.Tensor
+    public: bool
+
+    def __len__(self) -> int:
+        """Return the number of slots, null ones included: public."""
+        return len(self.y)
+
+
+class Partition:
+    """One part of the slots. Its size is public, its records are not.
+
+    Args:
+        name: One of `PARTITIONS`.
+        dataset: The data set it belongs to.
+        slots: The slots' numbers, (size,).
+    """
+
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
+        self.name = name
+        self._dataset = dataset
+        self._slots = slots
+
+    def __len__(self) -> int:
+        """Return the number of slots: public."""
+        return len(self._slots)
+
+    def __repr__(self) -> str:
+        """Show the name and the size, never a record."""
+        return f"Partition({self.name!r}, {len(self)} slots)"
+
+    def open(self, receipt: Receipt) -> Records:
+        """Return the records.
+
+        Guarantee: only while a ledger's charge for this very partition is open.
+
+        Raises:
+            UnchargedReadError: No charge, another partition's, or one that is closed.
+        """
+        if getattr(receipt, "partition", None) != self.name or receipt.active is not True:
+            raise UnchargedReadError(
+                f"Partition {self.name!r} was read without an open charge for it: "
+                "wrap the read in `with ledger.charged(...)`."
+            )
+        return self._dataset._records(self._slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The sizes of the partitions, in slots; public constants.
+
+    Args:
+        search: Slots for candidates that are thrown away (the aside way); 0 for in place.
+        train: Slots for the model that is kept.
+        validation: Slots for the scores of candidates; 0 when nothing is compared.
+        test: Slots for the accuracy that is printed.
+        fixed_tail: The last so many slots form validation and test, as in a data set with an
+            official test set; 0 draws all partitions from all slots.
+    """
+
+    search: int = 0
+    train: int
+    validation: int = 0
+    test: int
+    fixed_tail: int = 0
+
+    @property
+    def n(self) -> int:
+        """The number of all slots."""
+        return self.search + self.train + self.validation + self.test
+
+    def sizes(self) -> dict[str, int]:
+        """Return the partitions that are not empty, with their sizes."""
+        return {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
+
+    def slots(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the slots of each partition, from a permutation that sees no value."""
+        head = self.n - self.fixed_tail
+        order = np.concatenate(
+            [generator.permutation(head), head + generator.permutation(self.fixed_tail)]
+        )
+        ends = np.cumsum([getattr(self, name) for name in PARTITIONS])[:-1]
+        return dict(zip(PARTITIONS, np.split(order, ends), strict=True))
+
+
+def make_split(
+    n: int,
+    *,
+    shares: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    search_share: float = 0.0,
+    scored: bool = True,
+    official_test: int = 0,
+    paper: bool = False,
+) -> Split:
+    """Divide n slots.
+
+    Args:
+        n: Number of slots.
+        shares: Shares of train, validation and test; they sum to 1.
+        search_share: Share of the training slots that is set aside for the search, in [0, 1).
+        scored: False gives the validation slots to train: nothing is compared.
+        official_test: How many of the last slots are the data set's own test set.
+        paper: Take the official test set as validation and test, half each, and all the rest
+            for training (Bao et al., IV-A: 60,000 / 5,000 / 5,000).
+
+    Raises:
+        UsageError: Shares that do not add up, a paper split without an official test set, or so
+            few slots that a partition is empty.
+    """
+    if paper:
+        if not official_test:
+            raise UsageError(
+                "--split paper: this data set has no split in the paper. "
+                "Give shares instead, such as --split 0.8,0.1,0.1."
+            )
+        train, validation = n - official_test, official_test // 2
+    else:
+        if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
+            raise UsageError(
+                f"--split is {','.join(map(str, shares))}: expected three shares above 0 "
+                "(train, validation, test) that sum to 1."
+            )
+        train, validation = round(n * shares[0]), round(n * shares[1])
+    test = n - train - validation
+    if not scored:
+        train, validation = (train, validation) if paper else (train + validation, 0)
+    if not 0.0 <= search_share < 1.0:
+        raise UsageError(f"--search-share is {search_share}: expected a share in [0, 1).")
+    search = round(train * search_share)
+    train -= search
+    if not (train > 0 and test > 0 and (validation > 0 or not scored)):
+        raise UsageError(f"{n} records are too few to split into train, validation and test.")
+    if search_share and not search > 0:
+        raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
+    tail = official_test if paper else 0
+    return Split(
+        search=search, train=train, validation=validation, test=test, fixed_tail=tail
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Dataset:
+    """Features and classes behind a door that opens only under a charge.
+
+    Args:
+        name: What the plan and the card call it.
+        schema: The declared form.
+        features: Numbers, (n, *schema.shape), in the data's own units.
+        labels: Whole numbers, (n,).
+        public: True when the user declared the data public.
+        official_test: How many of the last records are the data set's own test set.
+
+    Raises:
+        UsageError: Arrays whose form does not fit the schema.
+    """
+
+    name: str
+    schema: Schema
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    public: bool = False
+    official_test: int = 0
+    _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.features.shape[1:] != self.schema.shape:
+            raise UsageError(
+                f"Data {self.name!r}: a record has shape {self.features.shape[1:]}, "
+                f"the schema says {self.schema.shape}."
+            )
+        if len(self.features) != len(self.labels):
+            raise UsageError(
+                f"Data {self.name!r}: x has {len(self.features)} records and y has "
+                f"{len(self.labels)}: expected as many of one as of the other."
+            )
+
+    @property
+    def n(self) -> int:
+        """The number of slots: public."""
+        return len(self.labels)
+
+    def partition(self, split: Split, generator: np.random.Generator) -> None:
+        """Put every slot into one partition.
+
+        Raises:
+            UsageError: The split is of another number of slots.
+        """
+        if split.n != self.n:
+            raise UsageError(f"The split is of {split.n} slots, the data has {self.n}.")
+        slots = split.slots(generator)
+        self._partitions = {name: Partition(name, self, slots[name]) for name in PARTITIONS}
+
+    def __getitem__(self, name: str) -> Partition:
+        """Return a partition by name."""
+        return self._partitions[name]
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Go through the partitions."""
+        return iter(self._partitions.values())
+
+    def fingerprint(self) -> str:
+        """Return a hash of every value; it stays in `private/` (it tells equal data apart)."""
+        digest = hashlib.sha256(repr((self.features.shape, self.features.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(self.features).data)
+        digest.update(np.ascontiguousarray(self.labels).data)
+        return digest.hexdigest()
+
+    def public_form(self) -> Mapping[str, Any]:
+        """Return what may be told for nothing: name, n, the schema."""
+        return {"name": self.name, "n": self.n, **self.schema.to_json()}
+
+    def _records(self, slots: np.ndarray) -> Records:
+        import torch
+
+        features = self.features[slots].astype(np.float32)
+        labels = self.labels[slots]
+        axes = tuple(range(1, features.ndim))
+        valid = np.isfinite(features).all(axis=axes)
+        valid &= (labels >= 0) & (labels < self.schema.classes)
+        with np.errstate(invalid="ignore"):
+            scaled = (np.clip(features, self.schema.low, self.schema.high) - self.schema.low) / (
+                self.schema.high - self.schema.low
+            )
+        scaled[~valid] = 0.0
+        return Records(
+            x=torch.from_numpy(scaled.astype(np.float32, copy=False)),
+            y=torch.from_numpy(np.where(valid, labels, 0).astype(np.int64)),
+            valid=torch.from_numpy(valid),
+            public=self.public,
+        )

@@ -1,0 +1,21 @@
+"""The errors a user can cause, each with the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class PasearchError(Exception):
+    """An error whose message says what is wrong, where, what was expected, and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(PasearchError):
+    """Bad usage or input of bad form. Nothing was read under a charge and nothing was written."""
+
+    exit_code = 2
+
+
+class BudgetError(PasearchError):
+    """The budget is too small for what was asked, or would be exceeded."""
+
+    exit_code = 3

@@ -1,0 +1,400 @@
+"""The plan: everything that will be released, with the noise solved, before a record is read.
+
+    price = max over partitions of the composed price of that partition's lines  <=  budget
+
+Three dials are solved, each on the private side of the budget:
+    noise of a candidate's training   on `train` (in place) or `search` (aside)
+    noise of a candidate's score      on `validation`, which has the whole epsilon for scores
+    noise of the printed accuracy     on `test`, likewise
+and, aside, the noise of the final training on `train`. Candidates may differ in their number of
+steps: the dial is then mu, which gives each its noise multiplier by the CLT rule, and the exact
+price is the worst over the space (event `Worst`).
+
+Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
+
+Source: privacy.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pasearch.accounting import calibration
+from pasearch.accounting.accountants import Price, price_partitions
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.claims import Claim, eq8, eq9_corrected
+from pasearch.accounting.events import Composed, Event, Geometric, SelfComposed, Worst
+from pasearch.data.partitions import Split
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.ledger import Line
+from pasearch.runs.mechanisms import NoisyCount
+from pasearch.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pasearch.data.schema import Schema
+    from pasearch.spaces.space import Candidate, SearchSpace
+
+Settings = tuple[tuple[str, float], ...]
+
+MU_RANGE = (1e-4, 50.0)
+"""Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
+
+SCORE_RANGE = (1e-5, 50.0)
+"""Where the epsilon of one score may stand."""
+
+ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
+UNIT = "one record"
+
+
+class Priced(Protocol):
+    """What the plan needs to know of a search strategy."""
+
+    @property
+    def name(self) -> str:
+        """The strategy's name."""
+        ...
+
+    @property
+    def scored(self) -> bool:
+        """Whether candidates are compared."""
+        ...
+
+    @property
+    def private_trials(self) -> bool:
+        """Whether trials are trained privately."""
+        ...
+
+    @property
+    def hides_trials(self) -> bool:
+        """Whether the trials stay in `private/`."""
+        ...
+
+    @property
+    def expected_trainings(self) -> float:
+        """The expected number of trainings."""
+        ...
+
+    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+        """Return what the search is charged on one partition."""
+        ...
+
+    def quantile(self, share: float) -> int:
+        """Return a number of trainings not exceeded with probability `share`."""
+        ...
+
+    def describe(self) -> str:
+        """Return the law of the number of trainings."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A solved plan. Made by `make_plan`; nothing runs outside it.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run.
+        split: Sizes of the partitions.
+        strategy: Who is tried.
+        space: What it is drawn from.
+        recipe: How a candidate is trained, before its own settings and its noise.
+        final: The same for the final training; None when the winner's weights are kept.
+        trial_mu: The solved dial of the candidates' noise; None when trials are not private.
+        final_mu: The solved dial of the final training; None when the winner's weights are kept.
+        score: The noise of a candidate's score; None when nothing is compared.
+        test: The noise of the printed accuracy.
+        lines: Everything that will be charged.
+    """
+
+    name: str
+    schema: Schema
+    public: bool
+    budget: Budget
+    split: Split
+    strategy: Priced
+    space: SearchSpace
+    recipe: Recipe
+    final: Recipe | None
+    trial_mu: float | None
+    final_mu: float | None
+    score: NoisyCount | None
+    test: NoisyCount
+    lines: tuple[Line, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def aside(self) -> bool:
+        """Whether the winner's architecture is trained anew on slots the search did not see."""
+        return self.final is not None
+
+    @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on."""
+        return "search" if self.split.search else "train"
+
+    @property
+    def delta(self) -> float:
+        """The resolved delta."""
+        assert self.budget.delta is not None
+        return self.budget.delta
+
+    @cached_property
+    def prices(self) -> tuple[Price, dict[str, Price]]:
+        """The price of the whole run, and of each partition."""
+        return price_partitions(events_by_partition(self.lines), self.delta)
+
+    @property
+    def price(self) -> Price:
+        """The price of the whole run: the maximum over its partitions."""
+        return self.prices[0]
+
+    def trial_recipe(self, candidate: Candidate) -> Recipe:
+        """Return how a candidate is trained in the search."""
+        slots = getattr(self.split, self.trial_partition)
+        return noised(with_settings(self.recipe, candidate.settings), self.trial_mu, slots)
+
+    def final_recipe(self, candidate: Candidate) -> Recipe:
+        """Return how the winner is trained anew."""
+        assert self.final is not None
+        recipe = with_settings(self.final, candidate.settings)
+        return noised(recipe, self.final_mu, self.split.train)
+
+    def claims(self) -> list[Claim]:
+        """Return what the papers' own formulas would charge for this run; never charged here."""
+        if not self.strategy.scored or not self.strategy.private_trials or self.trial_mu is None:
+            return []
+        one = price_partitions({"train": self._trial_event()}, self.delta)[0].epsilon
+        runs = max(1, round(self.strategy.expected_trainings))
+        if self.strategy.hides_trials:
+            return [
+                eq9_corrected(
+                    acceptable_loss=0.05,
+                    validation_size=self.split.validation,
+                    failure_probability=0.05,
+                    runs=runs,
+                    epsilon=one,
+                )
+            ]
+        return [eq8(epsilon=one, runs=runs, delta_prime=self.delta)]
+
+    def _trial_event(self) -> Event:
+        slots = getattr(self.split, self.trial_partition)
+        assert self.trial_mu is not None
+        return training_event(self.recipe, self.space, slots, self.trial_mu)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain values; two plans are the same when these are."""
+        from pasearch.accounting.events import to_json
+
+        total, by_partition = self.prices
+        return {
+            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
+            "data_is_public": self.public,
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
+            "split": self.split.sizes(),
+            "strategy": self.strategy.to_json(),
+            "way": "aside" if self.aside else "in place",
+            "space": self.space.to_json(),
+            "recipe": self.recipe.to_json(),
+            "lines": [
+                {
+                    "name": line.name,
+                    "partition": line.partition,
+                    "count": line.count,
+                    "event": to_json(line.event),
+                }
+                for line in self.lines
+            ],
+            "price": {"epsilon": total.epsilon, "delta": total.delta, "accountant": total.accountant},
+            "price_by_partition": {
+                name: {"epsilon": price.epsilon, "accountant": price.accountant}
+                for name, price in by_partition.items()
+            },
+            "warnings": list(self.warnings),
+        }
+
+
+def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
+    """Return the composition of each partition's lines."""
+    grouped: dict[str, list[Event]] = {}
+    for line in lines:
+        repeated = (
+            line.event if line.count == 1 else SelfComposed(event=line.event, count=line.count)
+        )
+        grouped.setdefault(line.partition, []).append(repeated)
+    return {
+        partition: events[0] if len(events) == 1 else Composed(events=tuple(events))
+        for partition, events in grouped.items()
+    }
+
+
+def with_settings(recipe: Recipe, settings: Settings) -> Recipe:
+    """Return the recipe as a candidate's genes change it."""
+    values = dict(settings)
+    rate = values.get("learning_rate", recipe.learning_rate * values.get("learning_rate_scale", 1))
+    steps = values.get("steps", recipe.steps * values.get("steps_scale", 1))
+    return replace(recipe, learning_rate=float(rate), steps=max(1, round(steps)))
+
+
+def noised(recipe: Recipe, mu: float | None, slots: int) -> Recipe:
+    """Return the recipe with the noise multiplier that the dial gives its number of steps."""
+    if mu is None:
+        return recipe.with_noise(None)
+    rate = recipe.sampling_probability(slots)
+    return recipe.with_noise(calibration.noise_for_mu(mu, rate, recipe.steps))
+
+
+def training_event(recipe: Recipe, space: SearchSpace, slots: int, mu: float) -> Event:
+    """Return the price of one training of any candidate of the space: the worst of them."""
+    events = {
+        noised(with_settings(recipe, settings), mu, slots).event(slots): None
+        for settings in space.settings()
+    }
+    return next(iter(events)) if len(events) == 1 else Worst(events=tuple(events))
+
+
+def make_plan(
+    *,
+    name: str,
+    schema: Schema,
+    public: bool,
+    budget: Budget,
+    split: Split,
+    strategy: Priced,
+    space: SearchSpace,
+    make_recipe: Callable[[int], Recipe],
+    score_epsilon: float | None = None,
+) -> Plan:
+    """Solve the noise of everything a run will release.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run; delta None takes the default for n.
+        split: Sizes of the partitions.
+        strategy: Who is tried.
+        space: What it is drawn from.
+        make_recipe: How a network is trained on a partition of so many slots, before its noise.
+        score_epsilon: Epsilon of one score, instead of the most that fits.
+
+    Returns:
+        Plan: Its price is at most the budget.
+
+    Raises:
+        UsageError: The space does not fit the records; delta or the batch is too large; a
+            strategy that is not private on data that was not declared public.
+        BudgetError: Even the most noise costs more than the budget.
+    """
+    budget = budget.resolve(split.n)
+    space.check_fits(schema.shape, schema.classes)
+    if not strategy.private_trials and not public:
+        raise UsageError(
+            f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
+            "that you declare public (--data-is-public), or take rs, mgrs or paas."
+        )
+    trial_on = "search" if split.search else "train"
+    slots = getattr(split, trial_on)
+    recipe = make_recipe(slots)
+    aside = bool(split.search) or not strategy.private_trials
+    final = make_recipe(split.train) if aside else None
+
+    lines: list[Line] = []
+    trial_mu = final_mu = score = None
+    if strategy.private_trials:
+        trial_mu, charged = _solve(
+            lambda mu: strategy.lines(
+                training_event(recipe, space, slots, mu), trial_on, "training"
+            ),
+            budget,
+            MU_RANGE,
+        )
+        lines += charged
+    else:
+        lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
+    if final is not None:
+        final_mu, charged = _solve(
+            lambda mu: [_final_line(training_event(final, space, split.train, mu))],
+            budget,
+            MU_RANGE,
+        )
+        lines += charged
+    if strategy.scored:
+        score, charged = _solve_score(strategy, budget, score_epsilon)
+        lines += charged
+    epsilon, charged = _solve(
+        lambda value: [_test_line(Geometric(epsilon=value))], budget, SCORE_RANGE
+    )
+    lines += charged
+    plan = Plan(
+        name=name,
+        schema=schema,
+        public=public,
+        budget=budget,
+        split=split,
+        strategy=strategy,
+        space=space,
+        recipe=recipe,
+        final=final,
+        trial_mu=trial_mu,
+        final_mu=final_mu,
+        score=score,
+        test=NoisyCount(epsilon=epsilon),
+        lines=tuple(lines),
+        warnings=tuple(budget.warnings(split.n)),
+    )
+    if not plan.price.epsilon <= budget.epsilon:
+        raise BudgetError(
+            f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is {budget.epsilon:.4g}: "
+            "lower the epsilon of the scores, or raise --eps."
+        )
+    return plan
+
+
+def _final_line(event: Event) -> Line:
+    return Line(name="final training", partition="train", event=event, count=1)
+
+
+def _test_line(event: Event) -> Line:
+    return Line(name="test accuracy", partition="test", event=event, count=1)
+
+
+def _solve(
+    make_lines: Callable[[float], list[Line]], budget: Budget, bounds: tuple[float, float]
+) -> tuple[float, list[Line]]:
+    """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes."""
+
+    def event(value: float) -> Event:
+        (composed,) = events_by_partition(make_lines(value)).values()
+        return composed
+
+    value = calibration.largest(event, budget, *bounds)
+    return value, make_lines(value)
+
+
+def _solve_score(
+    strategy: Priced, budget: Budget, score_epsilon: float | None
+) -> tuple[NoisyCount, list[Line]]:
+    def lines(value: float) -> list[Line]:
+        return strategy.lines(Geometric(epsilon=value), "validation", "score")
+
+    if not strategy.private_trials:
+        return NoisyCount(epsilon=budget.epsilon), lines(budget.epsilon)
+    if score_epsilon is None:
+        value, charged = _solve(lines, budget, SCORE_RANGE)
+        return NoisyCount(epsilon=value), charged
+    return NoisyCount(epsilon=score_epsilon), lines(score_epsilon)
+
+
+def sizes_of(values: Mapping[str, int]) -> str:
+    """Return partition sizes as one readable line."""
+    return ", ".join(f"{name} {size:,}" for name, size in values.items())

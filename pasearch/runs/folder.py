@@ -1,0 +1,239 @@
+"""The folder of a run: `release/` is safe to publish at the stated price, `private/` is not.
+
+    runs/<name>-<number>/     0700: only the curator sees when it changed
+      release/                empty until the run ends, then complete, by one rename
+      private/                0700: ledger, trials, keys, weights of the trials
+
+Under repeat-and-select the run time tells the number of runs, which the price does not cover. So
+every published file and folder carries the run's *start* as its modification time. Unix cannot set
+the change time (`ctime`): hence 0700 around all of it, and one publishes a copy of `release/`.
+
+Source: privacy.md, rule 10; architecture.md, "What a run leaves".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pasearch.errors import UsageError
+
+VERSION = 1
+BASE = Path("runs")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def sync_folder(path: Path) -> None:
+    """Make the folder's entries durable: files created, renamed or removed in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
+    """Write a file so that a crash at any instant leaves the old content or the new, never a part.
+
+    Args:
+        path: Where to; its folder exists. A symbolic link there is replaced, not followed.
+        data: Bytes, or text to be encoded as UTF-8.
+        mode: The file's permissions, whatever the umask.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """A run's folder on disk. Make it with `create`, find it again with `open`.
+
+    Guarantee: what is not published lies below `private/`, which nobody but the owner can enter;
+    `release/` is empty or complete, and its times tell nothing but the run's start.
+
+    Args:
+        path: The folder, absolute.
+        started: When the run started, seconds since 1970; survives a resume.
+    """
+
+    path: Path
+    started: int
+
+    @property
+    def release(self) -> Path:
+        """What may be published, at the stated price."""
+        return self.path / "release"
+
+    @property
+    def private(self) -> Path:
+        """What stays with the curator."""
+        return self.path / "private"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has published its results."""
+        return any(self.release.iterdir())
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str] | None, name: str) -> RunFolder:
+        """Make the folder of a new run.
+
+        Args:
+            path: Where; it must not exist. None takes runs/<name>-<next number>.
+            name: What the run is of. Only letters, digits, `.`, `_` and `-` of it are used, so it
+                cannot lead to another folder.
+
+        Raises:
+            UsageError: The path exists or cannot be made; nothing was written.
+        """
+        root = _claim(Path(path)) if path is not None else _claim_next(name)
+        folder = cls(path=root.resolve(), started=int(time.time()))
+        folder.private.mkdir(mode=0o700)
+        folder.release.mkdir(mode=0o755)
+        about = {"version": VERSION, "name": name, "started": folder.started}
+        atomic_write(folder.private / "run.json", json.dumps(about))
+        sync_folder(folder.path)
+        sync_folder(folder.path.parent)
+        return folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, finished: bool = False) -> RunFolder:
+        """Find a run again.
+
+        Args:
+            path: The run's folder.
+            finished: False to resume a run, True to read one that is done.
+
+        Raises:
+            UsageError: No run is there, or it is finished when it should not be, or the reverse.
+        """
+        root = Path(path)
+        folder = cls(path=root.resolve(), started=_started(root))
+        if folder.finished and not finished:
+            raise UsageError(
+                f"{root} is finished: its keys are destroyed and its results are in "
+                f"{folder.release}. Start a new run, with a budget of its own."
+            )
+        if finished and not folder.finished:
+            raise UsageError(f"{root} is not finished: resume it first (--resume {root}).")
+        return folder
+
+    def atomic_write(self, path: str | os.PathLike[str], data: bytes | str) -> None:
+        """Write a private file; a crash leaves the old content or the new.
+
+        Args:
+            path: Below `private/`; a relative path starts there. Its folder exists.
+            data: Bytes, or text.
+
+        Raises:
+            UsageError: The path lies elsewhere; a release is written by `publish`, at the end.
+        """
+        target = self.private / path
+        parent = target.parent.resolve()
+        if not parent.is_relative_to(self.private.resolve()) or target.name in ("", "..", "."):
+            raise UsageError(
+                f"{path} is not below {self.private}: while a run lasts it writes only there; "
+                "results are published together at its end."
+            )
+        atomic_write(parent / target.name, data)
+
+    def publish(self, files: Mapping[str, bytes | str]) -> None:
+        """Put the results into `release/`, all at once, with the run's start as their time.
+
+        Args:
+            files: Content by plain file name; at least one.
+
+        Raises:
+            UsageError: A name that is not plain, no file at all, or a run that has published.
+        """
+        bad = [name for name in files if not _PLAIN.fullmatch(name)]
+        if bad or not files:
+            raise UsageError(
+                f"release files are {sorted(files)}: expected one or more plain file names "
+                "(letters, digits, '.', '_' and '-', no folders)."
+            )
+        if self.finished:
+            raise UsageError(f"{self.release} is published already: a run publishes once.")
+        staging = self.private / "publishing"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(mode=0o755)
+        staging.chmod(0o755)
+        for name in sorted(files):
+            atomic_write(staging / name, files[name], mode=0o644)
+        self._hide_times([*staging.iterdir(), staging])
+        os.rename(staging, self.release)
+        self._hide_times([self.release, self.private, self.path])
+        for folder in (self.release, self.private, self.path):
+            sync_folder(folder)
+
+    def _hide_times(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            os.utime(path, (self.started, self.started))
+
+
+def _claim(path: Path) -> Path:
+    """Make one folder that did not exist: a symbolic link, even a dangling one, counts as one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except (OSError, ValueError) as error:
+        if os.path.lexists(path):
+            raise UsageError(
+                f"{path} exists: a run needs a folder of its own. Name a new one, or resume the "
+                f"run that is there with --resume {path}."
+            ) from None
+        raise UsageError(f"{path} cannot be made ({error}): name a folder you can write.") from None
+    path.chmod(0o700)
+    return path
+
+
+def _claim_next(name: str) -> Path:
+    """Make the first folder after the last number; two runs at once get two numbers."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
+    pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")
+    seen = (pattern.fullmatch(entry) for entry in (os.listdir(BASE) if BASE.is_dir() else ()))
+    number = max((int(match[1]) for match in seen if match), default=0)
+    while True:
+        number += 1
+        path = BASE / f"{stem}-{number}"
+        if not os.path.lexists(path):
+            try:
+                return _claim(path)
+            except UsageError:
+                # Another run took the number in between; any other refusal is final.
+                if not os.path.lexists(path):
+                    raise
+
+
+def _started(root: Path) -> int:
+    """Read when a run started; this also checks that the folder is a run's."""
+    private = root / "private"
+    try:
+        about = json.loads((private / "run.json").read_text())
+        if about["version"] == VERSION and type(about["started"]) is int:
+            if not private.is_symlink() and (root / "release").is_dir():
+                return about["started"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise UsageError(
+        f"{root} is no run of this version of pasearch: expected a folder with release/ and "
+        "private/run.json. Give the folder that the run printed."
+    )

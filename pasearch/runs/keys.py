@@ -1,0 +1,254 @@
+"""Secret randomness: one 256-bit key from the operating system, and a sub-key for every purpose.
+
+    secret(c_1, ..., c_m) = HMAC(... HMAC(HMAC(master, c_1), c_2) ..., c_m)        HMAC-SHA256
+    Philox key = the first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
+
+Every element of a context is one HMAC message, tagged with its type, so two contexts never share a
+sub-key unless SHA-256 fails. The step fills the counter's highest word: a step would have to draw
+2^192 blocks to reach the next. Nothing is stateful, so a resumed run draws what it drew before; for
+that reason the stored master is bound to a fingerprint of all its inputs.
+
+Source: privacy.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.folder import sync_folder
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The randomness of one purpose: a value, so the same stream always gives the same numbers.
+
+    Guarantee: streams of different contexts, and different steps of a stream, are independent (as
+    far as HMAC-SHA256 and Philox are pseudo-random). It knows no key but its own and those below.
+
+    Cost: none, but a stream (and step) serves one input only: draw for each release from its own.
+    """
+
+    _secret: bytes = field(repr=False)
+
+    def child(self, *context: str | int) -> Stream:
+        """Return the stream of a purpose within this one; `a.child(x, y)` is `a.child(x).child(y)`.
+
+        Raises:
+            UsageError: An element that is neither text nor a whole number.
+        """
+        secret = self._secret
+        for element in context:
+            secret = _mac(secret, _encoded(element))
+        return Stream(secret)
+
+    def generator(self, step: int = 0) -> np.random.Generator:
+        """Return numpy's Philox generator with this stream's 128-bit key, at a step's counter."""
+        return np.random.Generator(self._philox(b"generator", step))
+
+    def integers(self, step: int = 0) -> ExactIntegers:
+        """Return exact integer randomness, independent of `generator`."""
+        return ExactIntegers(self._philox(b"integers", step))
+
+    def seed64(self, step: int = 0) -> int:
+        """Return 64 bits for CUDA's generator, which takes no more: in [0, 2^64)."""
+        message = b"p" + b"cuda" + _step(step).to_bytes(8, "big")
+        return int.from_bytes(_mac(self._secret, message)[:8], "big")
+
+    def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
+        key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
+        # As one integer: of a list, numpy would pass steps from 2^63 on through float64.
+        return np.random.Philox(key=key, counter=_step(step) << 192)
+
+
+class ExactIntegers:
+    """Uniform whole numbers without rounding, from 64-bit words of a generator."""
+
+    __slots__ = ("_generator",)
+
+    def __init__(self, generator: np.random.Philox):
+        self._generator = generator
+
+    def below(self, bound: int) -> int:
+        """Return a uniform whole number in [0, bound), exactly, by rejection; bound >= 1."""
+        if not bound >= 1:
+            raise ValueError(f"bound is {bound}: expected 1 or above.")
+        bits = (bound - 1).bit_length()
+        words, spare = -(-bits // 64), -bits % 64
+        while True:
+            raw = self._generator.random_raw(words).tobytes() if words else b""
+            number = int.from_bytes(raw, "little") >> spare
+            if number < bound:
+                return number
+
+
+class Keys:
+    """The master key of a run: 256 bits from the operating system.
+
+    Guarantee: never copied or pickled; `reproducible` is True if and only if it came from a seed,
+    and then the noise can be computed by anyone who knows the seed: not private.
+    """
+
+    __slots__ = ("_master", "_path", "reproducible")
+
+    def __init__(self) -> None:
+        self._master: bytes | None = secrets.token_bytes(32)
+        self._path: Path | None = None
+        self.reproducible = False
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Keys:
+        """Return keys that a seed determines: for tests and benchmarks only."""
+        keys = cls()
+        keys._master = _mac(b"pasearch: reproducible, not private", _encoded(seed))
+        keys.reproducible = True
+        return keys
+
+    def stream(self, *context: str | int) -> Stream:
+        """Return the randomness of one purpose, such as `stream("trial", 3)`.
+
+        Raises:
+            UsageError: No context, or an element that is neither text nor a whole number.
+            RuntimeError: The keys were destroyed.
+        """
+        if self._master is None:
+            raise RuntimeError("The run's keys are destroyed: nothing more can be drawn from them.")
+        if not context:
+            raise UsageError("a stream needs a context, such as ('trial', 3): name its purpose.")
+        return Stream(self._master).child(*context)
+
+    def save(self, path: str | os.PathLike[str], fingerprint: str) -> None:
+        """Store the keys for a resume: a new file, mode 0600, durable at return.
+
+        Args:
+            path: Where; it must not exist.
+            fingerprint: Hash of everything the run's releases depend on: data, plan, code,
+                versions, device.
+
+        Raises:
+            UsageError: The file exists.
+            RuntimeError: The keys were destroyed.
+        """
+        if self._master is None:
+            raise RuntimeError("The run's keys are destroyed: there is nothing to save.")
+        content = {
+            "version": VERSION,
+            "fingerprint": fingerprint,
+            "reproducible": self.reproducible,
+            "master": self._master.hex(),
+        }
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:
+            raise UsageError(f"{path} exists: keys are never replaced. Resume that run.") from None
+        with os.fdopen(descriptor, "w") as file:
+            os.fchmod(file.fileno(), 0o600)
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self._path = Path(path).absolute()
+        sync_folder(self._path.parent)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], fingerprint: str) -> Keys:
+        """Take up the keys of an interrupted run, if every input is what it was.
+
+        Guarantee: keys never meet an input other than the one they were made for. If the
+        fingerprint differs they are destroyed, durably, before this returns.
+
+        Raises:
+            UsageError: No keys there (the run ended, or never started), or not a file of keys.
+            BudgetError: The fingerprint differs.
+        """
+        bound, keys = _read(Path(path).absolute())
+        if bound != fingerprint:
+            keys.destroy()
+            raise BudgetError(
+                f"{path}: the data, plan, code, versions or device differ from those of the run "
+                f"that began (fingerprint {fingerprint[:12]} instead of {bound[:12]}). The same "
+                "noise on another input would cancel, so the old keys are now destroyed. What the "
+                "run has spent stays spent: start a new run, with a budget of its own."
+            )
+        return keys
+
+    def destroy(self) -> None:
+        """Forget the master key, and overwrite and remove its file; again is harmless.
+
+        Streams that were handed out still work. Overwriting is durable on the file, but a disk or
+        file system that writes elsewhere (flash, copy on write, backups) may keep the old blocks.
+        """
+        self._master = None
+        if self._path is None:
+            return
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        self._path.unlink()
+        sync_folder(self._path.parent)
+
+    def __repr__(self) -> str:
+        return f"Keys(reproducible={self.reproducible}, destroyed={self._master is None})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("Keys are never copied or pickled: hand a worker its own `stream`.")
+
+
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _encoded(element: object) -> bytes:
+    """Encode one element of a context; the first byte is its type, and purposes start with p."""
+    if isinstance(element, str):
+        return b"s" + element.encode("utf-8", "surrogatepass")
+    if isinstance(element, Integral) and not isinstance(element, bool):
+        return b"i" + str(int(element)).encode()
+    raise UsageError(
+        f"a stream's context has an element of type {type(element).__name__}: expected text or a "
+        "whole number."
+    )
+
+
+def _step(step: object) -> int:
+    if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
+        raise UsageError(f"step is {step!r}: expected a whole number in [0, 2^64).")
+    return int(step)
+
+
+def _read(path: Path) -> tuple[str, Keys]:
+    """Return the fingerprint and the keys that `Keys.save` wrote."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            content = json.load(file)
+        keys = Keys()
+        keys._path = path
+        keys._master = bytes.fromhex(content["master"])
+        keys.reproducible = content["reproducible"]
+        bound = content["fingerprint"]
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} is missing: the run is finished, or never started. Start a new run."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a file of keys: start a new run.") from None
+    sound = len(keys._master) == 32 and type(keys.reproducible) is bool and type(bound) is str
+    if not sound or content.get("version") != VERSION:
+        raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
+    return bound, keys

@@ -1,0 +1,328 @@
+"""The write-ahead ledger: what was charged, durably on disk *before* a private record is read.
+
+    with ledger.charged("score", dataset["validation"], key="trial 3") as records: ...
+
+The plan's lines are fixed when the ledger is made. A charge is checked and written in one
+exclusive transaction, synced to disk, and only then are the partitions opened; so after a crash at
+any instant the ledger shows at least what was released. Ceilings and "append only" are triggers of
+the database: no code path gets around them.
+
+Source: privacy.md, rule 12. Proof: docs/guarantees/ledger.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, Self
+
+from pasearch.accounting.checks import whole
+from pasearch.accounting.events import Composed, Event, SelfComposed, from_json, to_json
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.folder import sync_folder
+
+APPLICATION = int.from_bytes(b"PASL", "big")
+VERSION = 1
+
+_SCHEMA = (
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+    """CREATE TABLE lines (
+        name TEXT NOT NULL, partition TEXT NOT NULL, event TEXT NOT NULL,
+        count INTEGER NOT NULL CHECK (count >= 1), UNIQUE (name, partition))""",
+    """CREATE TABLE charges (
+        line TEXT NOT NULL, partition TEXT NOT NULL, key TEXT NOT NULL,
+        UNIQUE (line, partition, key),
+        FOREIGN KEY (line, partition) REFERENCES lines (name, partition))""",
+    """CREATE TRIGGER ceiling BEFORE INSERT ON charges WHEN NOT
+        (SELECT count(*) FROM charges WHERE line = NEW.line AND partition = NEW.partition)
+        < (SELECT count FROM lines WHERE name = NEW.line AND partition = NEW.partition)
+        BEGIN SELECT RAISE(ABORT, 'over the plan'); END""",
+)
+_SEAL = (
+    "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
+    "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
+    *(
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in ("lines", "charges")
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+
+
+class Receipt:
+    """Proof that a partition was charged; a partition opens only while it is active."""
+
+    __slots__ = ("_active", "_partition")
+
+    def __init__(self, partition: str):
+        self._partition = partition
+        self._active = True
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition that was charged."""
+        return self._partition
+
+    @property
+    def active(self) -> bool:
+        """Whether the charge is still open."""
+        return self._active
+
+    def close(self) -> None:
+        """End the charge: nothing opens under it any more."""
+        self._active = False
+
+
+class Partition(Protocol):
+    """What can be charged: named records that open under a receipt."""
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        ...
+
+    def open(self, receipt: Receipt) -> Any:
+        """Return the records."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a plan: what may be charged to a partition, and how often.
+
+    Args:
+        name: What the release is; lines of one name on several partitions are charged together.
+        partition: The partition it reads.
+        event: What one release costs.
+        count: How many releases the plan pays for, 1 or more.
+    """
+
+    name: str
+    partition: str
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        for field in ("name", "partition"):
+            if not isinstance(value := getattr(self, field), str) or not value:
+                raise UsageError(f"a line's {field} is {value!r}: expected a name.")
+        if not isinstance(self.event, Event):
+            raise UsageError(f"line {self.name!r}: {self.event!r} is no event.")
+        object.__setattr__(self, "count", whole("count", self.count))
+
+
+class Ledger:
+    """The run's charges: one file, one writer, append only.
+
+    Guarantee: a partition opens only after its charge is on disk; no line is charged more often
+    than the plan says. One process at a time has the file; it refuses to be copied or pickled, and
+    to spend in a forked worker.
+    """
+
+    __slots__ = ("_connection", "_lines", "_owner", "_path")
+
+    def __init__(self, path: Path, connection: sqlite3.Connection):
+        self._path = path
+        self._connection = connection
+        self._owner = os.getpid()
+        rows = connection.execute("SELECT name, partition, event, count FROM lines ORDER BY rowid")
+        self._lines = tuple(
+            Line(name=name, partition=partition, event=from_json(json.loads(event)), count=count)
+            for name, partition, event, count in rows
+        )
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
+        """Make a ledger of a plan's lines, in a new file.
+
+        Raises:
+            UsageError: The file exists, there is no line, or two have one name and partition.
+        """
+        rows = [(x.name, x.partition, json.dumps(to_json(x.event)), x.count) for x in lines]
+        if not rows or len({row[:2] for row in rows}) < len(rows):
+            raise UsageError("a ledger needs lines, each with a name and partition of its own.")
+        path = Path(path).absolute()
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise UsageError(f"{path} exists: a ledger is never replaced. Open it.") from None
+        connection = _connect(path)
+        with _exclusive(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.executemany("INSERT INTO lines VALUES (?, ?, ?, ?)", rows)
+            for statement in _SEAL:
+                connection.execute(statement)
+        sync_folder(path.parent)
+        return cls(path, connection)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Ledger:
+        """Open a run's ledger again.
+
+        Raises:
+            UsageError: No ledger there, or another process has it.
+        """
+        path = Path(path).absolute()
+        if not path.is_file():
+            raise UsageError(f"{path} is missing: give the folder of a run that began.")
+        connection = _connect(path)
+        found = [
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        ]
+        if found != [APPLICATION, VERSION]:
+            connection.close()
+            raise UsageError(f"{path} is no ledger of this version: start a new run.")
+        return cls(path, connection)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The plan's lines, as fixed when the ledger was made."""
+        return self._lines
+
+    @contextmanager
+    def charged(self, line: str, *partitions: Partition, key: str) -> Iterator[Any]:
+        """Charge a release, durably, then open what it reads, for the length of a `with` block.
+
+        Args:
+            line: The line's name.
+            partitions: What the release reads; each is charged.
+            key: Which release of the line this is, such as "trial 3". The same key again (a resumed
+                run, or further reads of one release) costs nothing more: the caller must then
+                compute from the same inputs and streams.
+
+        Yields:
+            What the partition's `open` returned; for several partitions a tuple.
+
+        Raises:
+            BudgetError: The plan has no such line for a partition, all its releases are charged, or
+                the key was charged for other partitions. Nothing was opened.
+
+        Cost: the line's event, once per key, to each partition, before anything is opened. An error
+            inside the block takes nothing back.
+        """
+        self._charge(line, [partition.name for partition in partitions], key)
+        receipts = [Receipt(partition.name) for partition in partitions]
+        try:
+            opened = [p.open(receipt) for p, receipt in zip(partitions, receipts, strict=True)]
+            yield opened[0] if len(opened) == 1 else tuple(opened)
+        finally:
+            for receipt in receipts:
+                receipt.close()
+
+    def _charge(self, line: str, names: list[str], key: str) -> None:
+        """Check and write one release, in one transaction; return when it is on disk."""
+        if os.getpid() != self._owner:
+            raise RuntimeError("A worker process tried to spend: charge in the process that began.")
+        if not isinstance(key, str) or not key or not names or len(set(names)) < len(names):
+            raise UsageError(f"charge to {line!r}: expected a key and distinct partitions.")
+        limits = {each.partition: each.count for each in self._lines if each.name == line}
+        for name in names:
+            if name not in limits:
+                known = ", ".join(f"{each.name} ({each.partition})" for each in self._lines)
+                raise BudgetError(
+                    f"The plan has no line {line!r} for partition {name!r}, so nothing pays for "
+                    f"this read. It has: {known}."
+                )
+        with _exclusive(self._connection) as connection:
+            rows = connection.execute(
+                "SELECT partition FROM charges WHERE line = ? AND key = ?", (line, key)
+            )
+            before = {partition for (partition,) in rows}
+            if before == set(names):
+                return
+            if before:
+                raise BudgetError(
+                    f"Release {key!r} of line {line!r} was charged for {sorted(before)}, and now "
+                    f"asks for {sorted(names)}: another input is another release, with its own key."
+                )
+            for name in names:
+                self._insert(line, name, key, limits[name])
+        sync_folder(self._path.parent)
+
+    def _insert(self, line: str, partition: str, key: str, limit: int) -> None:
+        try:
+            self._connection.execute("INSERT INTO charges VALUES (?, ?, ?)", (line, partition, key))
+        except sqlite3.IntegrityError:
+            raise BudgetError(
+                f"Line {line!r} pays for {limit} releases on {partition!r} and all are charged; "
+                f"release {key!r} would exceed the budget. Nothing was read."
+            ) from None
+
+    def spent(self) -> list[tuple[str, str, Event, int]]:
+        """Return (line, partition, event, number of releases charged), in the plan's order."""
+        rows = self._connection.execute(
+            "SELECT line, partition, count(*) FROM charges GROUP BY line, partition"
+        )
+        counts = {(line, partition): count for line, partition, count in rows}
+        return [
+            (line.name, line.partition, line.event, counts[line.name, line.partition])
+            for line in self._lines
+            if (line.name, line.partition) in counts
+        ]
+
+    def events_by_partition(self) -> dict[str, Event]:
+        """Return the composition of what was charged to each partition."""
+        events: dict[str, list[Event]] = {}
+        for _, partition, event, count in self.spent():
+            events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
+        return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
+
+    def close(self) -> None:
+        """Close the file and let another process have it."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A ledger is never copied or pickled: a copy would spend the budget twice.")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open an existing file, and lock it for as long as the connection lives.
+
+    The lock is SQLite's own, of the process: it ends with it, however it ends. (This file must not
+    be opened and closed by hand meanwhile: on POSIX that would drop the lock.)
+    """
+    uri = f"{path.as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
+    try:
+        for pragma in ("locking_mode = EXCLUSIVE", "synchronous = FULL", "fullfsync = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        with _exclusive(connection):
+            pass
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise UsageError(
+                f"{path} is in use by another process: a run has one writer. Wait for it to end."
+            ) from None
+        raise UsageError(f"{path} cannot be opened as a ledger ({error}).") from None
+    return connection
+
+
+@contextmanager
+def _exclusive(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Commit all of a block, or nothing of it."""
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,108 @@
+"""A noisy count: the exact two-sided geometric mechanism, in integers only.
+
+    release = count + Z,    P(Z = z) = (1 - e^-epsilon) / (1 + e^-epsilon) * e^(-epsilon |z|)
+
+One record changes a count by at most 1, so a release is epsilon-differentially private. Floating
+point would miss the far tail (and Laplace noise in floats leaks outright), so Z is drawn with
+rational arithmetic from uniform integers: epsilon is the float's exact value, and no digit is lost.
+
+Source: Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), Algorithms 1 and 2; Ghosh,
+Roughgarden and Sundararajan 2009. Proof: docs/guarantees/randomness.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Integral
+
+from pasearch.accounting.checks import positive
+from pasearch.accounting.events import Geometric
+from pasearch.runs.keys import Stream
+
+Below = Callable[[int], int]
+"""Exact randomness: below(n) is a uniform whole number in [0, n)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyCount:
+    """Counts of records, with two-sided geometric noise.
+
+    Guarantee: `release` is epsilon-DP for a count that one record changes by at most 1, exactly.
+
+    Args:
+        epsilon: The price of one release, above 0.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        """Check epsilon."""
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+
+    @property
+    def event(self) -> Geometric:
+        """What one release costs."""
+        return Geometric(epsilon=self.epsilon)
+
+    @property
+    def standard_deviation(self) -> float:
+        """The noise's standard deviation, in records: sqrt(2 e^-epsilon) / (1 - e^-epsilon)."""
+        return math.sqrt(2) * math.exp(-self.epsilon / 2) / -math.expm1(-self.epsilon)
+
+    def release(self, count: int, stream: Stream) -> int:
+        """Return the count plus noise; it may be negative.
+
+        The noise's key contains the count: a resumed run that counts the same releases the same,
+        and one that counts otherwise draws afresh, so two releases never share their noise.
+
+        Args:
+            count: Number of records, private.
+            stream: The release's own randomness.
+
+        Raises:
+            TypeError: The count is not a whole number (its value is private and not named).
+
+        Cost: `event`, on every partition that the count was taken from; charge it first.
+        """
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise TypeError(f"a count is an int, not {type(count).__name__}: count records.")
+        number = int(count)
+        source = stream.child("noisy count", self.epsilon.hex(), number).integers()
+        return number + discrete_laplace(Fraction(self.epsilon), source.below)
+
+
+def discrete_laplace(epsilon: Fraction, below: Below) -> int:
+    """Return Z with P(Z = z) proportional to exp(-epsilon |z|), exactly (Algorithm 2).
+
+    With epsilon = s/t: X = U + t V, where U in [0, t) is accepted with probability e^(-U/t) and V
+    counts coins of probability 1/e, has P(X = x) ~ e^(-x/t); so floor(X / s) has the ratio
+    e^(-s/t), and a fair sign (with -0 refused) makes it two-sided.
+    """
+    s, t = epsilon.numerator, epsilon.denominator
+    while True:
+        u = below(t)
+        if not _bernoulli_exp(u, t, below):
+            continue
+        v = 0
+        while _bernoulli_exp(1, 1, below):
+            v += 1
+        magnitude = (u + t * v) // s
+        negative = below(2) == 1
+        if negative and magnitude == 0:
+            continue
+        return -magnitude if negative else magnitude
+
+
+def _bernoulli_exp(numerator: int, denominator: int, below: Below) -> bool:
+    """Return True with probability exp(-gamma), gamma = numerator/denominator in [0, 1].
+
+    Algorithm 1: the first k at which a coin of probability gamma/k fails is odd with probability
+    1 - gamma + gamma^2/2 - ... = exp(-gamma).
+    """
+    k = 1
+    while below(denominator * k) < numerator:
+        k += 1
+    return k % 2 == 1

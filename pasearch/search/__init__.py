@@ -1,0 +1,1 @@
+"""Search strategies: who is tried, at which price, and who wins."""

@@ -1,0 +1,214 @@
+"""Running a plan: ask, train, score, tell, until the strategy is done; then the final model.
+
+Every private read below stands inside `with ledger.charged(...)`. The engine keeps no state of
+its own: a resumed run replays the strategy from the same keys and takes finished trials from the
+journal, so that an interruption costs no release twice.
+
+Source: privacy.md, rules 1, 8, 10, 11 and 12; architecture.md, "What a run leaves".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from pasearch.search.fitness import WORST, correct, failed, train_candidate
+from pasearch.search.strategy import Fitness, Round, Strategy
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import Dataset
+    from pasearch.plan import Plan
+    from pasearch.runs.folder import RunFolder
+    from pasearch.runs.journal import Journal, TrialRecord
+    from pasearch.runs.keys import Keys, Stream
+    from pasearch.runs.ledger import Ledger
+    from pasearch.spaces.space import Candidate
+
+
+class Progress:
+    """What the engine reports while it runs. The default is silent."""
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        """Called before each trial of a round, with how many of its trials are finished."""
+
+    def step(self, finished: int, total: int) -> None:
+        """Called after each step of a training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished search hands over.
+
+    Args:
+        candidate: The winner.
+        network: Its trained network, on the CPU.
+        test_correct: Noisy number of correct answers on the test slots.
+        exact_accuracy: Share of correct answers without noise; declared-public data only.
+        trials: Every trial, where the strategy allows it to be shown; otherwise empty.
+        unique_trials: Number of different candidates trained, where it may be shown.
+    """
+
+    candidate: Candidate
+    network: nn.Module
+    test_correct: int
+    exact_accuracy: float | None
+    trials: tuple[TrialRecord, ...]
+    unique_trials: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A plan and everything needed to run it.
+
+    Args:
+        plan: What may be done, with its noise solved.
+        strategy: Who is tried.
+        dataset: Partitioned as the plan says.
+        ledger: Opened with the plan's lines.
+        journal: The store of finished trials.
+        keys: The run's secret randomness.
+        folder: The run's folder; trial weights go to `private/`.
+        device: "cpu" or "cuda".
+        progress: What to report.
+    """
+
+    plan: Plan
+    strategy: Strategy
+    dataset: Dataset
+    ledger: Ledger
+    journal: Journal
+    keys: Keys
+    folder: RunFolder
+    device: str
+    progress: Progress
+
+    def run(self) -> Outcome:
+        """Search, train the final model if the plan has one, and measure it.
+
+        Cost: the plan's lines, each charged before its partition is opened.
+        """
+        candidate, network = self._winner()
+        if self.plan.aside:
+            network = self._train_final(candidate)
+        test_correct, exact = self._test(network)
+        shown = () if self.strategy.hides_trials else tuple(self.journal.all())
+        unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
+        return Outcome(
+            candidate=candidate,
+            network=network.to("cpu").eval(),
+            test_correct=test_correct,
+            exact_accuracy=exact,
+            trials=shown,
+            unique_trials=unique,
+        )
+
+    def _winner(self) -> tuple[Candidate, nn.Module]:
+        strategy, space = self.strategy, self.plan.space
+        stream = self.keys.stream("strategy")
+        state = strategy.init()
+        while (asked := strategy.ask(state, space, stream)) is not None:
+            before = sum(len(round.genotypes) for round in state.rounds)
+            fitness = tuple(self._run_trials(asked, before))
+            state = strategy.tell(state, asked, fitness)
+        number, index = strategy.best(state)
+        trial = sum(len(round.genotypes) for round in state.rounds[:number]) + index
+        candidate = space.candidate(state.rounds[number].genotypes[index])
+        return candidate, self._load(candidate, self._weights_of(trial))
+
+    def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
+        for index, genotype in enumerate(asked.genotypes):
+            self.progress.search(asked.number, index, len(asked.genotypes))
+            candidate = self.plan.space.candidate(genotype)
+            record = self._trial(asked.number, before + index, candidate)
+            score = WORST if record.value is None else float(record.value)
+            yield score, int(record.attributes["tie_break"])
+
+    def _trial(self, number: int, trial: int, candidate: Candidate) -> TrialRecord:
+        """Return a finished trial: from the journal, from an equal trial, or by running it."""
+        if (done := self.journal.get(trial)) is not None:
+            return done
+        stream = self.keys.stream("trial", trial)
+        tie_break = int(stream.child("tie-break").generator().integers(2**62))
+        same = self._equal_trial(candidate) if self.strategy.memoised else None
+        if same is not None:
+            attributes = {**same.attributes, "tie_break": tie_break, "same_as": same.number}
+            return self.journal.add(trial, candidate.to_json(), same.value, attributes)
+        suffix, key = self.strategy.charge(number, trial)
+        recipe = self.plan.trial_recipe(candidate)
+        with self._charged(f"training{suffix}", self.plan.trial_partition, key) as records:
+            network = train_candidate(
+                candidate, records, self.plan.schema, recipe, stream,
+                device=self.device, on_step=self._on_step(recipe.steps),
+            )  # fmt: skip
+        weights = self.folder.private / "trials" / f"{trial}.pt"
+        self._save(network, weights)
+        score = self._score(network, f"score{suffix}", key, stream)
+        attributes = {"tie_break": tie_break, "weights": weights.name}
+        return self.journal.add(trial, candidate.to_json(), score, attributes)
+
+    def _equal_trial(self, candidate: Candidate) -> TrialRecord | None:
+        wanted = candidate.to_json()
+        return next((t for t in self.journal.all() if t.parameters == wanted), None)
+
+    def _score(self, network: nn.Module, line: str, key: str, stream: Stream) -> int | None:
+        noise = self.plan.score
+        if noise is None:
+            return 0
+        with self._charged(line, "validation", key) as records:
+            if failed(network):
+                return None
+            hits = correct(network, records, device=self.device)
+            return noise.release(hits, stream.child("score"))
+
+    def _train_final(self, candidate: Candidate) -> nn.Module:
+        weights = self.folder.private / "trials" / "final.pt"
+        if weights.exists():
+            return self._load(candidate, weights)
+        recipe = self.plan.final_recipe(candidate)
+        with self._charged("final training", "train", "final") as records:
+            network = train_candidate(
+                candidate, records, self.plan.schema, recipe, self.keys.stream("final"),
+                device=self.device, on_step=self._on_step(recipe.steps),
+            )  # fmt: skip
+        self._save(network, weights)
+        return network
+
+    def _test(self, network: nn.Module) -> tuple[int, float | None]:
+        with self._charged("test accuracy", "test", "test") as records:
+            hits = 0 if failed(network) else correct(network, records, device=self.device)
+            exact = hits / len(records) if records.public else None
+            return self.plan.test.release(hits, self.keys.stream("test")), exact
+
+    @contextmanager
+    def _charged(self, line: str, partition: str, key: str) -> Iterator[Any]:
+        with self.ledger.charged(line, self.dataset[partition], key=key) as records:
+            yield replace(records)
+
+    def _on_step(self, total: int):
+        return lambda finished: self.progress.step(finished, total)
+
+    def _weights_of(self, trial: int) -> Path:
+        record = self.journal.get(trial)
+        assert record is not None
+        return self.folder.private / "trials" / str(record.attributes["weights"])
+
+    def _save(self, network: nn.Module, path: Path) -> None:
+        """Write weights so that a crash leaves either all of them or none."""
+        import io
+
+        buffer = io.BytesIO()
+        torch.save({k: v.cpu() for k, v in network.state_dict().items()}, buffer)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self.folder.atomic_write(path, buffer.getvalue())
+
+    def _load(self, candidate: Candidate, path: Path) -> nn.Module:
+        schema = self.plan.schema
+        network = candidate.architecture.build(schema.shape, schema.classes)
+        network.load_state_dict(torch.load(path, weights_only=True))
+        return network

@@ -1,0 +1,168 @@
+"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private twin.
+
+    N <- k uniform candidates                                         (Algorithm 1)
+    for each of l generations: train and score N; N <- Evolve(N) unless it was the last
+    return the fittest of the last generation
+
+    Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \\ N_alpha;
+            k children, each the crossover of two parents of N_alpha + N_beta, mutated with
+            probability p_mu                                          (Algorithm 2)
+
+The paper prints N_t for N_alpha and takes a union of sets, which can loop for ever on a small
+space: ours is a multiset. It states neither alpha, beta nor p_mu: ours are .4, .1 and .2.
+Repeats are memoised, but the number of unique candidates depends on the data: the planned
+maximum, k l trainings, is charged. Crossover and mutation are DEAP's, on plain lists of indices.
+
+Source: Bao et al., section VIII-A, Algorithms 1 and 2. Proof: docs/guarantees/accounting.md.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pasearch.accounting.events import Event, NoRelease
+from pasearch.runs.ledger import Line
+from pasearch.search.strategy import Fitness, Round, State, Strategy
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+    from pasearch.spaces.space import Genotype, SearchSpace
+
+
+@contextmanager
+def global_random(stream: Stream) -> Iterator[None]:
+    """Lend DEAP, which uses Python's global `random`, a keyed state; give the old one back."""
+    saved = random.getstate()
+    random.seed(int(stream.generator().integers(2**63)))
+    try:
+        yield
+    finally:
+        random.setstate(saved)
+
+
+def crossover(first: Genotype, second: Genotype, stream: Stream) -> Genotype:
+    """Return a child that has each gene from either parent with probability 1/2."""
+    from deap import tools
+
+    with global_random(stream):
+        child, _ = tools.cxUniform(list(first), list(second), indpb=0.5)
+    return tuple(child)
+
+
+def mutate(genotype: Genotype, space: SearchSpace, stream: Stream) -> Genotype:
+    """Return the genotype with each gene redrawn with probability 1 / genes."""
+    from deap import tools
+
+    top = [size - 1 for size in space.sizes]
+    with global_random(stream):
+        (mutant,) = tools.mutUniformInt(
+            list(genotype), low=[0] * len(top), up=top, indpb=1.0 / len(top)
+        )
+    return tuple(mutant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyAwareArchitectureSearch(Strategy):
+    """PAAS: Algorithms 1 and 2, composed over its planned maximum of trainings.
+
+    Args:
+        population: k, candidates a generation.
+        generations: l.
+        alpha: Share of the fittest that become parents.
+        beta: Share of the others that become parents, at random.
+        mutation: p_mu, the probability that a child is mutated.
+
+    Guarantee: every trial may be shown; all of them together cost `population * generations`
+    copies of one candidate run.
+    """
+
+    name: ClassVar[str] = "paas"
+    way: ClassVar[str] = "composition"
+    memoised: ClassVar[bool] = True
+    population: int = 10
+    generations: int = 6
+    alpha: float = 0.4
+    beta: float = 0.1
+    mutation: float = 0.2
+
+    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+        """Return the planned maximum of candidate runs."""
+        count = self.population * self.generations
+        return [Line(name=noun, partition=partition, event=event, count=count)]
+
+    def charge(self, number: int, trial: int) -> tuple[str, str]:
+        """Return a key a trial: each is a release of its own."""
+        return "", f"trial {trial}"
+
+    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+        """Return the next generation."""
+        number = len(state.rounds)
+        if number == self.generations:
+            return None
+        source = stream.child("generation", number)
+        if not number:
+            generator = source.generator()
+            drawn = tuple(space.draw(generator) for _ in range(self.population))
+            return Round(number=0, genotypes=drawn)
+        return Round(
+            number=number,
+            genotypes=self.evolve(state.rounds[-1].genotypes, state.fitness[-1], space, source),
+        )
+
+    def evolve(
+        self,
+        population: tuple[Genotype, ...],
+        fitness: tuple[Fitness, ...],
+        space: SearchSpace,
+        stream: Stream,
+    ) -> tuple[Genotype, ...]:
+        """Return the next generation (Algorithm 2)."""
+        generator = stream.generator()
+        ranked = sorted(range(len(population)), key=fitness.__getitem__, reverse=True)
+        top = max(1, math.ceil(self.alpha * len(ranked)))
+        rest = ranked[top:]
+        lucky = generator.permutation(len(rest))[: math.ceil(self.beta * len(ranked))]
+        parents = [population[i] for i in ranked[:top]] + [population[rest[i]] for i in lucky]
+        children = []
+        for child in range(len(population)):
+            first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))
+            genotype = crossover(first, second, stream.child("crossover", child))
+            if generator.random() < self.mutation:
+                genotype = mutate(genotype, space, stream.child("mutation", child))
+            children.append(genotype)
+        return tuple(children)
+
+    @property
+    def expected_trainings(self) -> float:
+        """The planned maximum."""
+        return float(self.population * self.generations)
+
+    def describe(self) -> str:
+        """Return the planned maximum."""
+        return (
+            f"at most {self.generations} generations of {self.population}: "
+            f"{self.population * self.generations} trainings, all charged"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandardWorkflow(PrivacyAwareArchitectureSearch):
+    """STW: PAAS with non-private training; its winner is then trained privately.
+
+    Guarantee: none for the search, which is why it runs on declared-public data only.
+
+    Source: Bao et al., sections III-D and VIII-A, "the standard workflow".
+    """
+
+    name: ClassVar[str] = "stw"
+    way: ClassVar[str] = "not private"
+    private_trials: ClassVar[bool] = False
+
+    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+        """Return reads that release nothing private, because the data is public."""
+        return PrivacyAwareArchitectureSearch.lines(self, NoRelease(), partition, noun)

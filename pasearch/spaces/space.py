@@ -1,0 +1,411 @@
+"""A search space: a list of genes, each with its possible values, and how genes become a network.
+
+    genotype = one index a gene   ->   Candidate = Architecture + learning rate and steps
+
+A candidate is drawn gene by gene, uniformly: that is the law fixed before data is read, on which
+repeat-and-select rests. Two genotypes may mean one candidate (the units of a layer that is not
+there say nothing); memoisation compares candidates, never genotypes.
+
+Source: Bao et al., section VIII-A (a dictionary of choices), Table XI (FCN), Table XII (CNN);
+the trainable flags are those of section IX-A (random weights training).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasearch.errors import UsageError
+from pasearch.spaces.architecture import Architecture, Conv, Dense, Layer, Pool, Shape, check_activation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Genotype = tuple[int, ...]
+
+SETTINGS = ("learning_rate", "learning_rate_scale", "steps", "steps_scale")
+"""Genes that change the recipe: absolute values, or factors on the recipe's own."""
+
+RANGE_POINTS = 1025
+"""How finely a continuous range is divided: a range is a choice among that many values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What one trial trains: an architecture and what it changes in the recipe.
+
+    Args:
+        architecture: The network without its output layer.
+        settings: Pairs (name, value) with names from `SETTINGS`.
+    """
+
+    architecture: Architecture
+    settings: tuple[tuple[str, float], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"layers": self.architecture.to_json(), "settings": dict(self.settings)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
+        """Read what `to_json` wrote."""
+        settings = values.get("settings", {})
+        return cls(
+            architecture=Architecture.from_json(values.get("layers")),
+            settings=tuple((name, settings[name]) for name in SETTINGS if name in settings),
+        )
+
+    def describe(self) -> str:
+        """Return one readable line."""
+        changes = ", ".join(f"{name} {value:g}" for name, value in self.settings)
+        return self.architecture.describe() + (f"; {changes}" if changes else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """A family of networks and the possible values of its genes.
+
+    Args:
+        name: What the plan and the card call it.
+        family: "fcn" (fully connected) or "cnn" (convolutional).
+        choices: Pairs (gene, values); genes of the family that are not named keep `DEFAULTS`.
+        default: Pairs (gene, value): the candidate of strategy `fixed`; genes not named take
+            their first value.
+
+    Raises:
+        UsageError: An unknown family or gene, an empty choice, a value that cannot be.
+    """
+
+    name: str
+    family: str
+    choices: tuple[tuple[str, tuple[Any, ...]], ...]
+    default: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.family not in DEFAULTS:
+            raise UsageError(
+                f"Space {self.name!r}: family is {self.family!r}: "
+                f"expected one of {', '.join(DEFAULTS)}."
+            )
+        known = {**DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
+        for gene, values in self.choices:
+            where = f"Space {self.name!r}, choice {gene!r}"
+            if gene not in known:
+                raise UsageError(f"{where}: no such gene: expected one of {', '.join(known)}.")
+            if not values:
+                raise UsageError(f"{where}: is empty: name at least one value.")
+            for value in values:
+                _check_gene(where, gene, value)
+        genes = self.genes
+        if len(set(genes)) != len(genes):
+            raise UsageError(f"Space {self.name!r}: a gene is named twice.")
+        for gene, value in self.default:
+            if gene not in genes or value not in dict(self.choices)[gene]:
+                raise UsageError(
+                    f"Space {self.name!r}: default {gene} = {value!r} is none of its choices."
+                )
+        for absolute in ("learning_rate", "steps"):
+            if absolute in genes and f"{absolute}_scale" in genes:
+                raise UsageError(f"Space {self.name!r}: take {absolute} or {absolute}_scale.")
+
+    @property
+    def genes(self) -> tuple[str, ...]:
+        """The names of the genes, in order."""
+        return tuple(gene for gene, _ in self.choices)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each gene has."""
+        return tuple(len(values) for _, values in self.choices)
+
+    def draw(self, generator: np.random.Generator) -> Genotype:
+        """Return a genotype drawn uniformly, gene by gene."""
+        return tuple(int(generator.integers(size)) for size in self.sizes)
+
+    def fixed(self) -> Genotype:
+        """Return the genotype of the default candidate."""
+        default = dict(self.default)
+        return tuple(
+            values.index(default[gene]) if gene in default else 0 for gene, values in self.choices
+        )
+
+    def candidate(self, genotype: Sequence[int]) -> Candidate:
+        """Return what a genotype means."""
+        genes = {
+            gene: values[index]
+            for (gene, values), index in zip(self.choices, genotype, strict=True)
+        }
+        layers = FAMILIES[self.family]({**DEFAULTS[self.family], **genes})
+        settings = tuple((name, genes[name]) for name in SETTINGS if name in genes)
+        return Candidate(architecture=Architecture(layers=layers), settings=settings)
+
+    def settings(self) -> list[tuple[tuple[str, float], ...]]:
+        """Return every combination of recipe settings that the space can draw."""
+        named = [(name, dict(self.choices)[name]) for name in SETTINGS if name in self.genes]
+        names = [name for name, _ in named]
+        combinations = product(*(values for _, values in named))
+        return [tuple(zip(names, combination, strict=True)) for combination in combinations]
+
+    def check_fits(self, input_shape: Shape, outputs: int) -> None:
+        """Refuse a space with a network that cannot be built on records of this shape.
+
+        Raises:
+            UsageError: Naming the layer that does not fit.
+        """
+        shaping = ("layers", "blocks", "filters", "kernel", "first_kernel")
+        varied = [(gene, len(values)) for gene, values in self.choices if gene in shaping]
+        for indices in product(*(range(size) for _, size in varied)):
+            genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
+            genotype = [genes.get(gene, 0) for gene in self.genes]
+            architecture = self.candidate(genotype).architecture
+            try:
+                architecture.parameters(input_shape, outputs)
+            except UsageError as error:
+                raise UsageError(
+                    f"Space {self.name!r} does not fit records of shape {tuple(input_shape)}: {error}"
+                ) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "family": self.family,
+            "choices": {gene: list(values) for gene, values in self.choices},
+            "default": dict(self.default),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "user") -> SearchSpace:
+        """Read a space from a dictionary (or TOML, see `space`).
+
+        Args:
+            values: `family`, `choices` (gene to a list of values, or to
+                `{low, high, log}` for a continuous range) and optionally `name`, `default`.
+            name: The name when the dictionary has none.
+
+        Raises:
+            UsageError: See the class; also unknown keys.
+        """
+        if unknown := set(values) - {"name", "family", "choices", "default"}:
+            raise UsageError(
+                f"Space {name!r}: unknown key {', '.join(sorted(map(str, unknown)))}: "
+                "expected name, family, choices, default."
+            )
+        choices = values.get("choices", {})
+        default = values.get("default", {})
+        if not isinstance(choices, Mapping) or not isinstance(default, Mapping):
+            raise UsageError(f"Space {name!r}: choices and default are tables of gene = values.")
+        return cls(
+            name=str(values.get("name", name)),
+            family=str(values.get("family", "fcn")),
+            choices=tuple((str(g), _values(name, str(g), v)) for g, v in choices.items()),
+            default=tuple((str(g), v) for g, v in default.items()),
+        )
+
+
+def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
+    if isinstance(given, Mapping):
+        return _range(name, gene, given)
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise UsageError(
+            f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
+            "or a range {low, high, log}."
+        )
+    return tuple(given)
+
+
+def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
+    low, high = given.get("low"), given.get("high")
+    numbers = all(
+        isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n)
+        for n in (low, high)
+    )
+    log = bool(given.get("log", False))
+    if set(given) - {"low", "high", "log"} or not numbers or not low < high or (log and not low > 0):  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
+        raise UsageError(
+            f"Space {name!r}, choice {gene!r}: range {dict(given)!r}: expected low < high "
+            "(both above 0 when log is true)."
+        )
+    low, high = float(low), float(high)  # pyright: ignore[reportArgumentType]
+    shares = (index / (RANGE_POINTS - 1) for index in range(RANGE_POINTS))
+    if log:
+        return tuple(low * (high / low) ** share for share in shares)
+    return tuple(low + (high - low) * share for share in shares)
+
+
+def _check_gene(where: str, gene: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if gene.startswith(("activation", "conv_activation")):
+        check_activation(value)
+    elif gene.startswith("trainable"):
+        if not isinstance(value, bool):
+            raise UsageError(f"{where}: {value!r}: expected true or false.")
+    elif gene.startswith("dropout"):
+        if not (number and 0.0 <= float(value) < 1.0):  # pyright: ignore[reportArgumentType]
+            raise UsageError(f"{where}: {value!r}: expected a rate in [0, 1).")
+    elif gene.startswith("learning_rate") or gene == "steps_scale":
+        if not (number and math.isfinite(float(value)) and float(value) > 0.0):  # pyright: ignore[reportArgumentType]
+            raise UsageError(f"{where}: {value!r}: expected a finite number above 0.")
+    elif not (isinstance(value, int) and number and value > 0):
+        raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
+    elif gene in ("layers", "blocks") and value > 3:
+        raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
+
+
+def _fcn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """Table XI: `layers` dense layers, each with its own width and activation."""
+    return tuple(
+        Dense(
+            units=genes[f"units_{i}"],
+            activation=genes[f"activation_{i}"],
+            trainable=genes[f"trainable_{i}"],
+            dropout=genes["dropout"],
+        )
+        for i in range(1, genes["layers"] + 1)
+    )
+
+
+def _cnn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """Table XII: pool 2, then blocks of i * filters filters, 5x5 valid first and 3x3 same after.
+
+    A pooling layer stands between two blocks, none behind the last; then one dense layer.
+    """
+    layers: list[Layer] = [Pool(size=2)]
+    for i in range(1, genes["blocks"] + 1):
+        layers.append(
+            Conv(
+                filters=i * genes["filters"],
+                kernel=5 if i == 1 else 3,
+                padding="valid" if i == 1 else "same",
+                activation=genes["conv_activation"],
+                trainable=genes[f"trainable_{i}"],
+            )
+        )
+        if i < genes["blocks"]:
+            layers.append(Pool(size=2))
+    head = Dense(
+        units=genes["units"],
+        activation=genes["activation"],
+        trainable=genes["trainable_dense"],
+        dropout=genes["dropout"],
+    )
+    return (*layers, head)
+
+
+FAMILIES = {"fcn": _fcn, "cnn": _cnn}
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "fcn": {
+        "layers": 1,
+        **{f"units_{i}": units for i, units in enumerate((128, 64, 32), start=1)},
+        **{f"activation_{i}": "tanh" for i in (1, 2, 3)},
+        **{f"trainable_{i}": True for i in (1, 2, 3)},
+        "dropout": 0.0,
+    },
+    "cnn": {
+        "blocks": 2,
+        "filters": 16,
+        "units": 64,
+        "conv_activation": "relu",
+        "activation": "relu",
+        **{f"trainable_{i}": True for i in (1, 2, 3)},
+        "trainable_dense": True,
+        "dropout": 0.0,
+    },
+}
+
+TABLE_XI: dict[str, tuple[Any, ...]] = {
+    "layers": (1, 2, 3),
+    "units_1": (64, 128, 512, 1024, 2048),
+    "units_2": (64, 128, 256),
+    "units_3": (10, 16, 32, 64),
+    **{f"activation_{i}": ("relu", "sigmoid", "tanh") for i in (1, 2, 3)},
+}
+
+TABLE_XII: dict[str, tuple[Any, ...]] = {
+    "blocks": (2, 3),
+    "filters": (16, 32, 48),
+    "units": (32, 64, 128, 512),
+}
+
+_RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
+_RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
+
+_BUILT_IN: dict[str, dict[str, Any]] = {
+    "fcn": {
+        "family": "fcn",
+        "choices": {
+            "layers": (1, 2),
+            "units_1": (64, 128, 256, 512),
+            "units_2": (64, 128),
+            "activation_1": ("tanh", "relu", "tempered_sigmoid"),
+            "activation_2": ("tanh", "relu", "tempered_sigmoid"),
+            "learning_rate_scale": (0.5, 1.0, 2.0),
+            "steps_scale": (0.5, 1.0),
+        },
+        "default": {
+            "units_1": 128,
+            "activation_1": "tanh",
+            "learning_rate_scale": 1.0,
+            "steps_scale": 1.0,
+        },
+    },
+    "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
+    "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
+    "cnn": {
+        "family": "cnn",
+        "choices": {
+            "blocks": (2, 3),
+            "filters": (16, 32),
+            "units": (32, 64, 128),
+            "conv_activation": ("tanh", "relu"),
+            "activation": ("tanh", "relu"),
+            "trainable_1": (True, False),
+            "learning_rate_scale": (0.5, 1.0, 2.0),
+        },
+        "default": {"units": 64, "learning_rate_scale": 1.0},
+    },
+    "cnn-paper": {"family": "cnn", "choices": {**TABLE_XII, "dropout": (0.3,)}},
+    "cnn-rwt": {"family": "cnn", "choices": {**TABLE_XII, **_RWT_CNN, "dropout": (0.3,)}},
+}
+
+BUILT_IN = tuple(_BUILT_IN)
+
+
+def space(given: str | Path | Mapping[str, Any] | SearchSpace) -> SearchSpace:
+    """Return a search space.
+
+    Args:
+        given: A built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI
+            and XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag a layer), the path of a
+            TOML file, a dictionary of the same form, or a space.
+
+    Returns:
+        SearchSpace: Checked.
+
+    Raises:
+        UsageError: No such name or file, or a space that is not well formed.
+    """
+    if isinstance(given, SearchSpace):
+        return given
+    if isinstance(given, Mapping):
+        return SearchSpace.from_dict(given)
+    if str(given) in _BUILT_IN:
+        return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
+    path = Path(given)
+    if path.suffix == ".toml" and path.is_file():
+        import tomllib
+
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"Space {str(path)!r} is not TOML: {error}.") from None
+        return SearchSpace.from_dict(values, name=path.stem)
+    raise UsageError(
+        f"Space {str(given)!r} is not known: expected one of {', '.join(BUILT_IN)}, "
+        "or the path of a .toml file."
+    )

@@ -1,0 +1,185 @@
+"""The journal: a trial is stored once and whole, exactly, and Optuna can read it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pasearch.errors import UsageError
+from pasearch.runs.journal import Journal, TrialRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMETERS = {
+    "layers": [{"kind": "conv", "width": 16, "trainable": True}, {"kind": "linear", "width": 8}],
+    "settings": {"learning_rate": 0.5, "clip": None},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trials.sqlite"
+
+
+@pytest.fixture
+def journal(path: Path) -> Iterator[Journal]:
+    made = Journal(path)
+    yield made
+    made.close()
+
+
+def reopened(path: Path) -> list[TrialRecord]:
+    again = Journal(path)
+    found = again.all()
+    again.close()
+    return found
+
+
+@pytest.mark.unit
+def test_trials_come_back_exactly(journal: Journal, path: Path):
+    added = [
+        journal.add(0, PARAMETERS, 1234, {"tie_break": 2**62 - 1, "weights": "0.pt"}),
+        journal.add(1, {}, None, {}),
+        journal.add(2, {"x": [1, [2.5, "a"], {}], "record": "r"}, -3, {"nested": {"a": [None]}}),
+        journal.add(3, {"x": 2**70}, 0.125, {}),
+    ]
+    assert journal.all() == added
+    assert journal.get(1) == added[1]
+    assert journal.get(4) is None
+    journal.close()
+    assert reopened(path) == added
+    assert [type(record.value) for record in reopened(path)] == [int, type(None), int, float]
+
+
+@pytest.mark.unit
+def test_numbers_need_no_order(journal: Journal, path: Path):
+    for number in (5, 0, 3):
+        journal.add(number, {"n": number}, number, {})
+    journal.close()
+    assert [record.number for record in reopened(path)] == [0, 3, 5]
+
+
+@pytest.mark.unit
+def test_a_trial_is_never_replaced(journal: Journal):
+    first = journal.add(0, {}, 1, {})
+    with pytest.raises(UsageError, match="stored already"):
+        journal.add(0, {}, 2, {})
+    assert journal.all() == [first]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), 1j])
+def test_what_json_cannot_hold_is_refused(journal: Journal, path: Path, value: object):
+    for arguments in (({"x": value}, 1, {}), ({}, value, {}), ({}, 1, {"x": value})):
+        with pytest.raises(UsageError, match="what JSON cannot"):
+            journal.add(0, *arguments)  # type: ignore[arg-type]
+    assert journal.all() == []
+    journal.close()
+    assert reopened(path) == []
+
+
+@pytest.mark.unit
+def test_one_name_may_have_values_of_several_kinds(journal: Journal, path: Path):
+    values = [1, 2.5, "three", True, None, [4], {"a": 5}, -(2**60)]
+    for number, value in enumerate(values):
+        journal.add(number, {"x": value}, number, {})
+    journal.close()
+    assert [record.parameters["x"] for record in reopened(path)] == values
+
+
+@pytest.mark.unit
+def test_optuna_reads_it(journal: Journal, path: Path):
+    import optuna
+
+    journal.add(0, PARAMETERS, 7, {})
+    journal.add(1, {"layers": [{"kind": "linear", "width": 32}]}, 9, {})
+    journal.add(2, {}, None, {})
+    journal.close()
+    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{path}")
+    assert study.best_value == 9
+    assert study.best_params == {"layers.0.width": 32.0}
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert study.trials[0].params == {
+        "layers.0.width": 16.0,
+        "layers.1.width": 8.0,
+        "settings.learning_rate": 0.5,
+    }
+    assert study.trials[0].user_attrs["layers.0.kind"] == "conv"
+    assert {"params_layers.0.width", "user_attrs_layers.0.kind"} <= set(study.trials_dataframe())
+
+
+@pytest.mark.unit
+def test_optuna_is_silent_and_its_settings_are_left_alone(path: Path, capfd):
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made = Journal(path)
+            made.add(0, PARAMETERS, 7, {})
+            made.close()
+            reopened(path)
+        assert optuna.logging.get_verbosity() == optuna.logging.INFO
+    finally:
+        optuna.logging.set_verbosity(before)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.unit
+def test_optuna_is_imported_only_when_a_journal_is_made():
+    code = "import sys, pasearch.runs.journal; sys.exit('optuna' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.unit
+def test_any_path_will_do(tmp_path: Path):
+    path = tmp_path / "a b?x=1%20#é.sqlite"
+    made = Journal(path)
+    made.add(0, {}, 1, {})
+    made.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(reopened(path)) == 1
+
+
+@pytest.mark.unit
+def test_another_file_is_refused(path: Path):
+    path.write_text("something else, and long enough to be looked at " * 100)
+    with pytest.raises(UsageError, match="is no store of trials"):
+        Journal(path)
+
+
+@pytest.mark.property
+def test_a_kill_keeps_every_stored_trial(path: Path):
+    code = (
+        "import sys\nfrom pasearch.runs.journal import Journal\njournal = Journal(sys.argv[1])\n"
+        "for number in range(10_000):\n"
+        "    journal.add(number, {'layers': [{'width': number}]}, number, {'n': number})\n"
+        "    print(number, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGKILL)
+        reported = [0, *map(int, process.stdout.read().split("\n")[:-1])]
+    records = reopened(path)
+    assert [record.number for record in records] == list(range(len(records)))
+    assert len(records) in (len(reported), len(reported) + 1)
+    assert all(
+        record
+        == TrialRecord(
+            number=n, parameters={"layers": [{"width": n}]}, value=n, attributes={"n": n}
+        )
+        for n, record in enumerate(records)
+    )
