@@ -31,7 +31,7 @@ from pasearch.data.partitions import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
-from pasearch.training.recipe import Recipe
+from pasearch.training.recipe import Recipe, tuned_learning_rate
 
 if TYPE_CHECKING:
     from pasearch.data.schema import Schema
@@ -160,13 +160,12 @@ class Plan:
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
         slots = getattr(self.split, self.trial_partition)
-        return noised(with_settings(self.recipe, candidate.settings), self.trial_mu, slots)
+        return candidate_recipe(self.recipe, candidate, self.trial_mu, slots)
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
         """Return how the winner is trained anew."""
         assert self.final is not None
-        recipe = with_settings(self.final, candidate.settings)
-        return noised(recipe, self.final_mu, self.split.train)
+        return candidate_recipe(self.final, candidate, self.final_mu, self.split.train)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -237,16 +236,29 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-def with_settings(recipe: Recipe, settings: Settings) -> Recipe:
-    """Return the recipe as a candidate's genes change it."""
+def candidate_recipe(
+    recipe: Recipe, candidate: Candidate, mu: float | None, slots: int
+) -> Recipe:
+    """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
+
+    `steps_scale` and `learning_rate_scale` are factors on the recipe's own; a candidate's own
+    `learning_rate` is taken as it is.
+    """
+    noised = noised_recipe(recipe, candidate.settings, mu, slots)
+    settings = dict(candidate.settings)
+    if "learning_rate" in settings:
+        return replace(noised, learning_rate=float(settings["learning_rate"]))
+    rate = noised.learning_rate
+    if rate is None:
+        rate = tuned_learning_rate(noised, mu, slots) * candidate.architecture.rate_factor()
+    return replace(noised, learning_rate=rate * settings.get("learning_rate_scale", 1.0))
+
+
+def noised_recipe(recipe: Recipe, settings: Settings, mu: float | None, slots: int) -> Recipe:
+    """Return the recipe with a candidate's steps and the noise that the dial gives them."""
     values = dict(settings)
-    rate = values.get("learning_rate", recipe.learning_rate * values.get("learning_rate_scale", 1))
-    steps = values.get("steps", recipe.steps * values.get("steps_scale", 1))
-    return replace(recipe, learning_rate=float(rate), steps=max(1, round(steps)))
-
-
-def noised(recipe: Recipe, mu: float | None, slots: int) -> Recipe:
-    """Return the recipe with the noise multiplier that the dial gives its number of steps."""
+    steps = values.get("steps", recipe.steps * values.get("steps_scale", 1.0))
+    recipe = replace(recipe, steps=max(1, round(steps)))
     if mu is None:
         return recipe.with_noise(None)
     rate = recipe.sampling_probability(slots)
@@ -256,7 +268,7 @@ def noised(recipe: Recipe, mu: float | None, slots: int) -> Recipe:
 def training_event(recipe: Recipe, space: SearchSpace, slots: int, mu: float) -> Event:
     """Return the price of one training of any candidate of the space: the worst of them."""
     events = {
-        noised(with_settings(recipe, settings), mu, slots).event(slots): None
+        noised_recipe(recipe, settings, mu, slots).event(slots): None
         for settings in space.settings()
     }
     return next(iter(events)) if len(events) == 1 else Worst(events=tuple(events))

@@ -1,0 +1,1 @@
+"""How one candidate is trained privately: batch, gradients, bound, sum, noise, step, average."""

@@ -1,0 +1,62 @@
+"""Gaussian noise on the sum of bounded gradients, from the step's own key.
+
+    sum + sigma * sensitivity * N(0, I)
+
+On a CPU the numbers come from numpy's Philox under a 128-bit key; CUDA's Philox takes 64 bits of
+it. The noise is float32: finite precision is covered by no theorem here, and the card says so.
+
+Source: privacy.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pasearch.accounting.checks import positive
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise:
+    """Independent Gaussian noise on every coordinate.
+
+    Args:
+        noise_multiplier: sigma / sensitivity, above 0.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        value = positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", value)
+
+    def add_(
+        self, sums: list[torch.Tensor], sensitivity: float, stream: Stream, step: int
+    ) -> None:
+        """Add noise in place.
+
+        Args:
+            sums: Float32 tensors on one device: together one vector of that L2 sensitivity.
+            sensitivity: The bound's, in the units of the sums.
+            stream: The trial's noise stream; no two trials share one.
+            step: Which step; no two steps share their noise.
+        """
+        scale = self.noise_multiplier * sensitivity
+        numbers = _normals(sum(each.numel() for each in sums), sums[0].device, stream, step)
+        for each, part in zip(sums, numbers.split([s.numel() for s in sums]), strict=True):
+            each.add_(part.view_as(each), alpha=scale)
+
+
+def _normals(count: int, device: torch.device, stream: Stream, step: int) -> torch.Tensor:
+    if device.type == "cpu":
+        drawn = stream.generator(step).standard_normal(count, dtype=np.float32)
+        return torch.from_numpy(drawn)
+    generator = torch.Generator(device).manual_seed(stream.seed64(step))
+    return torch.randn(count, generator=generator, device=device)
