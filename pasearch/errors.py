@@ -19,3 +19,14 @@ class BudgetError(PasearchError):
     """The budget is too small for what was asked, or would be exceeded."""
 
     exit_code = 3
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted; the folder it names can be resumed."""
+
+    exit_code = 130
+
+    def __init__(self, path: object):
+        super().__init__(
+            f"Interrupted. Nothing is lost: finish it with `pasearch arch --resume {path}`."
+        )

@@ -203,6 +203,13 @@ class Keys:
         self._path.unlink()
         sync_folder(self._path.parent)
 
+    @classmethod
+    def forget(cls, path: str | os.PathLike[str]) -> None:
+        """Overwrite and remove stored keys without using them; none there is harmless."""
+        keys = cls()
+        keys._path = Path(path).absolute()
+        keys.destroy()
+
     def __repr__(self) -> str:
         return f"Keys(reproducible={self.reproducible}, destroyed={self._master is None})"
 

@@ -10,15 +10,14 @@ Source: privacy.md, rules 1, 8, 10, 11 and 12; architecture.md, "What a run leav
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from pasearch.search.fitness import WORST, correct, failed, train_candidate
+from pasearch.search.fitness import WORST, correct, failed, mark_failed, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pasearch.runs.keys import Keys, Stream
     from pasearch.runs.ledger import Ledger
     from pasearch.spaces.space import Candidate
+    from pasearch.training.recipe import Recipe
 
 
 class Progress:
@@ -36,6 +36,9 @@ class Progress:
 
     def search(self, number: int, finished: int, total: int) -> None:
         """Called before each trial of a round, with how many of its trials are finished."""
+
+    def final(self) -> None:
+        """Called before the final training, when there is one."""
 
     def step(self, finished: int, total: int) -> None:
         """Called after each step of a training."""
@@ -141,16 +144,36 @@ class Search:
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
         suffix, key = self.strategy.charge(number, trial)
         recipe = self.plan.trial_recipe(candidate)
-        with self._charged(f"training{suffix}", self.plan.trial_partition, key) as records:
-            network = train_candidate(
-                candidate, records, self.plan.schema, recipe, stream,
-                device=self.device, on_step=self._on_step(recipe.steps),
-            )  # fmt: skip
+        line = f"training{suffix}"
+        network = self._train(candidate, recipe, stream, line, self.plan.trial_partition, key)
         weights = self.folder.private / "trials" / f"{trial}.pt"
         self._save(network, weights)
         score = self._score(network, f"score{suffix}", key, stream)
         attributes = {"tie_break": tie_break, "weights": weights.name}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
+
+    def _train(
+        self,
+        candidate: Candidate,
+        recipe: Recipe,
+        stream: Stream,
+        line: str,
+        partition: str,
+        key: str,
+    ) -> nn.Module:
+        """Charge and train; without the memory for it, the network is a failed one."""
+        schema = self.plan.schema
+        with self.ledger.charged(line, self.dataset[partition], key=key) as records:
+            try:
+                return train_candidate(
+                    candidate, records, schema, recipe, stream, device=self.device,
+                    on_step=lambda finished: self.progress.step(finished, recipe.steps),
+                )  # fmt: skip
+            except (MemoryError, torch.OutOfMemoryError):
+                network = candidate.architecture.build(
+                    schema.shape, schema.classes, stream.child("weights").generator()
+                )
+                return mark_failed(network)
 
     def _equal_trial(self, candidate: Candidate) -> TrialRecord | None:
         wanted = candidate.to_json()
@@ -160,7 +183,7 @@ class Search:
         noise = self.plan.score
         if noise is None:
             return 0
-        with self._charged(line, "validation", key) as records:
+        with self.ledger.charged(line, self.dataset["validation"], key=key) as records:
             if failed(network):
                 return None
             hits = correct(network, records, device=self.device)
@@ -171,27 +194,17 @@ class Search:
         if weights.exists():
             return self._load(candidate, weights)
         recipe = self.plan.final_recipe(candidate)
-        with self._charged("final training", "train", "final") as records:
-            network = train_candidate(
-                candidate, records, self.plan.schema, recipe, self.keys.stream("final"),
-                device=self.device, on_step=self._on_step(recipe.steps),
-            )  # fmt: skip
+        self.progress.final()
+        stream = self.keys.stream("final")
+        network = self._train(candidate, recipe, stream, "final training", "train", "final")
         self._save(network, weights)
         return network
 
     def _test(self, network: nn.Module) -> tuple[int, float | None]:
-        with self._charged("test accuracy", "test", "test") as records:
+        with self.ledger.charged("test accuracy", self.dataset["test"], key="test") as records:
             hits = 0 if failed(network) else correct(network, records, device=self.device)
             exact = hits / len(records) if records.public else None
             return self.plan.test.release(hits, self.keys.stream("test")), exact
-
-    @contextmanager
-    def _charged(self, line: str, partition: str, key: str) -> Iterator[Any]:
-        with self.ledger.charged(line, self.dataset[partition], key=key) as records:
-            yield replace(records)
-
-    def _on_step(self, total: int):
-        return lambda finished: self.progress.step(finished, total)
 
     def _weights_of(self, trial: int) -> Path:
         record = self.journal.get(trial)

@@ -67,6 +67,14 @@ def failed(network: nn.Module) -> bool:
 
 
 @torch.no_grad()
+def mark_failed(network: nn.Module) -> nn.Module:
+    """Return the network with weights that are not numbers, for a training that could not run."""
+    for parameter in network.parameters():
+        parameter.fill_(math.nan)
+    return network
+
+
+@torch.no_grad()
 def correct(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
     """Return how many valid records the network classifies correctly.
 

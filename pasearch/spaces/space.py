@@ -150,6 +150,22 @@ class SearchSpace:
         combinations = product(*(values for _, values in named))
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
+    def count(self) -> int:
+        """Return the number of genotypes."""
+        return math.prod(self.sizes)
+
+    def parameter_range(self, input_shape: Shape, outputs: int) -> tuple[int, int]:
+        """Return the number of parameters of the default candidate and of the largest."""
+        default = self.candidate(self.fixed()).architecture.parameters(input_shape, outputs)[0]
+        sizing = ("layers", "blocks", "filters", "units", "units_1", "units_2", "units_3")
+        varied = [(gene, len(values)) for gene, values in self.choices if gene in sizing]
+        largest = default
+        for indices in product(*(range(size) for _, size in varied)):
+            genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
+            candidate = self.candidate([genes.get(gene, 0) for gene in self.genes])
+            largest = max(largest, candidate.architecture.parameters(input_shape, outputs)[0])
+        return default, largest
+
     def check_fits(self, input_shape: Shape, outputs: int) -> None:
         """Refuse a space with a network that cannot be built on records of this shape.
 

@@ -1,0 +1,193 @@
+"""A calculator: one number of a DP-SGD training, or of a search over many, from all the others.
+
+    one training     steps x [PoissonGaussian(batch / n, sigma)]
+    composed         candidates x one training
+    a law            RepeatAndSelect(one training, Law(candidates))
+
+Nothing here knows of data; every answer ends on the private side: the price it stands for is at
+most the epsilon that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pasearch.accounting import calibration
+from pasearch.accounting.accountants import delta_for, price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import (
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    RepeatAndSelect,
+    SelfComposed,
+)
+from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
+
+COMPOSED = "composed"
+LAWS = (COMPOSED, *Law.NAMES)
+SIGMAS = (1e-2, 1e5)
+MOST = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All the numbers of one mechanism, one of them solved for.
+
+    Args:
+        solved: The name of the number that was solved for.
+        epsilon: Price at delta.
+        delta: Of the whole.
+        sigma: Noise multiplier.
+        steps: Of one training.
+        batch: Expected batch size.
+        n: Records trained on.
+        candidates: Number of trainings, or its mean; None for one training.
+        law: "composed", the law's name, or None for one training.
+        accountant: Whose bound epsilon is.
+    """
+
+    solved: str
+    epsilon: float
+    delta: float
+    sigma: float
+    steps: int
+    batch: int
+    n: int
+    candidates: float | None
+    law: str | None
+    accountant: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """Return one line; the solved number comes first."""
+        numbers = {
+            "epsilon": f"{self.epsilon:.6g}",
+            "delta": f"{self.delta:.3g}",
+            "sigma": f"{self.sigma:.6g}",
+            "steps": f"{self.steps:,}",
+            "batch": f"{self.batch:,}",
+            "n": f"{self.n:,}",
+        }
+        if self.candidates is not None:
+            numbers["candidates"] = f"{self.candidates:g} ({self.law})"
+        first = numbers.pop(self.solved)
+        rest = ", ".join(f"{name} {value}" for name, value in numbers.items())
+        return f"{self.solved} {first}   with {rest}; by {self.accountant}"
+
+
+def solve(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sigma: float | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    n: int | None = None,
+    candidates: float | None = None,
+    law: str | None = None,
+) -> list[Answer]:
+    """Solve for the one number that is left out.
+
+    Args:
+        epsilon: Of the whole, above 0.
+        delta: Of the whole, in (0, 1).
+        sigma: Noise multiplier of a step.
+        steps: Steps of one training.
+        batch: Expected batch size, records.
+        n: Number of records.
+        candidates: Number of trainings (composed) or its mean (a law); left out beside a law, the
+            most that fit.
+        law: One of `LAWS`; left out beside `candidates`, each of them.
+
+    Returns:
+        One answer, or one for each law, cheapest first.
+
+    Raises:
+        UsageError: Not exactly one number left out, or a number out of its range.
+        BudgetError: No value of it keeps the price at epsilon.
+    """
+    given: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "sigma": sigma, "steps": steps, "batch": batch, "n": n
+    }  # fmt: skip
+    missing = [name for name, value in given.items() if value is None]
+    if law is not None and law not in LAWS:
+        raise UsageError(f"law {law!r} is unknown: expected one of {', '.join(LAWS)}.")
+    if law is not None and candidates is None:
+        missing.append("candidates")
+    if len(missing) != 1:
+        raise UsageError(
+            f"left out: {', '.join(missing) or 'nothing'}. Leave out exactly one of epsilon, "
+            "delta, sigma, steps, batch, n and (beside --law) candidates: it is solved for."
+        )
+    (wanted,) = missing
+    laws = [law] if law is not None or candidates is None else list(LAWS)
+    answers = [_solve(wanted, {**given, "candidates": candidates}, each) for each in laws]
+    return sorted(answers, key=lambda answer: answer.epsilon)
+
+
+def _solve(wanted: str, given: dict[str, Any], law: str | None) -> Answer:
+    def event(value: Any) -> Event:
+        return _event({**given, wanted: value}, law)
+
+    if wanted == "epsilon":
+        value: Any = price(event(None), given["delta"]).epsilon
+    elif wanted == "delta":
+        value = delta_for(event(None), given["epsilon"])
+        if not 0 < value < 1:
+            raise UsageError(
+                f"no delta in (0, 1) gives epsilon {given['epsilon']:g} (found {value:g}): "
+                "take another epsilon."
+            )
+    else:
+        value = _fitting(wanted, given, law, event)
+    numbers = {**given, wanted: value}
+    found = price(_event(numbers, law), numbers["delta"])
+    shown = min(found.epsilon, numbers["epsilon"]) if wanted == "delta" else found.epsilon
+    return Answer(
+        **{**numbers, "epsilon": shown}, solved=wanted, law=law, accountant=found.accountant
+    )
+
+
+def _fitting(
+    wanted: str, given: dict[str, Any], law: str | None, event: Callable[[Any], Event]
+) -> Any:
+    """Return the most useful value whose price is at most epsilon."""
+    budget = Budget(given["epsilon"], given["delta"])
+    match wanted:
+        case "sigma":
+            return calibration.smallest(event, budget, *SIGMAS)
+        case "n":
+            # More records make a batch a smaller sample: the fewest that do.
+            batch = whole("batch", given["batch"])
+            return calibration.smallest_count(event, budget, batch, MOST)
+        case "batch":
+            return calibration.largest_count(event, budget, whole("n", given["n"]))
+        case "candidates" if law != COMPOSED:
+            return calibration.largest(event, budget, 1.001, 10_000.0)
+    return calibration.largest_count(event, budget, MOST if wanted == "steps" else 10_000)
+
+
+def _event(numbers: dict[str, Any], law: str | None) -> Event:
+    n, batch = whole("n", numbers["n"]), whole("batch", numbers["batch"])
+    if not batch <= n:
+        raise UsageError(f"batch is {batch}, n is {n}: expected a batch of at most n records.")
+    sigma = positive("sigma", numbers["sigma"])
+    step = Gaussian(sigma) if batch == n else PoissonGaussian(batch / n, sigma)
+    one = SelfComposed(step, whole("steps", numbers["steps"]))
+    candidates = numbers["candidates"]
+    if candidates is None:
+        return one
+    if law == COMPOSED:
+        if not float(candidates).is_integer():
+            raise UsageError(f"candidates is {candidates}: composed trainings are a whole number.")
+        return SelfComposed(one, whole("candidates", int(candidates)))
+    assert law is not None
+    return RepeatAndSelect(one, Law.named(law, mean=candidates))

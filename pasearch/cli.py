@@ -1,0 +1,379 @@
+"""The command line: `pasearch arch`, `pasearch plan arch`, `pasearch account price`, `pasearch verify`.
+
+Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
+input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
+`--help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pasearch.errors import PasearchError, UsageError
+
+if TYPE_CHECKING:
+    from pasearch.api import Prepared
+    from pasearch.results import SearchResult
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="pasearch",
+    help="Privacy-aware AutoML: search under one (epsilon, delta) that pays for the search too.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+plan_app = typer.Typer(help="Print a plan: what would be released, and its price.", no_args_is_help=True)
+account_app = typer.Typer(help="A calculator of prices; it reads no data.", no_args_is_help=True)
+app.add_typer(plan_app, name="plan")
+app.add_typer(account_app, name="account")
+
+Data = Annotated[
+    str,
+    typer.Argument(help="digits, mnist, fashion-mnist, or a .npz with arrays x and y."),
+]
+Eps = Annotated[float | None, typer.Option("--eps", help="Epsilon of the whole run.")]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="Delta of the whole run. [default: power of ten below 1/n]"),
+]
+Strategy = Annotated[
+    str, typer.Option("--strategy", help="fixed, rs, mgrs, paas, or stw (public data only).")
+]
+Space = Annotated[
+    str,
+    typer.Option("--space", help="fcn, cnn, fcn-paper, cnn-paper, fcn-rwt, cnn-rwt, or a .toml."),
+]
+Candidates = Annotated[
+    float | None,
+    typer.Option("--candidates", help="Mean number of trainings (rs, mgrs), or population (paas)."),
+]
+Generations = Annotated[
+    int | None, typer.Option("--generations", help="Generations of mgrs and paas.")
+]
+Law = Annotated[
+    str | None,
+    typer.Option("--law", help="Law of the number of trainings: geometric, logarithmic, poisson."),
+]
+MaxCandidates = Annotated[
+    int | None,
+    typer.Option("--max-candidates", help="Redraw the number of trainings above this (priced)."),
+]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="paas-paper: paas with epsilon .02 a score.")
+]
+ScoreEps = Annotated[
+    float | None,
+    typer.Option("--score-eps", help="Epsilon of one score. [default: the most that fits]"),
+]
+Batch = Annotated[
+    int | None, typer.Option("--batch", help="Expected batch size. [default: min(2048, n/4)]")
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", help="Steps of one training. [default: 5 sqrt(n)]")
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--learning-rate", help="Learning rate. [default: tuned to the noise]"),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option("--split", help="train,validation,test shares, or 'paper'. [default: .8,.1,.1]"),
+]
+SearchShare = Annotated[
+    float,
+    typer.Option("--search-share", help="Share of training slots that only the search reads."),
+]
+Public = Annotated[
+    bool, typer.Option("--data-is-public", help="You declare every record public.")
+]
+Bounds = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--bounds", help="Declared LOW HIGH of the features (.npz)."),
+]
+Classes = Annotated[
+    int | None, typer.Option("--classes", help="Declared number of classes (.npz).")
+]
+DataRoot = Annotated[
+    str, typer.Option("--data-root", help="Folder with MNIST/raw/ and the like.")
+]
+Download = Annotated[bool, typer.Option("--download", help="Download the images if missing.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Reproducible noise: NOT private; for tests and benchmarks."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app(standalone_mode=False)
+    except PasearchError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt as interruption:
+        _fail(str(interruption) or "Interrupted; nothing had begun.", INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(1)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "exit_code"):
+            _click_error(error)
+        raise
+
+
+def _click_error(error: Any) -> None:
+    """Report an unknown option or a number that is none, as click would."""
+    if callable(getattr(error, "show", None)):
+        error.show()
+    else:
+        typer.echo("Aborted.", err=True)
+    sys.exit(error.exit_code)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"Error: {message}" if code != INTERRUPTED else message, err=True)
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from pasearch import __version__
+
+        typer.echo(f"pasearch {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def arch(
+    data: Data = "digits",
+    eps: Eps = None,
+    delta: Delta = None,
+    strategy: Strategy = "rs",
+    space: Space = "fcn",
+    candidates: Candidates = None,
+    generations: Generations = None,
+    law: Law = None,
+    max_candidates: MaxCandidates = None,
+    preset: Preset = None,
+    score_eps: ScoreEps = None,
+    batch: Batch = None,
+    steps: Steps = None,
+    learning_rate: LearningRate = None,
+    split: SplitOption = None,
+    search_share: SearchShare = 0.0,
+    data_is_public: Public = False,
+    bounds: Bounds = None,
+    classes: Classes = None,
+    data_root: DataRoot = "data",
+    download: Download = False,
+    device: Device = "auto",
+    seed: Seed = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for the best architecture and train it, under one budget that pays for everything."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if resume is not None:
+        _resume(resume, as_json=as_json, quiet=quiet)
+        return
+    prepared = _prepared(locals())
+    if dry_run:
+        _show_plan(prepared, as_json=as_json, quiet=False)
+        return
+    from pasearch.api import device_of
+
+    device_of(prepared.request)
+    _check_out(out)
+    _show_plan(prepared, as_json=False, quiet=quiet or as_json)
+    _search(prepared, out, as_json=as_json, quiet=quiet)
+
+
+@plan_app.command("arch")
+def plan_arch(
+    data: Data = "digits",
+    eps: Eps = None,
+    delta: Delta = None,
+    strategy: Strategy = "rs",
+    space: Space = "fcn",
+    candidates: Candidates = None,
+    generations: Generations = None,
+    law: Law = None,
+    max_candidates: MaxCandidates = None,
+    preset: Preset = None,
+    score_eps: ScoreEps = None,
+    batch: Batch = None,
+    steps: Steps = None,
+    learning_rate: LearningRate = None,
+    split: SplitOption = None,
+    search_share: SearchShare = 0.0,
+    data_is_public: Public = False,
+    bounds: Bounds = None,
+    classes: Classes = None,
+    data_root: DataRoot = "data",
+    download: Download = False,
+    device: Device = "auto",
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Print the plan of an architecture search; no private record is used and nothing is written."""
+    _show_plan(_prepared(locals()), as_json=as_json, quiet=False)
+
+
+@account_app.command("price")
+def account_price(
+    eps: Annotated[float | None, typer.Option("--eps", help="Epsilon of the whole.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Delta of the whole.")] = None,
+    sigma: Annotated[float | None, typer.Option("--sigma", help="Noise multiplier.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of one training.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Expected batch size.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Number of records trained on.")] = None,
+    candidates: Annotated[
+        float | None, typer.Option("--candidates", help="Trainings: mean, or number if composed.")
+    ] = None,
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help="composed, geometric, logarithmic, poisson. [one training]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Solve for the one number left out, of a DP-SGD training or of a search over many.
+
+    Leave out exactly one of --eps --delta --sigma --steps --batch --n --candidates; --candidates
+    needs --law. With --candidates and no --law, every law is priced.
+    """
+    from pasearch.accounting.calculator import solve
+
+    answers = solve(
+        epsilon=eps, delta=delta, sigma=sigma, steps=steps, batch=batch, n=n,
+        candidates=candidates, law=law,
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([answer.to_json() for answer in answers], indent=2))
+    else:
+        for answer in answers:
+            typer.echo(answer.describe())
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
+    as_json: Json = False,
+) -> None:
+    """Recompute the price of a finished run from its result.json alone."""
+    from pasearch.results import verify as recompute
+
+    price, problems = recompute(path)
+    if as_json:
+        typer.echo(
+            json.dumps({"epsilon": price.epsilon, "delta": price.delta,
+                        "accountant": price.accountant, "problems": problems}, indent=2)
+        )  # fmt: skip
+    elif not problems:
+        typer.echo(
+            f"Verified: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant}), "
+            "recomputed from the events in result.json."
+        )
+    if problems:
+        raise UsageError(f"{path} does not verify: {' '.join(problems)}")
+
+
+def _prepared(options: dict[str, Any]) -> Prepared:
+    """Make the plan that a command's options ask for."""
+    from pasearch.accounting.budget import Budget
+    from pasearch.api import Options, prepare
+
+    if options["eps"] is None:
+        raise UsageError("--eps is missing: give the epsilon of the whole run, such as --eps 2.")
+    renamed = {**options, "score_epsilon": options["score_eps"]}
+    settings = {name: renamed[name] for name in Options.__annotations__}
+    budget = Budget(options["eps"], options["delta"])
+    return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse an --out that exists before anything is printed."""
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise UsageError(
+            f"{out} exists: a run needs a folder of its own. Name a new one, or resume the run "
+            f"that is there with --resume {out}."
+        )
+
+
+def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
+    from pasearch.report.plan import plan_text
+
+    if as_json:
+        typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
+    elif not quiet:
+        typer.echo(plan_text(prepared.plan))
+        if prepared.strategy.name == "rs":
+            typer.echo(
+                "Hint: on few records one good default often beats a private search. "
+                "`--strategy fixed` trains it; it is another run, with a price of its own."
+            )
+        if prepared.request.seed is not None:
+            typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
+        typer.echo("")
+
+
+def _search(prepared: Prepared, out: Path | None, *, as_json: bool, quiet: bool) -> None:
+    from pasearch.api import run
+    from pasearch.progress import Bar
+
+    with Bar(prepared, show=not (quiet or as_json)) as bar:
+        result = run(prepared, out=out, progress=bar)
+    _show_result(result, as_json=as_json, quiet=quiet)
+
+
+def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
+    from pasearch.api import resume_search
+
+    _show_result(resume_search(path), as_json=as_json, quiet=quiet)
+
+
+def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
+    document = result.document
+    if as_json:
+        typer.echo(json.dumps({**document, "path": str(result.path)}, indent=2))
+        return
+    if not quiet:
+        best, score = document["best"], document["score"]
+        typer.echo(
+            f"Best: {best['architecture']} ({best['parameters']:,} parameters, "
+            f"{best['trainable_parameters']:,} trained)"
+        )
+        noise = score["noise"]["standard_deviation"]
+        exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
+        typer.echo(
+            f"Test accuracy: {score['test']:.3f} (with noise of standard deviation {noise:.3f})"
+            f"{exact}"
+        )
+    price = document["price"]
+    typer.echo(
+        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}. Model, result and "
+        f"privacy card: {result.path}/release"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The progress bar: what a run may show on a terminal while it lasts.
+
+The terminal is outside the trust boundary. Under repeat-and-select the number of trainings is not
+covered by the price, so nothing that counts trainings or their steps is shown: only that the
+search goes on. Otherwise the planned steps are public, and the bar shows the time left.
+
+Source: privacy.md, rules 10 and 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from pasearch.search.engine import Progress
+
+if TYPE_CHECKING:
+    from pasearch.api import Prepared
+
+
+class Bar(Progress):
+    """A bar of planned training steps, or a plain sign of life; use it in a `with` block.
+
+    Args:
+        prepared: The run.
+        show: False shows nothing.
+    """
+
+    def __init__(self, prepared: Prepared, *, show: bool):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress as Rich, SpinnerColumn, TextColumn
+        from rich.progress import TimeRemainingColumn
+
+        self._hidden = prepared.strategy.hides_trials
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+        if not self._hidden:
+            columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
+        self._rich = Rich(
+            *columns, console=Console(stderr=True), transient=True, disable=not show
+        )
+        trainings = round(prepared.strategy.expected_trainings) + prepared.plan.aside
+        text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
+        self._task = self._rich.add_task(text, total=None if self._hidden else float(trainings))
+        self._done = 0.0
+        self._training = 0.0
+
+    def __enter__(self) -> Self:
+        self._rich.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rich.stop()
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        """Count a training; repeats that are remembered count as done."""
+        if not self._hidden:
+            self._done = number * total + finished
+            self._rich.update(self._task, completed=self._done)
+
+    def final(self) -> None:
+        """The search is over, the final training begins."""
+        if not self._hidden and self._done:
+            self._done += 1
+            self._rich.update(self._task, completed=self._done)
+
+    def step(self, finished: int, total: int) -> None:
+        """Count a step as a share of its training."""
+        if not self._hidden:
+            self._rich.update(self._task, completed=self._done + finished / total)

@@ -1,0 +1,1 @@
+"""What a person reads: the plan before a run, the privacy card after it."""

@@ -1,0 +1,148 @@
+"""The privacy card: what was promised, for what, and what is not covered, on one page.
+
+Built from the plan and the result document alone; it computes nothing private. The JSON holds the
+same sections as the Markdown.
+
+Source: privacy.md, rules 2, 8, 10 to 15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pasearch.accounting.events import describe, from_json
+
+Section = tuple[str, list[str]]
+
+NOT_COVERED = [
+    "Run time, file times and memory use. Under repeat-and-select the run time tells the number of "
+    "trainings; the files in release/ carry the run's start instead of their own time.",
+    "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
+    "Finite precision: the noise on gradients is float32, and no theorem here covers its rounding.",
+    "Other runs on the same data. Two runs compose; nothing links their ledgers: this price is of "
+    "this run only.",
+    "What was read before this run: choosing the bounds, classes, space or strategy by looking at "
+    "these records is outside the price.",
+    "A person with k records has k-record (group) privacy, not this price.",
+]
+
+
+def card_json(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the card as plain values: title, statement and sections."""
+    sections: list[Section] = [
+        ("Formal statement", _statement(document)),
+        ("Setting", _setting(document)),
+        ("Accesses covered", _accesses(document)),
+        ("Mechanisms", _mechanisms(document)),
+        ("Accountant and its assumptions", _assumptions(document)),
+        ("Claims of the papers, beside", _claims(document)),
+        ("Assumed public", document["assumed_public"]),
+        ("Not covered", _not_covered(document)),
+        ("Versions", [f"{name} {version}" for name, version in document["versions"].items()]),
+    ]
+    return {
+        "title": f"Privacy card: {document['task']} on {document['dataset']['name']}",
+        "private": not document["dataset"]["declared_public"] and not document["reproducible"],
+        "price": document["price"],
+        "sections": [{"title": title, "items": items} for title, items in sections if items],
+    }
+
+
+def card_markdown(document: dict[str, Any]) -> str:
+    """Return the card as Markdown."""
+    card = card_json(document)
+    lines = [f"# {card['title']}", ""]
+    if document["reproducible"]:
+        lines += ["> **Noise reproducible: not private.** This run was given `--seed`, so anyone who "
+                  "knows the seed can subtract the noise. For tests and benchmarks only.", ""]  # fmt: skip
+    if document["dataset"]["declared_public"]:
+        lines += ["> The user declared this data public; the price protects nobody in it.", ""]
+    for section in card["sections"]:
+        lines += [f"## {section['title']}", "", *(f"- {item}" for item in section["items"]), ""]
+    return "\n".join(lines)
+
+
+def _statement(document: dict[str, Any]) -> list[str]:
+    price = document["price"]
+    names = sorted({line["name"] for line in document["events"]})
+    return [
+        f"The joint release of everything in release/ (architecture, weights, test accuracy) is "
+        f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private: for any two data "
+        f"sets of n = {document['dataset']['n']:,} slots that differ in one slot, which holds a "
+        "record in one and the null record in the other, and any set S of outputs, "
+        f"P[S] <= exp({price['epsilon']:.4f}) P'[S] + {price['delta']:g}, in both directions.",
+        f"The statement covers the model *and* the search that found it: {', '.join(names)}.",
+    ]
+
+
+def _setting(document: dict[str, Any]) -> list[str]:
+    data, price, budget = document["dataset"], document["price"], document["budget"]
+    selection = document["selection"]
+    slots = ", ".join(f"{name} {size:,}" for name, size in data["slots"].items())
+    return [
+        "Central model: the curator's machine sees the records; release/ may leave it.",
+        f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
+        f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
+        "that sees no value. A record that does not fit the declared schema is the null record.",
+        f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
+        f"Strategy: {document['strategy']['name']} ({selection['way']}, {document['way']}): "
+        f"{selection['law']}.",
+    ]
+
+
+def _accesses(document: dict[str, Any]) -> list[str]:
+    shares = document["price_by_partition"]
+    items = []
+    for line in document["events"]:
+        times = "once" if line["count"] == 1 else f"{line['count']} times"
+        items.append(f"{line['name']}: reads `{line['partition']}`, {times}.")
+    items += [
+        f"`{name}` in all: epsilon {share['epsilon']:.4f} ({share['accountant']})."
+        for name, share in shares.items()
+    ]
+    return [*items, "Every access was written to a ledger on disk before the records were opened."]
+
+
+def _mechanisms(document: dict[str, Any]) -> list[str]:
+    recipe = document["recipe"]
+    items = [
+        f"{line['name']}: {describe(from_json(line['event']))}." for line in document["events"]
+    ]
+    if recipe["bounding"] is not None:
+        items.append(
+            f"The released model: {recipe['steps']} steps of DP-SGD, noise multiplier "
+            f"{recipe['noise_multiplier']:.4f}, each record in a batch with probability "
+            f"{recipe['sampling_probability']:.5f} (Poisson), gradients bounded by "
+            f"{recipe['bounding']}; sums divided by the public "
+            f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
+        )
+    return items
+
+
+def _assumptions(document: dict[str, Any]) -> list[str]:
+    price = document["price"]
+    items = [
+        f"Accountant: {price['accountant']}. The price is the least of the upper bounds that are "
+        "proved for the plan, and the maximum over partitions at the same delta.",
+        "The plan was fixed before a record was read; it is charged in full, however the run went.",
+        "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise.",
+        "Scores are whole numbers with two-sided geometric noise, drawn by an exact sampler.",
+        f"Randomness: {document['randomness']}.",
+    ]
+    if document["selection"]["way"] == "repeat-and-select":
+        items.append(
+            "The number of trainings was drawn from the stated law before the first one and is "
+            "secret; candidates are independent; only the winner is released."
+        )
+    return items
+
+
+def _claims(document: dict[str, Any]) -> list[str]:
+    return [f"{claim['text']}" for claim in document["claims"]]
+
+
+def _not_covered(document: dict[str, Any]) -> list[str]:
+    items = list(NOT_COVERED)
+    if document["device"] == "cuda":
+        items.append("CUDA's generator takes keys of 64 bits, not 128.")
+    return items

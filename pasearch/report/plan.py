@@ -1,0 +1,112 @@
+"""The plan as text: what a person sees before a private record is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
+
+if TYPE_CHECKING:
+    from pasearch.plan import Plan
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan, one subject a line; the first line is the budget and what it covers."""
+    total, by_partition = plan.prices
+    lines = [
+        f"Budget: epsilon {plan.budget.epsilon:g}, delta {plan.delta:g}, for everything this run "
+        f"reads and releases (unit: one of {plan.split.n:,} records).",
+        "",
+        _row("Data", _data(plan)),
+        _row("Slots", _slots(plan)),
+        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
+        _row("Way", _way(plan)),
+        _row("Space", f"{plan.space.name}, {plan.space.count():,} combinations"),
+        _row("Training", _training(plan)),
+        _row("Time", time_text(plan)),
+        "",
+        f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by",
+    ]
+    for line in plan.lines:
+        name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
+        price = by_partition[line.partition]
+        share = f"{price.epsilon:8.3f}  {price.accountant}"
+        only = sum(other.partition == line.partition for other in plan.lines) == 1
+        lines.append(f"  {name:<28}{line.partition:<12}{share if only else '   part of the sum'}")
+        lines += [f"      {text}" for text in _noise(line.event)]
+    lines += [
+        "",
+        f"Price: epsilon {total.epsilon:.4f} at delta {total.delta:g} ({total.accountant}): the "
+        "largest of the partitions, because each record is in one.",
+    ]
+    lines += [f"Beside: {claim.describe()}" for claim in plan.claims()]
+    lines += [f"Warning: {warning}" for warning in plan.warnings]
+    return "\n".join(lines)
+
+
+def time_text(plan: Plan) -> str:
+    """Return how long the trainings take, from public numbers."""
+    typical, longest = plan.seconds_per_training()
+    strategy = plan.strategy
+    each = f"{_duration(typical)} a training (up to {_duration(longest)})"
+    if strategy.expected_trainings == 1:
+        return f"about {_duration(typical)} on this kind of CPU"
+    text = f"about {each}; {_duration(typical * strategy.expected_trainings)} on average"
+    if strategy.hides_trials:
+        most = strategy.quantile(0.999)
+        text += f", with probability .999 at most {most} trainings"
+    return text
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<10}{text}"
+
+
+def _data(plan: Plan) -> str:
+    schema = plan.schema
+    shape = " x ".join(map(str, schema.shape))
+    declared = "; declared public" if plan.public else ""
+    return (
+        f"{plan.name}: {shape} features in [{schema.low:g}, {schema.high:g}], "
+        f"{schema.classes} classes{declared}"
+    )
+
+
+def _slots(plan: Plan) -> str:
+    sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
+    return f"{sizes}; by a permutation that sees no value"
+
+
+def _way(plan: Plan) -> str:
+    if plan.aside:
+        return "aside: the search reads its own slots; the winner is trained anew on `train`"
+    if plan.strategy.scored:
+        return "in place: the winner keeps the weights it was scored with"
+    return "no candidate is compared with another"
+
+
+def _training(plan: Plan) -> str:
+    recipe = plan.final or plan.recipe
+    slots = plan.split.train
+    average = "" if recipe.average is None else ", averaged weights"
+    bound = recipe.bounding
+    clip = "" if bound is None else f"{bound.name} bound {bound.sensitivity:g}, "
+    return (
+        f"{recipe.steps} steps, each with an expected {recipe.expected_batch_size:,} of "
+        f"{slots:,} records; {clip}{recipe.optimizer}{average}"
+    )
+
+
+def _noise(event: Event) -> list[str]:
+    match event:
+        case RepeatAndSelect(inner, law):
+            return [f"the best of K runs, K {law.describe()}, each:", *_noise(inner)]
+        case Worst(events):
+            return ["at worst:", *(describe(each) for each in events)]
+    return [describe(event)]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

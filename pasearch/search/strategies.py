@@ -1,0 +1,85 @@
+"""Strategies by name, as the command line and the API say them.
+
+| name | trainings by default |
+|---|---|
+| `fixed` | 1 |
+| `rs` | K geometric, mean 10 |
+| `mgrs` | K_1, K_2, K_3 geometric, means 40, 20, 10 (Bao et al., IX-A) |
+| `paas` | 6 generations of 10 (Bao et al., IX-A) |
+| `stw` | the same, without privacy |
+"""
+
+from __future__ import annotations
+
+from pasearch.accounting.checks import whole
+from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
+from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
+from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
+from pasearch.search.randomized import RandomizedSearch
+from pasearch.search.strategy import Fixed, Strategy
+
+STRATEGIES: tuple[str, ...] = ("fixed", "rs", "mgrs", "paas", "stw")
+LAW = "geometric"
+
+
+def strategy(
+    name: str,
+    *,
+    candidates: float | None = None,
+    generations: int | None = None,
+    law: str | None = None,
+    cap: int | None = None,
+) -> Strategy:
+    """Return a strategy.
+
+    Args:
+        name: One of `STRATEGIES`.
+        candidates: rs: mean of K. mgrs: mean of the first generation; every next one has half of
+            the one before. paas, stw: candidates a generation.
+        generations: mgrs, paas, stw: their number.
+        law: rs, mgrs: "geometric", "logarithmic" or "poisson".
+        cap: rs, mgrs: K is redrawn until it is at most this (priced).
+
+    Raises:
+        UsageError: An unknown name, or a setting that the strategy does not have.
+    """
+    given = {"candidates": candidates, "generations": generations, "law": law, "max-candidates": cap}
+    allowed = {
+        "fixed": (),
+        "rs": ("candidates", "law", "max-candidates"),
+        "mgrs": ("candidates", "generations", "law", "max-candidates"),
+        "paas": ("candidates", "generations"),
+        "stw": ("candidates", "generations"),
+    }
+    if name not in allowed:
+        raise UsageError(
+            f"Strategy {name!r} is not known: expected one of {', '.join(STRATEGIES)}."
+        )
+    for setting, value in given.items():
+        if value is not None and setting not in allowed[name]:
+            has = ", ".join(f"--{each}" for each in allowed[name]) or "no settings"
+            raise UsageError(f"Strategy {name!r} takes no --{setting}: it has {has}.")
+    match name:
+        case "fixed":
+            return Fixed()
+        case "rs":
+            mean = 10.0 if candidates is None else candidates
+            return RandomizedSearch(law=Law.named(law or LAW, mean=mean, cap=cap))
+        case "mgrs":
+            first = 40.0 if candidates is None else candidates
+            count = 3 if generations is None else whole("generations", generations)
+            means = [first / 2**number for number in range(count)]
+            laws = tuple(Law.named(law or LAW, mean=mean, cap=cap) for mean in means)
+            return MultiGenerationRandomizedSearch(laws=laws)
+    kind = StandardWorkflow if name == "stw" else PrivacyAwareArchitectureSearch
+    return kind(
+        population=10 if candidates is None else _whole_candidates(candidates),
+        generations=6 if generations is None else whole("generations", generations),
+    )
+
+
+def _whole_candidates(candidates: float) -> int:
+    if not candidates == int(candidates) or not candidates >= 1:
+        raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
+    return int(candidates)

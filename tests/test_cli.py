@@ -1,0 +1,403 @@
+"""The command line as a stranger uses it: what it prints, what it leaves, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pasearch import cli
+
+SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Run the command line in an empty folder; return exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def written(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix != ".npz"]
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 5))
+    path = tmp_path / "people.npz"
+    np.savez(path, x=x, y=(x[:, 0] > 0).astype(int), bounds=np.array([-3.0, 3.0]), classes=2)
+    return path
+
+
+class TestArch:
+    def test_leaves_a_result_and_says_where(self, run: Run, tmp_path: Path):
+        code, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 12)
+        assert code == 0
+        lines = out.strip().splitlines()
+        assert lines[0].startswith("Budget: epsilon 2, delta 0.0001")
+        assert lines[-1].startswith("Price: epsilon ")
+        assert lines[-1].endswith("runs/digits-1/release")
+        names = sorted(path.name for path in (tmp_path / "runs/digits-1/release").iterdir())
+        assert names == ["model.pt", "privacy-card.json", "privacy-card.md", "result.json"]
+        private = tmp_path / "runs/digits-1/private"
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert not (private / "keys").exists(), "keys are destroyed at the end"
+
+    @pytest.mark.parametrize("strategy", ["rs", "mgrs", "paas"])
+    def test_searches_with_every_private_strategy(self, run: Run, strategy: str):
+        generations = [] if strategy == "rs" else ["--generations", 2]
+        code, out, err = run(
+            "arch", "--eps", 4, "--strategy", strategy, *SMALL, *generations, "--out", "x"
+        )
+        assert code == 0, err
+        document = json.loads(Path("x/release/result.json").read_text())
+        assert document["price"]["epsilon"] <= 4
+        assert ("trials" in document) == (strategy == "paas")
+        assert run("verify", "x")[0] == 0
+
+    def test_aside_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
+        code, out, err = run("arch", "--eps", 4, *SMALL, "--search-share", 0.3, "--out", "x")
+        assert code == 0, err
+        document = json.loads(Path("x/release/result.json").read_text())
+        assert document["way"] == "aside"
+        assert {line["partition"] for line in document["events"]} == {
+            "search", "train", "validation", "test",
+        }  # fmt: skip
+        assert document["price_by_partition"]["train"]["epsilon"] > 3.9
+
+    def test_stw_runs_on_public_data_only(self, run: Run, tmp_path: Path):
+        arguments = ["arch", "--eps", 4, "--strategy", "stw", *SMALL, "--generations", 1]
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert "--data-is-public" in err
+        assert not written(tmp_path)
+        code, out, err = run(*arguments, "--data-is-public")
+        assert code == 0, err
+        assert "exactly" in out
+
+    def test_json_is_all_of_the_output(self, run: Run):
+        code, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--json")
+        assert code == 0
+        assert json.loads(out)["schema_version"] == 1
+
+    def test_quiet_prints_the_last_line(self, run: Run):
+        _, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--quiet")
+        assert len(out.strip().splitlines()) == 1
+        assert out.startswith("Price: ")
+
+    def test_a_user_s_file_and_space(self, run: Run, npz: Path):
+        space = npz.with_name("mine.toml")
+        space.write_text('family = "fcn"\n[choices]\nunits_1 = [4, 8]\nlearning_rate = [1.0, 2.0]\n')
+        code, _, err = run(
+            "arch", npz, "--eps", 3, "--space", space, *SMALL[:2], "--batch", 60, "--out", "y"
+        )
+        assert code == 0, err
+        assert json.loads(Path("y/release/result.json").read_text())["dataset"]["name"] == "people"
+
+    def test_repeat_and_select_hides_the_number_of_trainings(self, run: Run):
+        code, out, err = run("arch", "--eps", 4, *SMALL, "--out", "x", "--seed", 3)
+        assert code == 0
+        release = Path("x/release")
+        started = json.loads(Path("x/private/run.json").read_text())["started"]
+        for path in [release, *release.iterdir()]:
+            assert int(path.stat().st_mtime) == started
+        document = json.loads((release / "result.json").read_text())
+        assert not {"trials", "unique_trials", "timings"} & set(document)
+        trials = len(list(Path("x/private/trials").glob("*.pt")))
+        assert trials >= 1
+
+    def test_a_seed_is_said_to_be_not_private(self, run: Run):
+        run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--seed", 1, "--out", "x")
+        assert "not private" in Path("x/release/privacy-card.md").read_text()
+        assert json.loads(Path("x/release/privacy-card.json").read_text())["private"] is False
+
+
+class TestPlan:
+    def test_prints_everything_and_writes_nothing(self, run: Run, tmp_path: Path):
+        code, out, _ = run("plan", "arch", "digits", "--eps", 2)
+        assert code == 0
+        for word in ("training", "score", "test accuracy", "validation", "99.9%", "Price: "):
+            assert word in out
+        assert not written(tmp_path)
+
+    def test_dry_run_is_the_same(self, run: Run, tmp_path: Path):
+        plan = run("plan", "arch", "--eps", 2)[1]
+        assert run("arch", "--eps", 2, "--dry-run")[1] == plan
+        assert not written(tmp_path)
+
+    def test_json(self, run: Run):
+        document = json.loads(run("plan", "arch", "--eps", 2, "--json")[1])
+        assert document["price"]["epsilon"] <= 2
+
+    def test_does_not_depend_on_a_value(self, run: Run, npz: Path):
+        first = run("plan", "arch", npz, "--eps", 2)[1]
+        with np.load(npz) as old:
+            arrays = {**old}
+        arrays["x"] = np.full_like(arrays["x"], np.nan)
+        np.savez(npz, **arrays)
+        assert run("plan", "arch", npz, "--eps", 2)[1] == first
+
+    def test_uses_the_papers_split(self, run: Run, mnist_root: Path):
+        options = ["--data-root", mnist_root, "--eps", 3, "--split", "paper"]
+        code, out, err = run("plan", "arch", "mnist", *options)
+        assert code == 0, err
+        assert "train 60,000, validation 5,000, test 5,000" in out
+
+
+class TestRefusals:
+    """Bad input of form: one clear message, exit 2, nothing written."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (["--eps", "0"], "above 0"),
+            (["--eps", "-1"], "above 0"),
+            (["--eps", "nan"], "above 0"),
+            (["--eps", "inf"], "finite"),
+            (["--eps", "two"], "two"),
+            ([], "--eps"),
+            (["--eps", "1", "--delta", "0.01"], "1/n"),
+            (["--eps", "1", "--delta", "0"], "delta"),
+            (["--eps", "1", "--delta", "nan"], "delta"),
+            (["--eps", "1", "--strategy", "magic"], "magic"),
+            (["--eps", "1", "--space", "magic"], "magic"),
+            (["--eps", "1", "--law", "magic"], "magic"),
+            (["--eps", "1", "--preset", "magic"], "magic"),
+            (["--eps", "1", "--device", "abacus"], "abacus"),
+            (["--eps", "1", "--batch", "5000"], "5,000"),
+            (["--eps", "1", "--batch", "0"], "batch"),
+            (["--eps", "1", "--steps", "0"], "steps"),
+            (["--eps", "1", "--steps", "-3"], "steps"),
+            (["--eps", "1", "--learning-rate", "nan"], "learning_rate"),
+            (["--eps", "1", "--split", "half"], "half"),
+            (["--eps", "1", "--split", ".9,.2,.1"], "sum to 1"),
+            (["--eps", "1", "--split", "paper"], "paper"),
+            (["--eps", "1", "--search-share", "1.5"], "1.5"),
+            (["--eps", "1", "--search-share", "nan"], "nan"),
+            (["--eps", "1", "--strategy", "fixed", "--search-share", ".2"], "fixed"),
+            (["--eps", "1", "--strategy", "fixed", "--candidates", "3"], "candidates"),
+            (["--eps", "1", "--candidates", "0"], "mean"),
+            (["--eps", "1", "--candidates", "nan"], "mean"),
+            (["--eps", "1", "--strategy", "paas", "--candidates", "nan"], "candidates"),
+            (["--eps", "1", "--strategy", "paas", "--candidates", "2.5"], "whole"),
+            (["--eps", "1", "--strategy", "mgrs", "--generations", "0"], "generations"),
+            (["--eps", "1", "--generations", "2"], "generations"),
+            (["--eps", "1", "--score-eps", "-1"], "epsilon"),
+            (["--eps", "1", "--seed", "-1"], "-1"),
+            (["--eps", "1", "--bounds", "0", "1"], "--bounds"),
+            (["--eps", "1", "--frobnicate"], "frobnicate"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_options(self, run: Run, tmp_path: Path, arguments: list[str], word: str):
+        code, _, err = run("arch", *arguments)
+        assert code == 2, err
+        assert word in err
+        assert "Traceback" not in err
+        assert not written(tmp_path)
+
+    def test_no_gpu_when_demanded(self, run: Run, tmp_path: Path):
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+        code, _, err = run("arch", "--eps", 1, "--device", "cuda")
+        assert (code, "cuda" in err) == (2, True)
+        assert not written(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("make", "word"),
+        [
+            (lambda path: None, "not there"),
+            (lambda path: path.write_bytes(b""), "empty"),
+            (lambda path: path.write_bytes(b"hello"), ".npz"),
+            (lambda path: np.savez(path, x=np.zeros((5, 2))), "no array y"),
+            (lambda path: np.savez(path, x=np.zeros((5, 2)), y=np.zeros(4, int)), "4"),
+            (lambda path: np.savez(path, x=np.zeros((0, 2)), y=np.zeros(0, int)), "no record"),
+            (lambda path: np.savez(path, x=np.zeros((5, 2)), y=np.zeros(5, int)), "--bounds"),
+            (
+                lambda path: np.savez(path, x=np.zeros((5, 2), "u1"), y=np.zeros(5, int)),
+                "--classes",
+            ),
+        ],
+        ids=["missing", "empty", "no npz", "no y", "lengths", "no record", "bounds", "classes"],
+    )
+    def test_files(self, run: Run, tmp_path: Path, make: Callable[[Path], object], word: str):
+        path = tmp_path / "data.npz"
+        make(path)
+        code, _, err = run("arch", path, "--eps", 1)
+        assert code == 2, err
+        assert word in err
+        assert not written(tmp_path)
+
+    def test_a_space_with_an_empty_choice(self, run: Run, tmp_path: Path):
+        space = tmp_path / "mine.toml"
+        space.write_text('family = "fcn"\n[choices]\nunits_1 = []\n')
+        code, _, err = run("arch", "--eps", 1, "--space", space)
+        assert (code, "empty" in err) == (2, True)
+
+    def test_an_existing_folder(self, run: Run, tmp_path: Path):
+        (tmp_path / "x").mkdir()
+        code, _, err = run("arch", "--eps", 1, "--out", "x")
+        assert (code, "exists" in err) == (2, True)
+        assert not list((tmp_path / "x").iterdir())
+
+    def test_a_budget_too_small_says_which_would_do(self, run: Run, tmp_path: Path):
+        code, _, err = run("arch", "--eps", "1e-6")
+        assert code == 3
+        assert "epsilon" in err
+        assert not written(tmp_path)
+
+    def test_a_result_of_another_version(self, run: Run):
+        run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--out", "x")
+        file = Path("x/release/result.json")
+        file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+        code, _, err = run("verify", "x")
+        assert (code, "99" in err) == (2, True)
+
+    def test_resume_of_nothing(self, run: Run):
+        code, _, err = run("arch", "--resume", "nowhere")
+        assert (code, "nowhere" in err) == (2, True)
+
+
+class TestVerify:
+    @pytest.fixture
+    def result(self, run: Run) -> Path:
+        run("arch", "--eps", 2, *SMALL, "--out", "x")
+        return Path("x/release/result.json")
+
+    def test_agrees(self, run: Run, result: Path):
+        code, out, _ = run("verify", "x")
+        assert code == 0
+        assert out.startswith("Verified: epsilon ")
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('"epsilon": 2.0', '"epsilon": 1.0'),
+            ('"noise_multiplier": ', '"noise_multiplier": 0.'),
+            ('"count": 12', '"count": 13'),
+            ('"type": "repeat-and-select"', '"type": "os.system"'),
+        ],
+    )
+    def test_finds_a_change(self, run: Run, result: Path, old: str, new: str):
+        text = result.read_text()
+        assert old in text
+        result.write_text(text.replace(old, new))
+        code, _, err = run("verify", "x")
+        assert code == 2
+        assert err
+
+
+class TestAccount:
+    def test_reproduces_a_pin(self, run: Run):
+        numbers = "--sigma 2 --steps 180000 --batch 100 --n 60000 --delta 1e-5"
+        code, out, _ = run("account", "price", *numbers.split(), "--json")
+        assert code == 0
+        assert json.loads(out)[0]["epsilon"] == pytest.approx(1.461, abs=0.001)
+
+    def test_every_number_can_be_the_one_left_out(self, run: Run):
+        numbers = {"eps": 1.5, "sigma": 4.0, "steps": 200, "batch": 400, "n": 1600, "delta": 1e-4}
+        for wanted in numbers:
+            given = [x for k, v in numbers.items() if k != wanted for x in (f"--{k}", v)]
+            code, out, err = run("account", "price", *given, "--json")
+            assert code == 0, err
+            (answer,) = json.loads(out)
+            assert answer["solved"] == {"eps": "epsilon"}.get(wanted, wanted)
+            if wanted != "eps":
+                assert answer["epsilon"] <= 1.5 * (1 + 1e-9)
+
+    def test_candidates_and_laws(self, run: Run):
+        numbers = "--eps 3 --sigma 8 --steps 200 --batch 400 --n 1600 --delta 1e-4".split()
+        code, out, _ = run("account", "price", *numbers, "--law", "geometric", "--json")
+        assert code == 0
+        assert json.loads(out)[0]["candidates"] > 2
+        priced = [*numbers[2:], "--candidates", "10", "--json"]
+        answers = json.loads(run("account", "price", *priced)[1])
+        assert [a["law"] for a in answers][-1] == "composed"
+        assert len(answers) == 4
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            "",
+            "--sigma 1",
+            "--sigma nan --steps 10 --batch 10 --n 100 --delta 1e-3",
+            "--sigma 1 --steps 10 --batch 1000 --n 100 --delta 1e-3",
+            "--sigma 1 --steps 10 --batch 10 --n 100 --delta 2",
+            "--sigma 1 --steps 10 --batch 10 --n 100 --delta 1e-3 --law magic",
+            "--sigma 1 --steps 10 --batch 10 --n 100 --delta 1e-3 --candidates 2.5 --law composed",
+        ],
+    )
+    def test_refuses(self, run: Run, arguments: str):
+        code, _, err = run("account", "price", *arguments.split())
+        assert code == 2
+        assert err
+
+
+class TestProcess:
+    """What only a process of its own shows."""
+
+    def test_help_is_quick_because_nothing_heavy_is_imported(self):
+        code = (
+            "import sys; sys.argv = ['pasearch', '--help']\n"
+            "from pasearch.cli import main\n"
+            "try: main()\n"
+            "finally: print(sorted({'torch', 'sklearn', 'scipy', 'dp_accounting', 'optuna'}"
+            " & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0
+        assert done.stdout.strip().endswith("[]")
+
+    @pytest.mark.slow
+    def test_an_interrupted_run_is_resumed_and_pays_once(self, tmp_path: Path):
+        out = tmp_path / "x"
+        base = [sys.executable, "-m", "pasearch.cli", "arch"]
+        options = "--eps 4 --strategy paas --generations 2 --candidates 3 --steps 400".split()
+        process = subprocess.Popen(
+            [*base, *options, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, cwd=tmp_path,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not list(out.glob("private/trials/*.pt")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert f"--resume {out}" in err
+        assert not list((out / "release").iterdir()), "an unfinished run has released nothing"
+        done = subprocess.run(
+            [*base, "--resume", str(out)], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert (out / "release/result.json").exists()
+        again = subprocess.run([*base, "--resume", str(out)], capture_output=True, text=True)
+        assert again.returncode == 2
+        assert "finished" in again.stderr

@@ -1,0 +1,93 @@
+"""The layers of the architecture, asserted from the import graph: imports point down only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pasearch"
+LAYERS = [
+    {"accounting"},
+    {"runs"},
+    {"data"},
+    {"spaces"},
+    {"training"},
+    {"plan"},
+    {"search"},
+    {"results", "report"},
+    {"progress", "api"},
+    {"cli"},
+]
+FREE = {"errors", "__init__"}
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> set[str]:
+    """The package's own parts that a file imports, those for types only left out."""
+    tree = ast.parse(file.read_text())
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pasearch."):
+            found.add((node.module or "").split(".")[1])
+        if isinstance(node, ast.Import):
+            found |= {n.name.split(".")[1] for n in node.names if n.name.startswith("pasearch.")}
+    return found - FREE
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_down(file: Path):
+    if part_of(file) in FREE:
+        pytest.skip("names only, imported lazily")
+    for other in imports(file):
+        assert RANK[other] <= RANK[part_of(file)], f"{file.name} imports {other}, which is above"
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("part", "banned"),
+    [
+        ("accounting", {"torch", "sklearn", "sqlite3", "pathlib", "os", "optuna"}),
+        ("runs", {"torch", "sklearn"}),
+    ],
+)
+def test_lower_layers_stay_light(part: str, banned: set[str]):
+    for file in (PACKAGE / part).rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        names = {
+            name.split(".")[0]
+            for node in ast.walk(tree)
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        assert not names & banned, f"{file} imports {names & banned}"
+
+
+@pytest.mark.contract
+def test_the_checker_sees_a_wrong_import(tmp_path: Path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from pasearch.api import run\n")
+    assert imports(bad) == {"api"}
+    assert RANK["api"] > RANK["accounting"]
