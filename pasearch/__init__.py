@@ -1,4 +1,4 @@
-"""Privacy-aware AutoML: search under one (epsilon, delta) that pays for everything the search reads.
+"""Privacy-aware AutoML: search under one (epsilon, delta) that pays for all the search reads.
 
     >>> from pasearch import Budget, search_architecture            # doctest: +SKIP
     >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))   # doctest: +SKIP

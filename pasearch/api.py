@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from pasearch.accounting.budget import Budget
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.data.sources import from_arrays, load_dataset
-from pasearch.errors import Interrupted, UsageError
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.plan import Plan, make_plan
 from pasearch.search.strategies import strategy as named_strategy
-from pasearch.spaces.space import SearchSpace, space as named_space
+from pasearch.spaces.space import SearchSpace
+from pasearch.spaces.space import space as named_space
 from pasearch.training.recipe import Recipe, default_recipe
 
 if TYPE_CHECKING:
@@ -373,14 +374,16 @@ def _run(
     from pasearch.runs.journal import Journal
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
-    from pasearch.search.engine import Progress as Silent, Search
+    from pasearch.search.engine import Progress as Silent
+    from pasearch.search.engine import Search
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     device = device_of(request)
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun = keys_path.exists()
     # The ledger's lock comes first: two processes never hold the keys of one run.
-    ledger = Ledger.open(ledger_path) if ledger_path.exists() else Ledger.create(ledger_path, plan.lines)  # fmt: skip
+    known = ledger_path.exists()
+    ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
         marks = fingerprint(dataset, plan, device)
         if resumed and begun:
@@ -405,7 +408,7 @@ def _run(
                 progress=progress or Silent(),
             ).run()
         except KeyboardInterrupt:
-            raise Interrupted(folder.path) from None
+            raise InterruptedRunError(folder.path) from None
         finally:
             journal.close()
         elapsed = time.time() - folder.started

@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `pasearch plan arch`, `pasearch account price`, `pasearch verify`.
+"""The command line: `pasearch arch`, `plan arch`, `account price` and `verify`.
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -31,7 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-plan_app = typer.Typer(help="Print a plan: what would be released, and its price.", no_args_is_help=True)
+plan_app = typer.Typer(
+    help="Print a plan: what would be released, and its price.", no_args_is_help=True
+)
 account_app = typer.Typer(help="A calculator of prices; it reads no data.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
 app.add_typer(account_app, name="account")
@@ -92,9 +94,7 @@ SearchShare = Annotated[
     float,
     typer.Option("--search-share", help="Share of training slots that only the search reads."),
 ]
-Public = Annotated[
-    bool, typer.Option("--data-is-public", help="You declare every record public.")
-]
+Public = Annotated[bool, typer.Option("--data-is-public", help="You declare every record public.")]
 Bounds = Annotated[
     tuple[float, float] | None,
     typer.Option("--bounds", help="Declared LOW HIGH of the features (.npz)."),
@@ -102,9 +102,7 @@ Bounds = Annotated[
 Classes = Annotated[
     int | None, typer.Option("--classes", help="Declared number of classes (.npz).")
 ]
-DataRoot = Annotated[
-    str, typer.Option("--data-root", help="Folder with MNIST/raw/ and the like.")
-]
+DataRoot = Annotated[str, typer.Option("--data-root", help="Folder with MNIST/raw/ and the like.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the images if missing.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Seed = Annotated[
@@ -118,31 +116,25 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only."
 def main() -> None:
     """Run the command line."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except PasearchError as error:
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt as interruption:
-        _fail(str(interruption) or "Interrupted; nothing had begun.", INTERRUPTED)
-    except BrokenPipeError:
-        sys.exit(1)
+        prefix = "" if error.exit_code == INTERRUPTED else "Error: "
+        typer.echo(f"{prefix}{error}", err=True)
+        code = error.exit_code
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "exit_code"):
-            _click_error(error)
-        raise
+        if not type(error).__module__.startswith(("click", "typer")):
+            raise
+        code = _click_error(error)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _click_error(error: Any) -> None:
-    """Report an unknown option or a number that is none, as click would."""
+def _click_error(error: Any) -> int:
+    """Report an unknown option, or a number that is none, as click would; return the exit code."""
     if callable(getattr(error, "show", None)):
         error.show()
-    else:
-        typer.echo("Aborted.", err=True)
-    sys.exit(error.exit_code)
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo(f"Error: {message}" if code != INTERRUPTED else message, err=True)
-    sys.exit(code)
+        return int(error.exit_code)
+    typer.echo("Interrupted; nothing had begun.", err=True)
+    return INTERRUPTED
 
 
 @app.callback(invoke_without_command=True)
@@ -235,7 +227,7 @@ def plan_arch(
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Print the plan of an architecture search; no private record is used and nothing is written."""
+    """Print the plan of an architecture search: no private record is used, nothing is written."""
     _show_plan(_prepared(locals()), as_json=as_json, quiet=False)
 
 

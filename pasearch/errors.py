@@ -21,7 +21,7 @@ class BudgetError(PasearchError):
     exit_code = 3
 
 
-class Interrupted(KeyboardInterrupt):
+class InterruptedRunError(PasearchError):
     """A run was interrupted; the folder it names can be resumed."""
 
     exit_code = 130

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import Price, price_partitions
@@ -52,20 +52,14 @@ UNIT = "one record"
 class Priced(Protocol):
     """What the plan needs to know of a search strategy."""
 
-    @property
-    def name(self) -> str:
-        """The strategy's name."""
-        ...
+    name: ClassVar[str]
+    """The strategy's name."""
 
-    @property
-    def scored(self) -> bool:
-        """Whether candidates are compared."""
-        ...
+    scored: ClassVar[bool]
+    """Whether candidates are compared."""
 
-    @property
-    def private_trials(self) -> bool:
-        """Whether trials are trained privately."""
-        ...
+    private_trials: ClassVar[bool]
+    """Whether trials are trained privately."""
 
     @property
     def hides_trials(self) -> bool:
@@ -79,6 +73,10 @@ class Priced(Protocol):
 
     def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
         """Return what the search is charged on one partition."""
+        ...
+
+    def settings(self, space: SearchSpace) -> list[Settings]:
+        """Return every combination of recipe settings that a candidate may have."""
         ...
 
     def quantile(self, share: float) -> int:
@@ -201,7 +199,8 @@ class Plan:
     def _trial_event(self) -> Event:
         slots = getattr(self.split, self.trial_partition)
         assert self.trial_mu is not None
-        return training_event(self.recipe, self.space, slots, self.trial_mu)
+        settings = self.strategy.settings(self.space)
+        return training_event(self.recipe, settings, slots, self.trial_mu)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -255,9 +254,7 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-def candidate_recipe(
-    recipe: Recipe, candidate: Candidate, mu: float | None, slots: int
-) -> Recipe:
+def candidate_recipe(recipe: Recipe, candidate: Candidate, mu: float | None, slots: int) -> Recipe:
     """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
 
     `steps_scale` and `learning_rate_scale` are factors on the recipe's own; a candidate's own
@@ -284,12 +281,9 @@ def noised_recipe(recipe: Recipe, settings: Settings, mu: float | None, slots: i
     return recipe.with_noise(calibration.noise_for_mu(mu, rate, recipe.steps))
 
 
-def training_event(recipe: Recipe, space: SearchSpace, slots: int, mu: float) -> Event:
-    """Return the price of one training of any candidate of the space: the worst of them."""
-    events = {
-        noised_recipe(recipe, settings, mu, slots).event(slots): None
-        for settings in space.settings()
-    }
+def training_event(recipe: Recipe, settings: list[Settings], slots: int, mu: float) -> Event:
+    """Return the price of one training with any of these settings: the worst of them."""
+    events = {noised_recipe(recipe, each, mu, slots).event(slots): None for each in settings}
     return next(iter(events)) if len(events) == 1 else Worst(events=tuple(events))
 
 
@@ -339,12 +333,13 @@ def make_plan(
     aside = bool(split.search) or not strategy.private_trials
     final = make_recipe(split.train) if aside else None
 
+    settings = strategy.settings(space)
     lines: list[Line] = []
     trial_mu = final_mu = score = None
     if strategy.private_trials:
         trial_mu, charged = _solve(
             lambda mu: strategy.lines(
-                training_event(recipe, space, slots, mu), trial_on, "training"
+                training_event(recipe, settings, slots, mu), trial_on, "training"
             ),
             budget,
             MU_RANGE,
@@ -354,7 +349,7 @@ def make_plan(
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if final is not None:
         final_mu, charged = _solve(
-            lambda mu: [_final_line(training_event(final, space, split.train, mu))],
+            lambda mu: [_final_line(training_event(final, settings, split.train, mu))],
             budget,
             MU_RANGE,
         )

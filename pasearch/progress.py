@@ -27,16 +27,14 @@ class Bar(Progress):
 
     def __init__(self, prepared: Prepared, *, show: bool):
         from rich.console import Console
-        from rich.progress import BarColumn, Progress as Rich, SpinnerColumn, TextColumn
-        from rich.progress import TimeRemainingColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Rich
 
         self._hidden = prepared.strategy.hides_trials
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if not self._hidden:
             columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
-        self._rich = Rich(
-            *columns, console=Console(stderr=True), transient=True, disable=not show
-        )
+        self._rich = Rich(*columns, console=Console(stderr=True), transient=True, disable=not show)
         trainings = round(prepared.strategy.expected_trainings) + prepared.plan.aside
         text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
         self._task = self._rich.add_task(text, total=None if self._hidden else float(trainings))

@@ -56,9 +56,7 @@ class SearchResult:
     def price(self) -> Price:
         """What the whole run cost."""
         price = self.document["price"]
-        return Price(
-            epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"]
-        )
+        return Price(epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"])
 
     @property
     def test_accuracy(self) -> float:

@@ -71,9 +71,9 @@ class TestArch:
 
     @pytest.mark.parametrize("strategy", ["rs", "mgrs", "paas"])
     def test_searches_with_every_private_strategy(self, run: Run, strategy: str):
-        generations = [] if strategy == "rs" else ["--generations", 2]
-        code, out, err = run(
-            "arch", "--eps", 4, "--strategy", strategy, *SMALL, *generations, "--out", "x"
+        more = [] if strategy == "rs" else ["--generations", 2, "--candidates", 4]
+        code, _out, err = run(
+            "arch", "--eps", 4, "--strategy", strategy, *SMALL, *more, "--out", "x"
         )
         assert code == 0, err
         document = json.loads(Path("x/release/result.json").read_text())
@@ -82,7 +82,7 @@ class TestArch:
         assert run("verify", "x")[0] == 0
 
     def test_aside_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
-        code, out, err = run("arch", "--eps", 4, *SMALL, "--search-share", 0.3, "--out", "x")
+        code, _out, err = run("arch", "--eps", 4, *SMALL, "--search-share", 0.3, "--out", "x")
         assert code == 0, err
         document = json.loads(Path("x/release/result.json").read_text())
         assert document["way"] == "aside"
@@ -113,7 +113,7 @@ class TestArch:
 
     def test_a_user_s_file_and_space(self, run: Run, npz: Path):
         space = npz.with_name("mine.toml")
-        space.write_text('family = "fcn"\n[choices]\nunits_1 = [4, 8]\nlearning_rate = [1.0, 2.0]\n')
+        space.write_text('family = "fcn"\n[choices]\nunits_1 = [4, 8]\nlearning_rate = [1.0, 2]\n')
         code, _, err = run(
             "arch", npz, "--eps", 3, "--space", space, *SMALL[:2], "--batch", 60, "--out", "y"
         )
@@ -121,7 +121,7 @@ class TestArch:
         assert json.loads(Path("y/release/result.json").read_text())["dataset"]["name"] == "people"
 
     def test_repeat_and_select_hides_the_number_of_trainings(self, run: Run):
-        code, out, err = run("arch", "--eps", 4, *SMALL, "--out", "x", "--seed", 3)
+        code, _out, _err = run("arch", "--eps", 4, *SMALL, "--out", "x", "--seed", 3)
         assert code == 0
         release = Path("x/release")
         started = json.loads(Path("x/private/run.json").read_text())["started"]
@@ -180,7 +180,7 @@ class TestRefusals:
             (["--eps", "-1"], "above 0"),
             (["--eps", "nan"], "above 0"),
             (["--eps", "inf"], "finite"),
-            (["--eps", "two"], "two"),
+            (["--eps", "two"], "--eps"),
             ([], "--eps"),
             (["--eps", "1", "--delta", "0.01"], "1/n"),
             (["--eps", "1", "--delta", "0"], "delta"),
@@ -320,7 +320,8 @@ class TestAccount:
         numbers = "--sigma 2 --steps 180000 --batch 100 --n 60000 --delta 1e-5"
         code, out, _ = run("account", "price", *numbers.split(), "--json")
         assert code == 0
-        assert json.loads(out)[0]["epsilon"] == pytest.approx(1.461, abs=0.001)
+        # The pin is dp_accounting's on its default grid; a finer grid bounds a little less.
+        assert 0.997 * 1.461 < json.loads(out)[0]["epsilon"] <= 1.4615
 
     def test_every_number_can_be_the_one_left_out(self, run: Run):
         numbers = {"eps": 1.5, "sigma": 4.0, "steps": 200, "batch": 400, "n": 1600, "delta": 1e-4}
@@ -377,18 +378,20 @@ class TestProcess:
         assert done.stdout.strip().endswith("[]")
 
     @pytest.mark.slow
-    def test_an_interrupted_run_is_resumed_and_pays_once(self, tmp_path: Path):
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_an_interrupted_run_is_resumed_and_pays_once(self, tmp_path: Path, sent: int):
         out = tmp_path / "x"
         base = [sys.executable, "-m", "pasearch.cli", "arch"]
         options = "--eps 4 --strategy paas --generations 2 --candidates 3 --steps 400".split()
         process = subprocess.Popen(
             [*base, *options, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, cwd=tmp_path,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         deadline = time.monotonic() + 60
         while not list(out.glob("private/trials/*.pt")) and time.monotonic() < deadline:
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
         assert f"--resume {out}" in err

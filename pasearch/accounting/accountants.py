@@ -2,8 +2,8 @@
 
     RDP                           `renyi.rdp`, converted at the best order
     PLD                           dp_accounting's privacy loss distributions, composed by FFT
-    PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with other releases
-                                  as the loss distribution that dominates min(1, m delta_Q(e - log c))
+    PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with others as
+                                  the loss distribution dominating min(1, m delta_Q(e - log c))
 
 All are upper bounds under zero-out adjacency, so the least is one too. `Worst` is the maximum of
 RDP curves order by order, and the pointwise largest profile. A partition's records meet only that
@@ -23,14 +23,12 @@ import numpy as np
 from pasearch.accounting.checks import fraction, nonnegative
 from pasearch.accounting.events import (
     NAMES,
-    Composed,
     Event,
     Gaussian,
     Geometric,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
-    SelfComposed,
     TruncatedPoissonGaussian,
     Worst,
     describe,
@@ -39,9 +37,12 @@ from pasearch.accounting.events import (
 from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid
 from pasearch.accounting.renyi import Unsupported, delta_from_rdp, epsilon_from_rdp, rdp
 from pasearch.accounting.selection import Law, log_constant
+from pasearch.accounting.sketch import sketch
 from pasearch.errors import UsageError
 
-INTERVAL = 1e-4  # discretisation of privacy losses; any interval gives an upper bound
+FINENESS = 30  # grid points to a standard deviation; any grid gives an upper bound
+MOST_POINTS = 40_000  # of one release's losses
+TYPICAL_DELTA = 1e-6  # only for choosing grids
 FAILURES = (ArithmeticError, ValueError, MemoryError, IndexError)
 
 
@@ -57,8 +58,8 @@ class Price:
 def price(event: Event, delta: float) -> Price:
     """The price of an event at delta.
 
-    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency; every numerical step rounds
-    to more epsilon, and a NaN is never a price.
+    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency; every numerical step
+    rounds to more epsilon, and a NaN is never a price.
 
     Args:
         event: what is released, fixed in advance.
@@ -69,12 +70,12 @@ def price(event: Event, delta: float) -> Price:
 
     Cost: nothing; this is arithmetic on public numbers.
     """
-    return _price(_known(event), fraction("delta", delta), 1)
+    return _price(_known(event), fraction("delta", delta))
 
 
 def rough_price(event: Event, delta: float) -> Price:
-    """An upper bound on the price that is quicker to compute: a coarser grid of losses."""
-    return _price(_known(event), fraction("delta", delta), 4)
+    """An upper bound on the price that is quicker to compute: RDP only where PLD has no bound."""
+    return _rough_price(_known(event), fraction("delta", delta))
 
 
 def rdp_price(event: Event, delta: float) -> Price:
@@ -89,7 +90,7 @@ def delta_for(event: Event, epsilon: float) -> float:
     found, _ = _best(
         _known(event),
         lambda: delta_from_rdp(rdp(event), epsilon),
-        lambda: _delta(event, epsilon, _interval(event, 1e-6, 1)),
+        lambda: _delta(event, epsilon),
     )
     return min(1.0, found)
 
@@ -110,24 +111,34 @@ def price_partitions(events: Mapping[str, Event], delta: float) -> tuple[Price, 
 
 
 @lru_cache(maxsize=4096)
-def _price(event: Event, delta: float, coarseness: int) -> Price:
+def _price(event: Event, delta: float) -> Price:
     if not parts(event):
         return Price(epsilon=0.0, delta=delta, accountant="nothing released")
     epsilon, accountant = _best(
         event,
         lambda: epsilon_from_rdp(rdp(event), delta),
-        lambda: _epsilon(event, delta, _interval(event, delta, coarseness)),
+        lambda: _epsilon(event, delta),
     )
     return Price(epsilon=epsilon, delta=delta, accountant=accountant)
+
+
+@lru_cache(maxsize=4096)
+def _rough_price(event: Event, delta: float) -> Price:
+    try:
+        epsilon = _epsilon(event, delta)
+    except (Unsupported, *FAILURES):
+        return _price(event, delta)
+    if not math.isfinite(epsilon):
+        return _price(event, delta)
+    return Price(epsilon=max(0.0, epsilon), delta=delta, accountant=_pld_name(event))
 
 
 def _best(
     event: Event, by_rdp: Callable[[], float], by_pld: Callable[[], float]
 ) -> tuple[float, str]:
     """The lesser of two bounds and its name; one that fails numerically is left out, and named."""
-    name = "PLD, selection by privacy profile" if _selects(event) else "PLD"
     bounds, missing, failed = [], [], ""
-    for bound, accountant in ((by_pld, name), (by_rdp, "RDP")):
+    for bound, accountant in ((by_pld, _pld_name(event)), (by_rdp, "RDP")):
         try:
             value = bound()
             if math.isnan(value):
@@ -144,64 +155,64 @@ def _best(
     return value, accountant + failed
 
 
-def _epsilon(event: Event, delta: float, interval: float) -> float:
+def _epsilon(event: Event, delta: float) -> float:
     """Epsilon at delta by loss distributions and profiles; a single selection needs no hull."""
     match _only(event):
         case Worst(events):
-            return max(_epsilon(each, delta, interval) for each in events)
+            return max(_epsilon(each, delta) for each in events)
         case RepeatAndSelect(inner, law):
-            base = _epsilon(inner, delta / law.mean, interval)
-            return base + _log_constant(inner, law, interval)
-    return float(_pld(event, interval).get_epsilon_for_delta(delta))
+            return _epsilon(inner, delta / law.mean) + _log_constant(inner, law)
+    return float(_pld(event).get_epsilon_for_delta(delta))
 
 
-def _delta(event: Event, epsilon: float, interval: float) -> float:
+def _delta(event: Event, epsilon: float) -> float:
     """Delta at any real epsilon, the same way."""
     match _only(event):
         case Worst(events):
-            return max(_delta(each, epsilon, interval) for each in events)
+            return max(_delta(each, epsilon) for each in events)
         case RepeatAndSelect(inner, law):
-            base = _delta(inner, epsilon - _log_constant(inner, law, interval), interval)
+            base = _delta(inner, epsilon - _log_constant(inner, law))
             return min(1.0, law.mean * base)
-    return float(_pld(event, interval).get_delta_for_epsilon(float(epsilon)))
+    return float(_pld(event).get_delta_for_epsilon(float(epsilon)))
 
 
 @lru_cache(maxsize=256)
-def _log_constant(inner: Event, law: Law, interval: float) -> float:
-    return log_constant(law, _profile(inner, interval))
+def _log_constant(inner: Event, law: Law) -> float:
+    return log_constant(law, _profile(inner))
 
 
 @lru_cache(maxsize=64)
-def _profile(event: Event, interval: float) -> Profile:
+def _profile(event: Event) -> Profile:
     """The profile of an event on a grid dense enough to compose and to select from."""
     match _only(event):
         case Worst(events):
-            profiles = [_profile(each, interval) for each in events]
-            shared = grid(max(each.top for each in profiles), interval)
+            profiles = [_profile(each) for each in events]
+            unit = 1e-6 * max(1e-9, *(each.top for each in profiles))
+            all_points = np.concatenate([each.epsilons for each in profiles])
+            shared = np.unique(np.floor(all_points / unit)) * unit
             return Profile(shared, np.max([each.at(shared) for each in profiles], axis=0))
         case RepeatAndSelect(inner, law):
-            bound, top = _selection_bound(inner, law, interval)
-            shared = grid(top, interval)
+            bound, top = _selection_bound(inner, law)
+            shared = grid(top, _interval(event))
             return Profile(shared, bound(shared))
-    losses = _pld(event, interval)
+    losses = _pld(event)
     tops = (losses.get_epsilon_for_delta(tail) for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
     top = next((float(top) for top in tops if math.isfinite(top)), 0.0)
-    return Profile.sampled(losses.get_delta_for_epsilon, grid(min(top, 500.0), interval))
+    return Profile.sampled(losses.get_delta_for_epsilon, grid(min(top, 500.0), _interval(event)))
 
 
-def _selection_bound(
-    inner: Event, law: Law, interval: float
-) -> tuple[Callable[[Array], Array], float]:
+def _selection_bound(inner: Event, law: Law) -> tuple[Callable[[Array], Array], float]:
     """E -> min(1, m delta_Q(e - log c)), and where it stops falling."""
-    base, log_c = _profile(inner, interval), _log_constant(inner, law, interval)
+    base, log_c = _profile(inner), _log_constant(inner, law)
     return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.top + log_c
 
 
 @lru_cache(maxsize=64)
-def _pld(event: Event, interval: float) -> Any:
+def _pld(event: Event) -> Any:
     """The loss distribution of an event: each atom composed `count` times, then all of them."""
     from dp_accounting.pld import privacy_loss_distribution
 
+    interval = _interval(event)
     total = privacy_loss_distribution.identity(interval)
     for index, (atom, count) in enumerate(parts(event).items()):
         losses = _repeated(atom, count, interval)
@@ -248,10 +259,10 @@ def _single(atom: Event, interval: float) -> Any:
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
             )
         case Worst():
-            profile = _profile(atom, interval)
+            profile = _profile(atom)
             return bounding_pld(profile.at, profile.top, interval)
         case RepeatAndSelect(inner, law):
-            return bounding_pld(*_selection_bound(inner, law, interval), interval)
+            return bounding_pld(*_selection_bound(inner, law), interval)
     raise Unsupported(f"PLD has no bound for [{describe(atom)}]; use an event that PLD or RDP has.")
 
 
@@ -259,6 +270,10 @@ def _only(event: Event) -> Event | None:
     """The one atom of an event that is released once, if that is all there is."""
     found = parts(event)
     return next(iter(found)) if list(found.values()) == [1] else None
+
+
+def _pld_name(event: Event) -> str:
+    return "PLD, selection by privacy profile" if _selects(event) else "PLD"
 
 
 def _selects(event: Event) -> bool:
@@ -269,41 +284,22 @@ def _selects(event: Event) -> bool:
     )
 
 
-def _interval(event: Event, delta: float, coarseness: int) -> float:
-    """A grid of losses that is fine for usual prices and grows with huge ones, to bound memory."""
-    plain = _plain(event)
-    total = epsilon_from_rdp(rdp(plain), delta)
-    widest = max((_width(atom) for atom in parts(plain)), default=0.0)
-    scale = max(1.0, min(total, 1e9) / 20, min(widest, 1e9) / 50)
-    return INTERVAL * coarseness * 2 ** math.ceil(math.log2(scale))
+def _interval(event: Event) -> float:
+    """The grid of losses: a share of one release's standard deviation.
 
-
-def _plain(event: Event) -> Event:
-    """Atoms of the same magnitude that RDP has: only for choosing the grid, never a price."""
-    leaves: list[Event] = []
-    for atom, count in parts(event).items():
-        match atom:
-            case TruncatedPoissonGaussian():
-                leaves.append(SelfComposed(Gaussian(atom.noise_multiplier / 2), count))
-            case RepeatAndSelect(inner):
-                leaves.append(SelfComposed(_plain(inner), count))
-            case Worst(events):
-                leaves.append(SelfComposed(Worst(tuple(map(_plain, events))), count))
-            case _:
-                leaves.append(SelfComposed(atom, count))
-    return Composed(tuple(leaves)) if leaves else event
-
-
-def _width(atom: Event) -> float:
-    """The largest loss that one release's distribution has to hold."""
-    match atom:
-        case Gaussian() | PoissonGaussian():
-            return (10 + 0.5 / atom.noise_multiplier) / atom.noise_multiplier
-        case Geometric() | Pure():
-            return atom.epsilon
-        case Worst(events):
-            return max((_width(each) for event in events for each in parts(event)), default=0.0)
-    return 0.0
+    Losses on a grid of interval h gain at most h^2 / 4 in variance. Releases with two values +-eps
+    have no small losses to average over: the grid then holds eps itself.
+    """
+    size = sketch(event, TYPICAL_DELTA)
+    interval = max(math.sqrt(size.variance / size.count) / FINENESS, size.width / MOST_POINTS)
+    interval = min(max(interval, 1e-9), 0.1)
+    values = {atom.epsilon for atom in parts(event) if isinstance(atom, Geometric | Pure)}
+    if not values:
+        return interval
+    if len(values) == 1:
+        (epsilon,) = values
+        return epsilon / math.ceil(epsilon / interval)
+    return max(min(interval, 1e-3 * min(values)), max(values) / MOST_POINTS)
 
 
 def _known(event: object) -> Event:

@@ -47,8 +47,8 @@ class Budget:
             return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
         if not self.delta < 1 / n:
             raise UsageError(
-                f"delta is {self.delta:g}, but with {n:,} records it must be below 1/n = {1 / n:g}: "
-                f"at 1/n a record may be published outright. Leave delta out, or lower it."
+                f"delta is {self.delta:g}, but with {n:,} records it must be below 1/n = "
+                f"{1 / n:g}: at 1/n a record may be published outright. Leave it out, or lower it."
             )
         return self
 
@@ -57,4 +57,6 @@ class Budget:
         n = whole("n", n)
         if self.delta is None or self.delta <= 1 / (10 * n):
             return []
-        return [f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):g}; consider a smaller one."]
+        return [
+            f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):g}; consider a smaller one."
+        ]

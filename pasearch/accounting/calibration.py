@@ -20,10 +20,16 @@ from collections.abc import Callable
 from pasearch.accounting.accountants import price, rough_price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Event
+from pasearch.accounting.sketch import estimate
 from pasearch.errors import BudgetError
 
 ACCURACY = 1e-3
 """How far below the budget the price may stay, relatively."""
+
+TURNS = 40
+"""The most prices a search may compute; a few are usual."""
+
+Cost = Callable[[float], float]
 
 
 def noise_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
@@ -31,10 +37,10 @@ def noise_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
     return 1.0 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / steps))
 
 
-def largest(
-    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
-) -> float:
+def largest(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
     """Return the largest value in [low, high] whose event costs at most the budget.
+
+    Guarantee: `price` of the returned value's event is at most the budget; it was computed.
 
     Args:
         make_event: From a value to an event whose price grows with the value.
@@ -43,51 +49,36 @@ def largest(
         high: Where it is most.
 
     Raises:
-        BudgetError: Even `low` costs more; the message says how much.
+        BudgetError: Even `low` costs more; the message says how much would do.
     """
-    value, cost = low, _rough(make_event(low), budget)
-    over, over_cost = high, math.inf
-    for turn in range(100):
-        if cost >= budget.epsilon * (1 - ACCURACY) or value == high:
-            break
-        middle = _between(value, cost, over, over_cost, budget.epsilon, turn)
-        found = _rough(make_event(middle), budget)
-        if found <= budget.epsilon:
-            value, cost = middle, found
-        elif middle <= low:
-            break
-        else:
-            over, over_cost = middle, found
-    # The exact price differs in the fourth digit: step back until it is on the private side.
-    while not (exact := _cost(make_event(value), budget)) <= budget.epsilon:
-        if value == low:
-            raise _too_small(budget, exact)
-        value = max(low, value * (1 - ACCURACY) * min(1.0, budget.epsilon / exact))
+
+    def exact(value: float) -> float:
+        return _price(make_event(value), budget)
+
+    def rough(value: float) -> float:
+        return rough_price(make_event(value), _delta(budget)).epsilon
+
+    start = _guess(make_event, budget, low, high)
+    value = _climb(rough, budget.epsilon, start, low, high)
+    cost = exact(value)
+    if not cost >= budget.epsilon * (1 - ACCURACY) and value < high:
+        # RDP bounds less than the rough price did: there is room above.
+        value = _climb(exact, budget.epsilon, value, low, high)
+        cost = exact(value)
+    while not cost <= budget.epsilon:
+        if not value > low:
+            raise _too_small(budget, cost)
+        value = max(low, value * (1 - ACCURACY) * min(1.0, budget.epsilon / cost))
+        cost = exact(value)
     return value
-
-
-def _between(
-    value: float, cost: float, over: float, over_cost: float, target: float, turn: int
-) -> float:
-    """Return the next value to try: the price is close to a power of it.
-
-    Before an upper end is known the power is taken to be 1, stepping a little beyond the target;
-    after that both ends give it, every third step halves, in case it is not one.
-    """
-    if not math.isfinite(over_cost):
-        growth = 1.05 * target / cost if cost > 0 else 100.0
-        return min(over, value * min(100.0, growth))
-    share = 0.5
-    if turn % 3 and cost > 0:
-        aim = math.log(target * (1 - ACCURACY / 3) / cost)
-        share = min(0.98, max(0.02, aim / math.log(over_cost / cost)))
-    return value * (over / value) ** share
 
 
 def smallest(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
     """Return the smallest value in [low, high], such as a noise, that costs at most the budget.
+
+    Guarantee: as of `largest`.
 
     Args:
         make_event: From a value to an event whose price falls with the value.
@@ -96,63 +87,158 @@ def smallest(
         high: Where it is least.
 
     Raises:
-        BudgetError: Even `high` costs more; the message says how much.
+        BudgetError: Even `high` costs more; the message says how much would do.
     """
-    return 1.0 / largest(lambda inverse: make_event(1.0 / inverse), budget, 1.0 / high, 1.0 / low)
+
+    def value(dial: float) -> float:
+        return min(high, max(low, high * low / dial))
+
+    return value(largest(lambda dial: make_event(value(dial)), budget, low, high))
 
 
 def largest_count(make_event: Callable[[int], Event], budget: Budget, high: int) -> int:
     """Return the largest count in [1, high] whose event costs at most the budget.
 
+    Guarantee: as of `largest`; one more costs more than the budget, or is above `high`.
+
     Raises:
-        BudgetError: One costs more already; the message says how much.
+        BudgetError: One costs more already; the message says how much would do.
     """
-    if not (cost := _cost(make_event(1), budget)) <= budget.epsilon:
+    if not (cost := _price(make_event(1), budget)) <= budget.epsilon:
         raise _too_small(budget, cost)
-    low, over = 1, 2
-    while over <= high and _fits(make_event(over), budget):
-        low, over = over, over * 2
-    over = min(over, high + 1)
-    while over - low > 1:
-        middle = (low + over) // 2
-        low, over = (middle, over) if _fits(make_event(middle), budget) else (low, middle)
-    return low
+    return _last_fitting(make_event, budget, 1, high + 1)
 
 
-def smallest_count(
-    make_event: Callable[[int], Event], budget: Budget, low: int, high: int
-) -> int:
+def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int, high: int) -> int:
     """Return the smallest count in [low, high], such as n, whose event costs at most the budget.
 
+    Guarantee: as of `largest`; one less costs more than the budget, or is below `low`.
+
     Raises:
-        BudgetError: Even `high` costs more; the message says how much.
+        BudgetError: Even `high` costs more; the message says how much would do.
     """
-    if _fits(make_event(low), budget):
-        return low
-    if not (cost := _cost(make_event(high), budget)) <= budget.epsilon:
+    if not (cost := _price(make_event(high), budget)) <= budget.epsilon:
         raise _too_small(budget, cost)
-    over, fits = low, low * 2
-    while fits < high and not _fits(make_event(fits), budget):
-        over, fits = fits, fits * 2
-    fits = min(fits, high)
-    while fits - over > 1:
-        middle = (over + fits) // 2
-        over, fits = (over, middle) if _fits(make_event(middle), budget) else (middle, fits)
-    return fits
+    return _last_fitting(make_event, budget, high, low - 1)
 
 
-def _cost(event: Event, budget: Budget) -> float:
-    assert budget.delta is not None
-    return price(event, budget.delta).epsilon
+def _guess(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
+    """Return about where the central limit estimate meets the budget."""
+    delta = _delta(budget)
+    for _ in range(14):
+        middle = math.sqrt(low * high)
+        if estimate(make_event(middle), delta) > budget.epsilon:
+            high = middle
+        else:
+            low = middle
+    return math.sqrt(low * high)
 
 
-def _rough(event: Event, budget: Budget) -> float:
-    assert budget.delta is not None
-    return rough_price(event, budget.delta).epsilon
+def _climb(cost: Cost, target: float, start: float, low: float, high: float) -> float:
+    """Return a value that costs nearly the target; `low` if none was found that costs less.
+
+    A secant in logarithms, where a price is close to a straight line, kept between the best value
+    below the target and the least above it; where it does not settle, those two are halved.
+    """
+    goal = target * (1 - ACCURACY / 2)
+    below, above, value = low, high, start
+    previous: tuple[float, float] | None = None
+    found = False
+    for turn in range(TURNS):
+        now = cost(value)
+        if now <= target:
+            below, found = value, True
+        else:
+            above = value
+        settled = target * (1 - ACCURACY) <= now <= target
+        if settled or above <= below * (1 + 1e-9) or (found and value >= high):
+            break
+        aim = _secant(previous, (value, now), goal)
+        previous = value, now
+        if turn % 4 == 3 or not below < aim < above:
+            aim = _inside(aim, below, above, found)
+        value = aim
+    return below
 
 
-def _fits(event: Event, budget: Budget) -> bool:
-    return _cost(event, budget) <= budget.epsilon
+def _inside(aim: float, below: float, above: float, found: bool) -> float:
+    """Return a value between the two ends, or an end whose cost is not known yet."""
+    if aim >= above or (found and aim <= below):
+        return math.sqrt(below * above) if found else above
+    return math.sqrt(below * above)
+
+
+def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goal: float) -> float:
+    """Return where the line through two points (log value, log cost) meets the goal."""
+    value, cost = last
+    if not (cost > 0 and math.isfinite(cost)):
+        return value * (100.0 if cost <= 0 else 0.01)
+    slope = 1.0
+    if previous is not None and previous[1] > 0 and math.isfinite(previous[1]):
+        run = math.log(value / previous[0])
+        slope = math.log(cost / previous[1]) / run if run else 1.0
+    if not 0.05 < slope < 20:
+        slope = 1.0
+    step = math.log(goal / cost) / slope
+    return value * math.exp(min(5.0, max(-5.0, step)))
+
+
+def _last_fitting(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
+    """Return the last count from `good`, which fits, towards `bad`, which does not or is no count.
+
+    Every third try halves; the others interpolate the two ends in logarithms.
+    """
+    delta, target = _delta(budget), budget.epsilon
+    costs = {good: _price(make_event(good), budget)}
+    aim = _guessed_count(make_event, target, delta, good, bad)
+    for turn in range(200):
+        if abs(good - bad) <= 1:
+            break
+        middle = _between(good, bad, aim)
+        costs[middle] = _price(make_event(middle), budget)
+        good, bad = (middle, bad) if costs[middle] <= target else (good, middle)
+        aim = (good + bad) // 2 if turn % 3 == 2 else _interpolated(costs, good, bad, target)
+    return good
+
+
+def _between(good: int, bad: int, aim: int) -> int:
+    low, high = min(good, bad) + 1, max(good, bad) - 1
+    return min(high, max(low, aim))
+
+
+def _guessed_count(
+    make_event: Callable[[int], Event], target: float, delta: float, good: int, bad: int
+) -> int:
+    while abs(good - bad) > max(1, min(good, bad) // 1000):
+        middle = _between(good, bad, round(math.sqrt(max(1, good) * max(1, bad))))
+        if middle in (good, bad):
+            break
+        fits = estimate(make_event(middle), delta) <= target
+        good, bad = (middle, bad) if fits else (good, middle)
+    return good
+
+
+def _interpolated(costs: dict[int, float], good: int, bad: int, target: float) -> int:
+    """Return the count between the ends at which the price would be the target."""
+    if bad not in costs:
+        # Only one side is known so far: the price grows about like a power of the count.
+        ratio = target / costs[good] if costs[good] > 0 else 100.0
+        step = min(100.0, max(1.001, ratio)) ** 1.5
+        return round(good * step) + 1 if bad > good else round(good / step) - 1
+    low, high = math.log(costs[good] or 1e-300), math.log(min(costs[bad], 1e300))
+    share = (math.log(target) - low) / (high - low) if high > low else 0.5
+    aim = math.exp(math.log(good) + share * math.log(max(1, bad) / good))
+    # Rounded towards `good` at first, so that the next try may be its neighbour that does not fit.
+    return math.floor(aim) if bad > good else math.ceil(aim)
+
+
+def _price(event: Event, budget: Budget) -> float:
+    return price(event, _delta(budget)).epsilon
+
+
+def _delta(budget: Budget) -> float:
+    assert budget.delta is not None, "resolve the budget first"
+    return budget.delta
 
 
 def _too_small(budget: Budget, cost: float) -> BudgetError:

@@ -1,13 +1,184 @@
-"""placeholder"""
+"""What the papers' own formulas would charge: printed beside the price, and never charged.
+
+    Bao et al. Eq. 8    c runs cost  eps sqrt(2 c ln(1/d')) + c eps (e^eps - 1)
+    Bao et al. Eq. 9    eps + 8 e',  e' the least with  x v >= (4/e') ln(1/(e' d p)),  p = 1/k
+    Fu et al. Thm. 1    min over a of  tau rdp(a) + log(1/delta)/(a-1),  tau accepted updates only
+
+Each comes with a verdict: why it is no valid bound, or on what condition it is one.
+
+Sources: Bao, Bauer and Bindschaedler, Section VIII-C; Gupta, Ligett, McSherry, Roth and Talwar
+2010, Theorem 10.2 (as in Abadi et al. 2016, Appendix D); Fu, Chen and Ling, Theorem 1.
+"""
+
 from __future__ import annotations
-from dataclasses import dataclass, asdict
+
 import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pasearch.accounting.checks import fraction, positive, probability, whole
+
+LARGEST_EPSILON_PRIME = 0.5
+"""Eq. 9 is stated for epsilon' in (0, 1/2)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    value: float; source: str; verdict: str
-    def to_json(self): return {**asdict(self), "text": self.describe()}
-    def describe(self): return f"{self.source}: {self.value:.4g} ({self.verdict})"
-def eq8(*, epsilon, runs, delta_prime):
-    return Claim(value=epsilon*math.sqrt(2*runs*math.log(1/delta_prime))+runs*epsilon*math.expm1(epsilon), source="Bao Eq. 8", verdict="pure DP only")
-def eq9_corrected(*, acceptable_loss, validation_size, failure_probability, runs, epsilon):
-    return Claim(value=epsilon, source="Eq 9", verdict="x")
+    """A paper's own figure.
+
+    Args:
+        value: Epsilon as the paper would print it; None where its formula gives no number.
+        source: Paper and equation.
+        verdict: What the figure is worth.
+        formula: What was evaluated.
+    """
+
+    value: float | None
+    source: str
+    verdict: str
+    formula: str
+
+    def describe(self) -> str:
+        """Return one line for the plan and the card."""
+        shown = "no figure" if self.value is None else f"epsilon {self.value:.4g}"
+        return f"claimed ({self.source}): {shown}; {self.verdict}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, the one-line text included."""
+        return {**asdict(self), "text": self.describe()}
+
+
+def eq8(*, epsilon: float, runs: int, delta_prime: float) -> Claim:
+    """Return the claim of advanced composition for `runs` trainings.
+
+    Args:
+        epsilon: Of one training, above 0.
+        runs: c, 1 or more.
+        delta_prime: Slack, in (0, 1).
+
+    Source: Bao et al. Eq. 8.
+
+    >>> round(eq8(epsilon=0.1, runs=2313, delta_prime=1e-6).value, 3)
+    49.607
+    """
+    epsilon, runs = positive("epsilon", epsilon), whole("runs", runs)
+    slack = math.log(1 / fraction("delta_prime", delta_prime))
+    drift = runs * epsilon * math.expm1(epsilon) if epsilon < 500 else math.inf
+    return Claim(
+        value=_finite(epsilon * math.sqrt(2 * runs * slack) + drift),
+        source="Bao et al. Eq. 8",
+        verdict="not a valid bound here: it holds for pure DP, and drops c delta",
+        formula="eps sqrt(2c ln(1/d')) + c eps (e^eps - 1)",
+    )
+
+
+def eq9_corrected(
+    *,
+    acceptable_loss: float,
+    validation_size: int,
+    failure_probability: float,
+    runs: int,
+    epsilon: float,
+) -> Claim:
+    """Return the claim of Eq. 9 with the theorem's own ln(k/(e' d)).
+
+    Args:
+        acceptable_loss: x, share of the target accuracy that may be lost, in (0, 1).
+        validation_size: v, records.
+        failure_probability: d, that the target is missed, in (0, 1).
+        runs: k, 1 or more.
+        epsilon: Of one training, above 0.
+
+    Source: Gupta et al. 2010, Theorem 10.2, with p = 1/k.
+    """
+    prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, 1 / runs)
+    return Claim(
+        value=_eq9(epsilon, prime),
+        source="Bao et al. Eq. 9, corrected",
+        verdict="not a valid bound here: the theorem needs trainings of pure DP",
+        formula="eps + 8 e', x v e' = 4 ln(k/(e' d))",
+    )
+
+
+def eq9_as_printed(
+    *,
+    acceptable_loss: float,
+    validation_size: int,
+    failure_probability: float,
+    runs: int,
+    epsilon: float,
+) -> Claim:
+    """Return the claim of Eq. 9 as printed, with ln(1/(e' d k)); arguments of `eq9_corrected`."""
+    prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, float(runs))
+    return Claim(
+        value=_eq9(epsilon, prime),
+        source="Bao et al. Eq. 9, as printed",
+        verdict="not a valid bound: a misprint, ln(1/(e' d k)) for ln(k/(e' d))",
+        formula="eps + 8 e', x v e' = 4 ln(1/(e' d k))",
+    )
+
+
+def fu_theorem1(
+    *, sampling_probability: float, noise_multiplier: float, accepted: int, delta: float
+) -> Claim:
+    """Return the claim that only accepted updates cost, with the log that the print lacks.
+
+    Args:
+        sampling_probability: q = B / N, in (0, 1].
+        noise_multiplier: sigma, above 0.
+        accepted: tau, number of accepted updates, 1 or more.
+        delta: In (0, 1).
+
+    Source: Fu et al. Theorem 1, orders 2..64.
+    """
+    q = probability("sampling_probability", sampling_probability)
+    sigma = positive("noise_multiplier", noise_multiplier)
+    accepted = whole("accepted", accepted)
+    slack = math.log(1 / fraction("delta", delta))
+    values = [
+        (accepted * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 65)
+    ]
+    return Claim(
+        value=_finite(min(values)),
+        source="Fu et al. Theorem 1",
+        verdict="not a valid bound: the rejected updates, and the choice between them, cost too",
+        formula="min over a in 2..64 of tau rdp(a) + log(1/delta)/(a-1)",
+    )
+
+
+def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
+    """Return the least e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
+    weight = fraction("acceptable_loss", x) * whole("validation_size", v)
+    share = fraction("failure_probability", d) * p
+
+    def holds(prime: float) -> bool:
+        return weight * prime >= -4 * math.log(prime * share)
+
+    low, high = 0.0, LARGEST_EPSILON_PRIME
+    if not holds(high):
+        return None
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _eq9(epsilon: float, prime: float | None) -> float | None:
+    return None if prime is None else _finite(positive("epsilon", epsilon) + 8 * prime)
+
+
+def _log_moment(order: int, q: float, sigma: float) -> float:
+    """Return (a - 1) rdp(a) of the sampled Gaussian at a whole order a, one direction."""
+    i = np.arange(order + 1)
+    choose = np.array([math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+                       for k in i])  # fmt: skip
+    with np.errstate(divide="ignore", invalid="ignore"):
+        absent = np.where(i == order, 0.0, (order - i) * np.log1p(-q))
+    return float(
+        np.logaddexp.reduce(choose + absent + i * math.log(q) + i * (i - 1) / 2 / sigma**2)
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

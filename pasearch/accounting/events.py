@@ -1,8 +1,8 @@
 """What can be released, as a closed table of frozen values; accountants interpret them.
 
 Only these types reach an accountant, so "supported" is decided here and not by a library's
-`supports()`. Every number passes `checks`, so a float32 sigma, an int sigma or a NaN cannot change a
-price. Files are read by this table's own short names, never by importing what a file names.
+`supports()`. Every number passes `checks`, so a float32 sigma, an int sigma or a NaN cannot change
+a price. Files are read by this table's own short names, never by importing what a file names.
 
 The one place that knows about counts is `parts`: an event is a multiset of atomic releases, and an
 accountant multiplies by the count once, outside. Adjacency everywhere: one record is replaced by
@@ -99,7 +99,7 @@ class TruncatedPoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class Geometric(Event):
-    """An integer count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
+    """A count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
 
     epsilon: float
 
@@ -168,7 +168,7 @@ class Worst(Event):
 
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Event):
-    """K runs of `event` (its noisy score included), K secret from `law`; the best one is released."""
+    """K runs of `event` (its noisy score included), K secret from `law`; the best is released."""
 
     event: Event
     law: Law
@@ -198,8 +198,8 @@ NAMES = {kind: name for name, kind in TYPES.items()}
 def parts(event: Event) -> dict[Event, int]:
     """The atomic releases of an event and how often each is made.
 
-    Guarantee: `SelfComposed(e, k)` and k copies of e have the same parts, so no accountant can price
-    them differently. Public releases are dropped; a `Worst` of one event is that event.
+    Guarantee: `SelfComposed(e, k)` and k copies of e have the same parts, so no accountant can
+    price them differently. Public releases are dropped; a `Worst` of one event is that event.
     """
     counts: dict[Event, int] = {}
     for atom, count in _atoms(event, 1):

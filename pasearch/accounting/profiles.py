@@ -7,9 +7,9 @@ lies above it; and below 0 it follows from the other direction,
 
     delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
 
-So a few points at e >= 0 bound the whole curve. `hull` goes one step further: a convex curve that is
-below g at some points is below the lower convex hull of these points, which is what a privacy loss
-distribution can represent (Doroshenko et al. 2022, "Connect the Dots").
+So a few points at e >= 0 bound the whole curve. `hull` goes one step further: a convex curve that
+is below g at some points is below the lower convex hull of these points, which is what a privacy
+loss distribution can represent (Doroshenko et al. 2022, "Connect the Dots").
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOAT_ERROR = 1e-14  # the FFTs and sums that a sampled delta went through
 LINEAR_STEPS = 64  # grid points one interval apart, before their spacing grows
 
 
-def grid(top: float, interval: float, growth: float = 1.02) -> Array:
+def grid(top: float, interval: float, growth: float = 1.01) -> Array:
     """Multiples of `interval` from 0 to at least `top`: dense near 0, then growing by `growth`."""
     last = max(int(np.ceil(top / interval)), 1)
     steps = np.log(max(last / LINEAR_STEPS, 1.0)) / np.log(growth)
@@ -48,9 +48,9 @@ class Profile:
     deltas: Array
 
     @classmethod
-    def sampled(cls, delta: Callable[[float], float], epsilons: Array) -> Profile:
+    def sampled(cls, delta: Callable[[Array], Array], epsilons: Array) -> Profile:
         """The profile through delta at these epsilons, float error added."""
-        deltas = np.array([delta(float(epsilon)) for epsilon in epsilons]) + FLOAT_ERROR
+        deltas = np.asarray(delta(epsilons)) * (1 + 1e-9) + FLOAT_ERROR
         if not np.isfinite(deltas).all():
             raise FloatingPointError("a privacy profile is not finite")
         return cls(epsilons, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0)))
@@ -69,10 +69,16 @@ class Profile:
         return np.where(epsilon >= 0, above, np.minimum(below, 1.0))
 
     def neighbour_probability(self, u: Array) -> Array:
-        """T(u): the most probability a neighbour can give to an event that has u at most."""
+        """T(u): the most probability a neighbour can give to an event that has u at most.
+
+        The minimum over e of exp(e) u + delta(e), at grid points: delta is convex in exp(e), so
+        the best point is where its slope passes -u. Any other point would give a bound too.
+        """
         epsilons = np.concatenate([-self.epsilons[:0:-1], self.epsilons])
-        lines = np.exp(epsilons) * u[:, None] + self.at(epsilons)
-        return np.minimum(lines.min(axis=1), 1.0)
+        alphas, deltas = np.exp(epsilons), self.at(epsilons)
+        slopes = np.minimum.accumulate(-np.diff(deltas) / np.diff(alphas))
+        best: Any = np.searchsorted(-slopes, -u)
+        return np.minimum(alphas[best] * u + deltas[best], 1.0)
 
 
 def hull(x: Array, y: Array) -> Array:
@@ -105,13 +111,13 @@ def bounding_pld(delta: Callable[[Array], Array], top: float, interval: float) -
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    half = grid(top, interval, growth=1.01)
+    half = grid(top, interval)
     above = np.clip(delta(half), 0.0, 1.0)
     mirrored = -np.expm1(-half) + np.exp(-half) * above
     epsilons = np.concatenate([-half[:0:-1], half])
     deltas = np.minimum.accumulate(np.concatenate([mirrored[:0:-1], above]))
     alphas = np.concatenate([[0.0], np.exp(epsilons)])
-    vertices = hull(alphas, np.concatenate([[1.0], deltas]))[1:] - 1  # (0, 1) is always on it
+    vertices: Any = hull(alphas, np.concatenate([[1.0], deltas]))[1:] - 1  # (0, 1) is always on it
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         interval, np.round(epsilons[vertices] / interval).astype(int), deltas[vertices]
     )

@@ -3,7 +3,8 @@
     Gaussian                  a / (2 sigma^2)
     discrete Gaussian         a Delta^2 / (2 sigma^2)
     Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
-    geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),  p = e^eps/(1+e^eps)
+    geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
+                              p = e^eps / (1 + e^eps)
     composition               sum over releases, each multiplied by its count once, in `rdp`
     worst of several          maximum, order by order
     repeat and select         TNB:      eps(a) + (1+eta) min over b of
@@ -98,7 +99,9 @@ def _atom(event: Event, orders: Array) -> Array:
             return np.max([rdp(each, orders) for each in event.events], axis=0)
         case RepeatAndSelect():
             return _selected(rdp(event.event, orders), event.law, orders)
-    raise Unsupported(f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has.")
+    raise Unsupported(
+        f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has."
+    )
 
 
 def _quadratic(sensitivity: float, sigma: float, orders: Array) -> Array:

@@ -18,7 +18,7 @@ where u = 1 - F and T(u) >= 1 - F'. Laws (x = log(1/gamma)):
     a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1)
 
 Source: Papernot and Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy") for the
-laws and the RDP bounds (those are in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
+laws and the RDP bounds (in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Law:
     """The law of the number of runs K >= 1; a frozen, hashable value.
 
     Args:
-        mean: the mean before conditioning, above 1 (Poisson: above 0) and at most 10,000. Conditioning
-            on K >= 1 (Poisson) and on K <= cap changes it: `.mean` is E[K] as drawn.
+        mean: the mean before conditioning, above 1 (Poisson: above 0) and at most 10,000.
+            Conditioning on K >= 1 (Poisson) and on K <= cap changes it: `.mean` is E[K] as drawn.
         shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, or "poisson".
         cap: K is redrawn until K <= cap; None for no cap.
 
@@ -110,7 +110,7 @@ class Law:
 
     @property
     def log_inverse_gamma(self) -> float:
-        """x = log(1 / gamma) of the truncated negative binomial with this mean."""
+        """X = log(1 / gamma) of the truncated negative binomial with this mean."""
         if self.shape == POISSON:
             raise UsageError("a Poisson law has no gamma.")
         return _log_inverse_gamma(self.base_mean, float(self.shape))
@@ -134,7 +134,8 @@ class Law:
         s = np.asarray(s, dtype=float)
         if self.cap is not None:
             weights = _pmf(self)
-            return np.polynomial.polynomial.polyval(s, weights * np.arange(1, len(weights) + 1))
+            counts = np.arange(1, len(weights) + 1)
+            return np.asarray(np.polynomial.polynomial.polyval(s, weights * counts), dtype=float)
         if self.shape == POISSON:
             return self.mean * np.exp(-self.base_mean * (1 - s))
         gamma = math.exp(-self.log_inverse_gamma)
@@ -154,7 +155,9 @@ class Law:
     def describe(self) -> str:
         """The law in a few words, with the 99.9% quantile that a plan must print."""
         cap = "" if self.cap is None else f", redrawn above {self.cap}"
-        return f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
+        return (
+            f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: a law is a value."""
@@ -190,7 +193,7 @@ def log_constant(law: Law, profile: Profile) -> float:
         return law.base_mean * float(profile.at(0.0))
     edges = np.concatenate([[0.0], np.geomspace(1e-18, 1.0, 1500)])
     low, high = edges[:-1], edges[1:]
-    attained = 0.0  # u = 1 gives log c = 0
+    attained = worst = 0.0  # u = 1 gives log c = 0
     for _ in range(8):
         top = np.log(law.derivative(1 - low))
         bound = top - np.log(law.derivative(1 - profile.neighbour_probability(high)))

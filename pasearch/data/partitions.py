@@ -17,31 +17,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pasearch.data.schema import Schema
 from pasearch.errors import UsageError
+from pasearch.runs.ledger import Receipt
 
 if TYPE_CHECKING:
     import torch
 
 PARTITIONS = ("search", "train", "validation", "test")
 
-
-class Receipt(Protocol):
-    """What a ledger hands out while a charge is open."""
-
-    @property
-    def partition(self) -> str:
-        """The name of the partition that was charged."""
-        ...
-
-    @property
-    def active(self) -> bool:
-        """Whether the charge is still open."""
-        ...
+ROWS = 4096
+"""How many records are rescaled at a time: it bounds the memory that float64 takes."""
 
 
 class UnchargedReadError(RuntimeError):
@@ -59,14 +49,41 @@ class Records:
         public: Whether the user declared the data public.
     """
 
-    x: torch.Tensor
-    y: torch.Tensor
-    valid: torch.Tensor
+    x: torch.Tensor = field(repr=False)
+    y: torch.Tensor = field(repr=False)
+    valid: torch.Tensor = field(repr=False)
     public: bool
 
     def __len__(self) -> int:
         """Return the number of slots, null ones included: public."""
         return len(self.y)
+
+
+class Sealed:
+    """An array whose form may be seen by anyone, and whose values only by an open partition."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: np.ndarray | Sealed):
+        self._array: np.ndarray = array._array if isinstance(array, Sealed) else array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape: public."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its number type: public."""
+        return self._array.dtype
+
+    def __len__(self) -> int:
+        """Return the length of the first axis: public."""
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        """Show the form, never a value."""
+        return f"Sealed({self.dtype}, {self.shape})"
 
 
 class Partition:
@@ -78,10 +95,17 @@ class Partition:
         slots: The slots' numbers, (size,).
     """
 
+    __slots__ = ("_dataset", "_name", "_slots")
+
     def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
-        self.name = name
+        self._name = name
         self._dataset = dataset
         self._slots = slots
+
+    @property
+    def name(self) -> str:
+        """The partition's name, fixed: what is charged is what is opened."""
+        return self._name
 
     def __len__(self) -> int:
         """Return the number of slots: public."""
@@ -94,12 +118,13 @@ class Partition:
     def open(self, receipt: Receipt) -> Records:
         """Return the records.
 
-        Guarantee: only while a ledger's charge for this very partition is open.
+        Guarantee: only while a ledger's charge for a partition of this name is open.
 
         Raises:
             UnchargedReadError: No charge, another partition's, or one that is closed.
         """
-        if getattr(receipt, "partition", None) != self.name or receipt.active is not True:
+        issued = isinstance(receipt, Receipt) and receipt.partition == self.name
+        if not (issued and receipt.active is True):
             raise UnchargedReadError(
                 f"Partition {self.name!r} was read without an open charge for it: "
                 "wrap the read in `with ledger.charged(...)`."
@@ -125,6 +150,16 @@ class Split:
     validation: int = 0
     test: int
     fixed_tail: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in PARTITIONS}
+        if not all(size >= 0 for size in sizes.values()) or not (self.train and self.test):
+            raise UsageError(f"A split has sizes {sizes}: expected some slots to train and test.")
+        if self.fixed_tail not in (0, self.validation + self.test):
+            raise UsageError(
+                f"A split's fixed tail is {self.fixed_tail}: expected 0, or validation and test, "
+                f"{self.validation + self.test} slots."
+            )
 
     @property
     def n(self) -> int:
@@ -195,20 +230,20 @@ def make_split(
     if search_share and not search > 0:
         raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
     tail = official_test if paper else 0
-    return Split(
-        search=search, train=train, validation=validation, test=test, fixed_tail=tail
-    )
+    return Split(search=search, train=train, validation=validation, test=test, fixed_tail=tail)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Dataset:
     """Features and classes behind a door that opens only under a charge.
+
+    Guarantee: no public attribute shows a record; `features` and `labels` keep their form only.
 
     Args:
         name: What the plan and the card call it.
         schema: The declared form.
-        features: Numbers, (n, *schema.shape), in the data's own units.
-        labels: Whole numbers, (n,).
+        features: Numbers, (n, *schema.shape), in the data's own units; sealed when taken.
+        labels: Whole numbers, (n,); sealed when taken.
         public: True when the user declared the data public.
         official_test: How many of the last records are the data set's own test set.
 
@@ -218,13 +253,14 @@ class Dataset:
 
     name: str
     schema: Schema
-    features: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
+    features: Sealed | np.ndarray
+    labels: Sealed | np.ndarray
     public: bool = False
     official_test: int = 0
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.features, self.labels = Sealed(self.features), Sealed(self.labels)
         if self.features.shape[1:] != self.schema.shape:
             raise UsageError(
                 f"Data {self.name!r}: a record has shape {self.features.shape[1:]}, "
@@ -253,7 +289,14 @@ class Dataset:
         self._partitions = {name: Partition(name, self, slots[name]) for name in PARTITIONS}
 
     def __getitem__(self, name: str) -> Partition:
-        """Return a partition by name."""
+        """Return a partition by name.
+
+        Raises:
+            KeyError: The data set has no such partition, or is not partitioned yet.
+        """
+        if name not in self._partitions:
+            known = ", ".join(self._partitions) or "none: call `partition` first"
+            raise KeyError(f"{name!r} is no partition of data {self.name!r}; it has {known}.")
         return self._partitions[name]
 
     def __iter__(self) -> Iterator[Partition]:
@@ -262,9 +305,10 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """Return a hash of every value; it stays in `private/` (it tells equal data apart)."""
-        digest = hashlib.sha256(repr((self.features.shape, self.features.dtype.str)).encode())
-        digest.update(np.ascontiguousarray(self.features).data)
-        digest.update(np.ascontiguousarray(self.labels).data)
+        arrays = [Sealed(each)._array for each in (self.features, self.labels)]
+        digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
+        for each in arrays:
+            digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
 
     def public_form(self) -> Mapping[str, Any]:
@@ -274,19 +318,32 @@ class Dataset:
     def _records(self, slots: np.ndarray) -> Records:
         import torch
 
-        features = self.features[slots].astype(np.float32)
-        labels = self.labels[slots]
-        axes = tuple(range(1, features.ndim))
-        valid = np.isfinite(features).all(axis=axes)
-        valid &= (labels >= 0) & (labels < self.schema.classes)
-        with np.errstate(invalid="ignore"):
-            scaled = (np.clip(features, self.schema.low, self.schema.high) - self.schema.low) / (
-                self.schema.high - self.schema.low
-            )
-        scaled[~valid] = 0.0
+        features, labels = Sealed(self.features)._array, Sealed(self.labels)._array[slots]
+        x = np.zeros((len(slots), *self.schema.shape), np.float32)
+        valid = (labels >= 0) & (labels < self.schema.classes)
+        for start in range(0, len(slots), ROWS):
+            part = slice(start, start + ROWS)
+            valid[part] &= _rescale(features[slots[part]], self.schema, out=x[part])
+        x[~valid] = 0.0
         return Records(
-            x=torch.from_numpy(scaled.astype(np.float32, copy=False)),
+            x=torch.from_numpy(x),
             y=torch.from_numpy(np.where(valid, labels, 0).astype(np.int64)),
             valid=torch.from_numpy(valid),
             public=self.public,
         )
+
+
+def _rescale(features: np.ndarray, schema: Schema, *, out: np.ndarray) -> np.ndarray:
+    """Clamp to the bounds and scale to [0, 1]; return which records are finite, (slots,).
+
+    In float64, so that a value too large for float32 is clamped, not null; and silently, because a
+    warning would tell of a value.
+    """
+    with np.errstate(all="ignore"):
+        values = features.astype(np.float64)
+        finite = np.logical_and.reduce(np.isfinite(values).reshape(len(values), -1), axis=1)
+        np.clip(values, schema.low, schema.high, out=values)
+        values -= schema.low
+        values /= schema.high - schema.low
+        out[...] = values
+    return finite

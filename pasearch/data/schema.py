@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from pasearch.errors import UsageError
@@ -23,7 +24,8 @@ class Schema:
         classes: Number of classes; labels are 0 ... classes - 1, any other label is a null record.
 
     Raises:
-        UsageError: Bounds that are not finite or not low < high, fewer than two classes.
+        UsageError: Bounds that are not finite or not low < high, fewer than two classes, or an
+            empty shape.
     """
 
     shape: tuple[int, ...]
@@ -32,14 +34,28 @@ class Schema:
     classes: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        bounds = self.low, self.high
+        numbers = all(isinstance(b, Real) and not isinstance(b, bool) for b in bounds)
+        # A width that overflows would scale every feature to 0.
+        width = float(self.high) - float(self.low) if numbers else math.nan
+        if not (math.isfinite(width) and width > 0.0):
             raise UsageError(
-                f"Bounds are {self.low}, {self.high}: expected two finite numbers, low < high."
+                f"Bounds are {self.low!r}, {self.high!r}: expected two finite numbers, low < high."
             )
-        if not self.classes >= 2:
-            raise UsageError(f"Classes is {self.classes}: expected at least 2.")
-        if not self.shape or not all(side > 0 for side in self.shape):
+        if not (_whole(self.classes) and self.classes >= 2):
+            raise UsageError(
+                f"The number of classes is {self.classes!r}: expected a whole number, 2 or above."
+            )
+        if not self.shape or not all(_whole(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
+        plain = {
+            "low": float(self.low),
+            "high": float(self.high),
+            "classes": int(self.classes),
+            "shape": tuple(int(side) for side in self.shape),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -49,3 +65,7 @@ class Schema:
     def from_json(cls, values: dict[str, Any]) -> Schema:
         """Read what `to_json` wrote."""
         return cls(**{**values, "shape": tuple(values["shape"])})
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

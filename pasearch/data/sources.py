@@ -8,8 +8,10 @@ Source: privacy.md, rules 3 and 13.
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,15 @@ IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 """The torchvision class of each set, which is also the folder's name."""
 
 BUILT_IN = ("digits", *IDX_SETS)
+
+ARRAYS = {"x", "y", "bounds", "classes"}
+"""What is read from a .npz; anything else in it is left alone."""
+
+UNREADABLE = (
+    ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
+    RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
 
 
 def load_dataset(
@@ -90,6 +101,13 @@ def _idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
                 "the files do not belong together."
             )
         parts.append((images, labels))
+    sides = {images.shape[1:] for images, _ in parts}
+    if len(sides) > 1 or not all(len(labels) for _, labels in parts):
+        raise UsageError(
+            f"{folder}: train and t10k have images of sides {sorted(sides)}, "
+            f"{' and '.join(str(len(labels)) for _, labels in parts)} of them: expected one size "
+            "and at least one image each."
+        )
     return Dataset(
         name=name,
         schema=Schema(shape=parts[0][0].shape[1:], low=0.0, high=255.0, classes=10),
@@ -125,14 +143,18 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
                 f"{path} (or its .gz) is not there: put the file there, name another folder with "
                 "--data-root, or let torchvision download it with --download."
             )
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     head = 4 + 4 * axes
     if len(raw) < head or raw[:4] != bytes([0, 0, 8, axes]):
         raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
     shape = struct.unpack(f">{axes}I", raw[4:head])
-    if len(raw) - head != int(np.prod(shape)):
-        raise UsageError(f"{path} is cut short: its head announces {int(np.prod(shape))} bytes.")
+    announced, found = math.prod(shape), len(raw) - head
+    if found != announced:
+        raise UsageError(
+            f"{path} is {'cut short' if found < announced else 'too long'}: its head announces "
+            f"{announced:,} bytes, {found:,} follow. Fetch it again."
+        )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
@@ -144,18 +166,8 @@ def _npz(
     classes: int | None,
 ) -> Dataset:
     arrays = _open_npz(path)
-    x, y = arrays["x"], arrays["y"]
-    if x.ndim < 2 or x.ndim > 4 or x.dtype.kind not in "iufb":
-        raise UsageError(
-            f"{path}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
-            "(n, height, width) or (n, channels, height, width)."
-        )
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise UsageError(
-            f"{path}: y has shape {y.shape} and type {y.dtype}: expected whole numbers, (n,)."
-        )
     return from_arrays(
-        x, y, name=path.stem, where=str(path), public=public,
+        arrays["x"], arrays["y"], name=path.stem, where=str(path), public=public,
         bounds=bounds if bounds is not None else _declared_bounds(path, arrays),
         classes=classes if classes is not None else _declared_classes(path, arrays),
     )  # fmt: skip
@@ -183,8 +195,9 @@ def from_arrays(
         classes: Declared number of classes.
 
     Raises:
-        UsageError: Arrays of different length or none at all, or nothing declared.
+        UsageError: Arrays of another form, of different length or empty, or nothing declared.
     """
+    _check_arrays(x, y, where)
     if len(x) != len(y):
         raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
     if not len(x) > 0:
@@ -203,8 +216,29 @@ def from_arrays(
             f"{where}: the number of classes is not declared, and counting them would leak. "
             "Declare it with --classes K, or an array `classes` in the file."
         )
-    schema = Schema(shape=x.shape[1:], low=bounds[0], high=bounds[1], classes=classes)
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        raise UsageError(f"{where}: bounds are {bounds!r}: expected two numbers.") from None
+    schema = Schema(shape=x.shape[1:], low=low, high=high, classes=classes)
     return Dataset(name=name, schema=schema, features=x, labels=y.astype(np.int64), public=public)
+
+
+def _check_arrays(x: object, y: object, where: str) -> None:
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        raise UsageError(
+            f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
+            "arrays (numpy.asarray makes them)."
+        )
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "iufb":
+        raise UsageError(
+            f"{where}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
+            "(n, height, width) or (n, channels, height, width)."
+        )
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UsageError(
+            f"{where}: y has shape {y.shape} and type {y.dtype}: expected whole numbers, (n,)."
+        )
 
 
 def _open_npz(path: Path) -> dict[str, np.ndarray]:
@@ -214,16 +248,17 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path} is empty: expected a .npz file with arrays x and y.")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            names = set(archive.files)
+            arrays = {name: archive[name] for name in sorted(names & ARRAYS)}
+    except UNREADABLE as error:
         raise UsageError(
             f"{path} is not a .npz of plain arrays ({error}). Write it with "
             "numpy.savez(path, x=..., y=...); arrays of objects are not read."
         ) from None
-    if missing := {"x", "y"} - set(arrays):
+    if missing := {"x", "y"} - names:
         raise UsageError(
             f"{path} has no array {' and no array '.join(sorted(missing))}: "
-            f"it holds {', '.join(sorted(arrays)) or 'nothing'}."
+            f"it holds {', '.join(sorted(names)) or 'nothing'}."
         )
     return arrays
 

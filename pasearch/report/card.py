@@ -53,8 +53,11 @@ def card_markdown(document: dict[str, Any]) -> str:
     card = card_json(document)
     lines = [f"# {card['title']}", ""]
     if document["reproducible"]:
-        lines += ["> **Noise reproducible: not private.** This run was given `--seed`, so anyone who "
-                  "knows the seed can subtract the noise. For tests and benchmarks only.", ""]  # fmt: skip
+        lines += [
+            "> **Noise reproducible: not private.** This run was given `--seed`, so anyone who "
+            "knows the seed can subtract the noise. For tests and benchmarks only.",
+            "",
+        ]
     if document["dataset"]["declared_public"]:
         lines += ["> The user declared this data public; the price protects nobody in it.", ""]
     for section in card["sections"]:

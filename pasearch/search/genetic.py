@@ -1,10 +1,10 @@
-"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private twin.
+r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-private twin.
 
     N <- k uniform candidates                                         (Algorithm 1)
     for each of l generations: train and score N; N <- Evolve(N) unless it was the last
     return the fittest of the last generation
 
-    Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \\ N_alpha;
+    Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \ N_alpha;
             k children, each the crossover of two parents of N_alpha + N_beta, mutated with
             probability p_mu                                          (Algorithm 2)
 
@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, NoRelease
+from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.strategy import Fitness, Round, State, Strategy
 
@@ -58,6 +60,8 @@ def mutate(genotype: Genotype, space: SearchSpace, stream: Stream) -> Genotype:
     """Return the genotype with each gene redrawn with probability 1 / genes."""
     from deap import tools
 
+    if not genotype:
+        return genotype
     top = [size - 1 for size in space.sizes]
     with global_random(stream):
         (mutant,) = tools.mutUniformInt(
@@ -89,6 +93,13 @@ class PrivacyAwareArchitectureSearch(Strategy):
     alpha: float = 0.4
     beta: float = 0.1
     mutation: float = 0.2
+
+    def __post_init__(self) -> None:
+        whole("candidates a generation", self.population)
+        whole("generations", self.generations)
+        for name in ("alpha", "beta", "mutation"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a number in [0, 1].")
 
     def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
         """Return the planned maximum of candidate runs."""
@@ -124,9 +135,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
         """Return the next generation (Algorithm 2)."""
         generator = stream.generator()
         ranked = sorted(range(len(population)), key=fitness.__getitem__, reverse=True)
-        top = max(1, math.ceil(self.alpha * len(ranked)))
+        top = max(1, _share(self.alpha, len(ranked)))
         rest = ranked[top:]
-        lucky = generator.permutation(len(rest))[: math.ceil(self.beta * len(ranked))]
+        lucky = generator.permutation(len(rest))[: _share(self.beta, len(rest))]
         parents = [population[i] for i in ranked[:top]] + [population[rest[i]] for i in lucky]
         children = []
         for child in range(len(population)):
@@ -148,6 +159,11 @@ class PrivacyAwareArchitectureSearch(Strategy):
             f"at most {self.generations} generations of {self.population}: "
             f"{self.population * self.generations} trainings, all charged"
         )
+
+
+def _share(share: float, count: int) -> int:
+    """Return that share of a count, rounded up, with no slot more for a rounding error."""
+    return math.ceil(share * count - 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.events import Event, RepeatAndSelect
 from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.genetic import mutate
 from pasearch.search.randomized import draw_count
@@ -45,6 +46,12 @@ class MultiGenerationRandomizedSearch(Strategy):
     way: ClassVar[str] = "repeat-and-select"
     laws: tuple[Law, ...]
     mutation: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not self.laws:
+            raise UsageError("mgrs has no generation: expected the law of one at least.")
+        if not 0.0 <= self.mutation <= 1.0:
+            raise UsageError(f"mutation is {self.mutation!r}: expected a number in [0, 1].")
 
     def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
         """Return one repeat-and-select a generation."""

@@ -1,13 +1,14 @@
 """RS, randomized search: K independent candidates, the best noisy score wins.
 
-    K ~ law (fixed beforehand, drawn once and kept secret);  a_1 ... a_K i.i.d. uniform in the space;
+    K ~ law (fixed beforehand, drawn once, kept secret);  a_1 ... a_K i.i.d. uniform in the space;
     train and score each;  release the weights of the winner only.
 
 The paper charges Gupta et al.'s theorem (Eq. 9), which needs a pure-DP base. We charge repeat-and-
 select (Papernot and Steinke 2022), by Renyi or by privacy profile, whichever is less. Nothing is
 memoised, warm-started or deduplicated.
 
-Source: Bao et al., section VIII-A, "Randomized Search". Proof: docs/guarantees/repeat-and-select.md.
+Source: Bao et al., section VIII-A, "Randomized Search".
+Proof: docs/guarantees/repeat-and-select.md.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 
 def draw_count(law: Law, stream: Stream) -> int:
-    """Return K, drawn from the law with 53 bits of the stream: the same at every resume."""
-    return law.sample(float(stream.generator().uniform(2.0**-54, 1.0)))
+    """Return K, drawn from the law with 52 bits of the stream: the same at every resume."""
+    # An odd multiple of 2^-53: exact in float64, and never 0 or 1.
+    return law.sample((int(stream.generator().integers(2**52)) + 0.5) / 2.0**52)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
@@ -44,7 +44,12 @@ def strategy(
     Raises:
         UsageError: An unknown name, or a setting that the strategy does not have.
     """
-    given = {"candidates": candidates, "generations": generations, "law": law, "max-candidates": cap}
+    given = {
+        "candidates": candidates,
+        "generations": generations,
+        "law": law,
+        "max-candidates": cap,
+    }
     allowed = {
         "fixed": (),
         "rs": ("candidates", "law", "max-candidates"),
@@ -67,7 +72,7 @@ def strategy(
             mean = 10.0 if candidates is None else candidates
             return RandomizedSearch(law=Law.named(law or LAW, mean=mean, cap=cap))
         case "mgrs":
-            first = 40.0 if candidates is None else candidates
+            first = 40.0 if candidates is None else positive("candidates", candidates)
             count = 3 if generations is None else whole("generations", generations)
             means = [first / 2**number for number in range(count)]
             laws = tuple(Law.named(law or LAW, mean=mean, cap=cap) for mean in means)
@@ -80,6 +85,7 @@ def strategy(
 
 
 def _whole_candidates(candidates: float) -> int:
-    if not candidates == int(candidates) or not candidates >= 1:
+    number = positive("candidates", candidates)
+    if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
-    return int(candidates)
+    return int(number)

@@ -15,7 +15,7 @@ one training (and, on the validation slots, one noisy score).
 |---|---|---|
 | `fixed` | one training | nothing is compared |
 | `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
-| `mgrs` | one repeat-and-select a generation, composed | the next generation sees released winners |
+| `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
 | `paas` | generations x population copies of Q | adaptive, so composed; repeats are planned for |
 | `stw` | nothing | the search is not private: declared-public data only |
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
     from pasearch.runs.ledger import Line
     from pasearch.spaces.space import Genotype, SearchSpace
+
+Settings = tuple[tuple[str, float], ...]
+"""What a candidate changes in the recipe; see `spaces.space.SETTINGS`."""
 
 Fitness = tuple[float, int]
 """(noisy score, the trial's own tie-break); a failed trial scores minus infinity."""
@@ -126,6 +129,10 @@ class Strategy(ABC):
         last = len(state.rounds) - 1
         return last, state.winner(last)
 
+    def settings(self, space: SearchSpace) -> list[Settings]:
+        """Return every combination of recipe settings that a candidate may have."""
+        return space.settings()
+
     def quantile(self, share: float) -> int:
         """Return a number of trainings not exceeded with probability `share`."""
         return round(self.expected_trainings)
@@ -155,6 +162,10 @@ class Fixed(Strategy):
     def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
         """Return the default candidate, once."""
         return None if state.rounds else Round(number=0, genotypes=(space.fixed(),))
+
+    def settings(self, space: SearchSpace) -> list[Settings]:
+        """Return those of the default candidate, the only one there is."""
+        return [space.candidate(space.fixed()).settings]
 
     @property
     def expected_trainings(self) -> float:

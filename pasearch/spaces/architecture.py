@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.errors import UsageError
@@ -65,10 +65,10 @@ def _three(arguments: str) -> tuple[float, ...]:
 
 def check_activation(name: object) -> None:
     """Refuse an activation that `activation_module` does not know."""
-    kind, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if kind not in ACTIVATIONS or (arguments and kind != "tempered_sigmoid"):
+    kind, colon, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if kind not in ACTIVATIONS or (colon and kind != "tempered_sigmoid"):
         raise UsageError(_unknown_activation(name))
-    if arguments:
+    if colon:
         _three(arguments)
 
 
@@ -78,6 +78,11 @@ def _check(layer: object, **numbers: object) -> None:
             raise UsageError(
                 f"{type(layer).__name__}: {name} is {value!r}: expected a whole number above 0."
             )
+
+
+def _check_flag(layer: object, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{type(layer).__name__}: {name} is {value!r}: expected true or false.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,8 @@ class Dense:
     def __post_init__(self) -> None:
         _check(self, units=self.units)
         check_activation(self.activation)
-        if not 0.0 <= self.dropout < 1.0:
+        _check_flag(self, "trainable", self.trainable)
+        if not (type(self.dropout) in (int, float) and 0.0 <= self.dropout < 1.0):
             raise UsageError(f"Dense: dropout is {self.dropout!r}: expected a rate in [0, 1).")
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -119,7 +125,8 @@ class Dense:
 
         flatten = [nn.Flatten()] if len(shape) > 1 else []
         drop = [KeyedDropout(self.dropout)] if self.dropout else []
-        linear = nn.Linear(math.prod(shape), self.units)
+        # Torch's own start would draw from its global generator.
+        linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
         return [*flatten, linear, activation_module(self.activation), *drop]
 
 
@@ -152,6 +159,7 @@ class Conv:
         _check(self, filters=self.filters, kernel=self.kernel, stride=self.stride)
         _check(self, groups=self.groups, dilation=self.dilation)
         check_activation(self.activation)
+        _check_flag(self, "trainable", self.trainable)
         whole = isinstance(self.padding, int) and not isinstance(self.padding, bool)
         if self.padding not in ("valid", "same") and not (whole and int(self.padding) >= 0):
             raise UsageError(
@@ -182,7 +190,8 @@ class Conv:
         """Return the torch modules, uninitialised."""
         from torch import nn
 
-        convolution = nn.Conv2d(
+        convolution = nn.utils.skip_init(
+            nn.Conv2d,
             _image(self, shape)[0],
             self.filters,
             self.kernel,
@@ -209,6 +218,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         _check(self, size=self.size)
+        _check_flag(self, "average", self.average)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (channels, height, width) of the output; a remainder is dropped."""
@@ -261,6 +271,14 @@ class Architecture:
 
     layers: tuple[Layer, ...]
 
+    def __post_init__(self) -> None:
+        kinds = tuple(LAYERS.values())
+        if not isinstance(self.layers, tuple) or not all(isinstance(x, kinds) for x in self.layers):
+            raise UsageError(
+                f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv and "
+                "Pool."
+            )
+
     def shapes(self, input_shape: Shape) -> list[Shape]:
         """Return the shape that enters each layer, and last the one that leaves.
 
@@ -275,11 +293,13 @@ class Architecture:
     def parameters(self, input_shape: Shape, outputs: int) -> tuple[int, int]:
         """Return the number of (all, trainable) parameters, the output layer's included.
 
-            >>> Architecture(layers=(Dense(units=128),)).parameters((64,), 10)
-            (9610, 9610)
+        >>> Architecture(layers=(Dense(units=128),)).parameters((64,), 10)
+        (9610, 9610)
         """
         shapes = self.shapes(input_shape)
-        counts = [layer.parameters(shape) for layer, shape in zip(self.layers, shapes, strict=False)]
+        counts = [
+            layer.parameters(shape) for layer, shape in zip(self.layers, shapes[:-1], strict=True)
+        ]
         last = Dense(units=outputs).parameters(shapes[-1])
         frozen = sum(
             count
@@ -351,11 +371,14 @@ class Architecture:
 
 
 def _layer_from_json(settings: object) -> Layer:
-    if not isinstance(settings, dict) or settings.get("kind") not in LAYERS:
+    if not isinstance(settings, dict) or settings.get("kind") not in list(LAYERS):
         raise UsageError(f"Layer {settings!r} is not known: expected one of {', '.join(LAYERS)}.")
     kind = LAYERS[settings["kind"]]
     known = {field.name for field in fields(kind)}
     given = {name: value for name, value in settings.items() if name != "kind"}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if missing := needed - set(given):
+        raise UsageError(f"Layer {settings['kind']!r} lacks {', '.join(sorted(missing))}: give it.")
     if unknown := set(given) - known:
         raise UsageError(
             f"Layer {settings['kind']!r} has no setting {', '.join(sorted(unknown))}: "
@@ -370,7 +393,8 @@ def _describe(layer: Layer) -> str:
         case Dense():
             return f"dense {layer.units} {layer.activation}{frozen}"
         case Conv():
-            return f"conv {layer.filters} of {layer.kernel}x{layer.kernel} {layer.activation}{frozen}"
+            side = layer.kernel
+            return f"conv {layer.filters} of {side}x{side} {layer.activation}{frozen}"
         case Pool():
             return f"{'average' if layer.average else 'max'} pool {layer.size}"
 

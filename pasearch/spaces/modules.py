@@ -6,6 +6,7 @@ Tanh is the case (s, T, o) = (2, 2, 1).
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,10 +71,20 @@ class KeyedDropout(nn.Module):
         if not self.training or not self.rate:
             return x
         self._draws += 1
+        return x * (self._uniform(x) >= self.rate) / (1.0 - self.rate)
+
+    def _uniform(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float32 in [0, 1), of the form of x: from Philox, on the CPU numpy's.
+
+        Torch's generator on the CPU keeps 32 bits of a seed, so two steps would share masks.
+        """
+        if x.device.type == "cpu":
+            philox = np.random.Philox(key=(self._draws << 64) | self._seed)
+            drawn = np.random.Generator(philox).random(tuple(x.shape), dtype=np.float32)
+            return torch.from_numpy(drawn)
         generator = torch.Generator(device=x.device)
-        generator.manual_seed((self._seed + 0x9E3779B97F4A7C15 * self._draws) % 2**63)
-        keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
-        return x * keep / (1.0 - self.rate)
+        generator.manual_seed((self._seed + 0x9E3779B97F4A7C15 * self._draws) % 2**64)
+        return torch.rand(x.shape, generator=generator, device=x.device)
 
     def extra_repr(self) -> str:
         """Show the rate."""

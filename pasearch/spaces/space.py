@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.errors import UsageError
-from pasearch.spaces.architecture import Architecture, Conv, Dense, Layer, Pool, Shape, check_activation
+from pasearch.spaces.architecture import (
+    Architecture,
+    Conv,
+    Dense,
+    Layer,
+    Pool,
+    Shape,
+    check_activation,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +37,9 @@ Genotype = tuple[int, ...]
 
 SETTINGS = ("learning_rate", "learning_rate_scale", "steps", "steps_scale")
 """Genes that change the recipe: absolute values, or factors on the recipe's own."""
+
+MOST_STEPS = 16
+"""How many different numbers of steps a space may have: each is priced on its own."""
 
 RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
@@ -100,6 +111,11 @@ class SearchSpace:
                 raise UsageError(f"{where}: is empty: name at least one value.")
             for value in values:
                 _check_gene(where, gene, value)
+            if gene in ("steps", "steps_scale") and len(values) > MOST_STEPS:
+                raise UsageError(
+                    f"{where}: has {len(values)} values: expected {MOST_STEPS} or fewer, because "
+                    "each is priced on its own. Name a few."
+                )
         genes = self.genes
         if len(set(genes)) != len(genes):
             raise UsageError(f"Space {self.name!r}: a gene is named twice.")
@@ -172,7 +188,7 @@ class SearchSpace:
         Raises:
             UsageError: Naming the layer that does not fit.
         """
-        shaping = ("layers", "blocks", "filters", "kernel", "first_kernel")
+        shaping = ("layers", "blocks")
         varied = [(gene, len(values)) for gene, values in self.choices if gene in shaping]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
@@ -181,8 +197,9 @@ class SearchSpace:
             try:
                 architecture.parameters(input_shape, outputs)
             except UsageError as error:
+                shape = tuple(input_shape)
                 raise UsageError(
-                    f"Space {self.name!r} does not fit records of shape {tuple(input_shape)}: {error}"
+                    f"Space {self.name!r} does not fit records of shape {shape}: {error}"
                 ) from None
 
     def to_json(self) -> dict[str, Any]:
@@ -235,40 +252,46 @@ def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
 
 
 def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
-    low, high = given.get("low"), given.get("high")
-    numbers = all(
-        isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n)
-        for n in (low, high)
-    )
-    log = bool(given.get("log", False))
-    if set(given) - {"low", "high", "log"} or not numbers or not low < high or (log and not low > 0):  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
+    low, high = _number(given.get("low")), _number(given.get("high"))
+    log = given.get("log", False)
+    known = not set(given) - {"low", "high", "log"} and isinstance(log, bool)
+    if not (known and low < high and (low > 0 or not log)):
         raise UsageError(
-            f"Space {name!r}, choice {gene!r}: range {dict(given)!r}: expected low < high "
-            "(both above 0 when log is true)."
+            f"Space {name!r}, choice {gene!r}: range {dict(given)!r}: expected finite numbers "
+            "low < high, both above 0 when log is true, and nothing else."
         )
-    low, high = float(low), float(high)  # pyright: ignore[reportArgumentType]
     shares = (index / (RANGE_POINTS - 1) for index in range(RANGE_POINTS))
     if log:
         return tuple(low * (high / low) ** share for share in shares)
     return tuple(low + (high - low) * share for share in shares)
 
 
+def _number(value: object) -> float:
+    """Return a finite number as a float, and anything else as NaN, which fails every check."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return math.nan
+    return float(value)
+
+
 def _check_gene(where: str, gene: str, value: object) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = _number(value)
     if gene.startswith(("activation", "conv_activation")):
-        check_activation(value)
+        try:
+            check_activation(value)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
     elif gene.startswith("trainable"):
         if not isinstance(value, bool):
             raise UsageError(f"{where}: {value!r}: expected true or false.")
     elif gene.startswith("dropout"):
-        if not (number and 0.0 <= float(value) < 1.0):  # pyright: ignore[reportArgumentType]
+        if not 0.0 <= number < 1.0:
             raise UsageError(f"{where}: {value!r}: expected a rate in [0, 1).")
     elif gene.startswith("learning_rate") or gene == "steps_scale":
-        if not (number and math.isfinite(float(value)) and float(value) > 0.0):  # pyright: ignore[reportArgumentType]
+        if not number > 0.0:
             raise UsageError(f"{where}: {value!r}: expected a finite number above 0.")
-    elif not (isinstance(value, int) and number and value > 0):
+    elif not (isinstance(value, int) and number > 0):
         raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
-    elif gene in ("layers", "blocks") and value > 3:
+    elif gene in ("layers", "blocks") and number > 3:
         raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
 
 
@@ -360,7 +383,7 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
             "units_2": (64, 128),
             "activation_1": ("tanh", "relu", "tempered_sigmoid"),
             "activation_2": ("tanh", "relu", "tempered_sigmoid"),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
+            "learning_rate_scale": (0.7, 1.0, 1.4),
             "steps_scale": (0.5, 1.0),
         },
         "default": {
@@ -381,7 +404,7 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
             "conv_activation": ("tanh", "relu"),
             "activation": ("tanh", "relu"),
             "trainable_1": (True, False),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
+            "learning_rate_scale": (0.7, 1.0, 1.4),
         },
         "default": {"units": 64, "learning_rate_scale": 1.0},
     },
@@ -418,8 +441,8 @@ def space(given: str | Path | Mapping[str, Any] | SearchSpace) -> SearchSpace:
 
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"Space {str(path)!r} is not TOML: {error}.") from None
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"Space {str(path)!r} cannot be read as TOML: {error}.") from None
         return SearchSpace.from_dict(values, name=path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of {', '.join(BUILT_IN)}, "

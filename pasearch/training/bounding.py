@@ -11,7 +11,7 @@ Source: privacy.md, "Sensitivities" and rule 14. Proof: docs/guarantees/dp-sgd.m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +58,8 @@ class AutoS:
 
     Args:
         bound: R, above 0.
-        gamma: Keeps the order of small gradients; above 0.
+        gamma: Keeps the order of small gradients; 1e-6 or above, because a norm below about 1e-22
+            is computed as 0.
     """
 
     name: ClassVar[str] = "auto-s"
@@ -69,6 +70,11 @@ class AutoS:
         """Check the numbers."""
         object.__setattr__(self, "bound", positive("bound", self.bound))
         object.__setattr__(self, "gamma", positive("gamma", self.gamma))
+        if not self.gamma >= 1e-6:
+            raise UsageError(
+                f"gamma is {self.gamma}: expected 1e-6 or above, so that a gradient whose norm "
+                "rounds to 0 stays bounded. The usual value is 0.01."
+            )
 
     @property
     def sensitivity(self) -> float:
@@ -92,14 +98,19 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding:
     """Read what `to_json` wrote.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: An unknown name or number.
     """
+    if not isinstance(values, dict):
+        raise UsageError(f"bounding is {values!r}: expected what `to_json` wrote, or null.")
     numbers = {name: value for name, value in values.items() if name != "name"}
     if values.get("name") not in BOUNDINGS:
         raise UsageError(
             f"Bounding {values.get('name')!r} is unknown: expected one of {', '.join(BOUNDINGS)}."
         )
-    return BOUNDINGS[values["name"]](**numbers)
+    kind = BOUNDINGS[values["name"]]
+    if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
+        raise UsageError(f"Bounding {kind.name!r} has no {', '.join(unknown)}: leave that out.")
+    return kind(**numbers)
 
 
 def _finite(norms: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:

@@ -37,9 +37,7 @@ class GaussianNoise:
         value = positive("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", value)
 
-    def add_(
-        self, sums: list[torch.Tensor], sensitivity: float, stream: Stream, step: int
-    ) -> None:
+    def add_(self, sums: list[torch.Tensor], sensitivity: float, stream: Stream, step: int) -> None:
         """Add noise in place.
 
         Args:

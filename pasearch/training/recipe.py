@@ -14,7 +14,7 @@ Source: Abadi et al. 2016 (DP-SGD); privacy.md, rules 2 and 7. Proof: docs/guara
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
@@ -24,6 +24,7 @@ from pasearch.training.batching import Poisson
 from pasearch.training.bounding import Bounding, Flat, bounding_from_json
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
+USUAL_BOUNDING = Flat(clip_norm=0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Recipe:
     steps: int
     learning_rate: float | None = None
     noise_multiplier: float | None = None
-    bounding: Bounding | None = Flat(clip_norm=0.25)
+    bounding: Bounding | None = USUAL_BOUNDING
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
@@ -73,6 +74,8 @@ class Recipe:
             raise UsageError(
                 f"optimizer {self.optimizer!r} is unknown: expected one of {', '.join(OPTIMIZERS)}."
             )
+        if self.bounding is not None and not isinstance(self.bounding, Bounding):
+            raise UsageError(f"bounding is {self.bounding!r}: expected Flat, AutoS or None.")
         if self.noise_multiplier is not None and self.bounding is None:
             raise UsageError("noise without a bound has no guarantee: give a bounding, like Flat.")
 
@@ -115,11 +118,18 @@ class Recipe:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Recipe:
-        """Read what `to_json` wrote."""
-        bounding = values.get("bounding")
-        return cls(
-            **{**values, "bounding": None if bounding is None else bounding_from_json(bounding)}
-        )
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: A field that a recipe lacks, or a value that it refuses.
+        """
+        if unknown := sorted(set(values) - {field.name for field in fields(cls)}):
+            raise UsageError(f"A recipe has no {', '.join(unknown)}: leave that out.")
+        if missing := sorted({"expected_batch_size", "steps"} - set(values)):
+            raise UsageError(f"The recipe lacks {', '.join(missing)}: give it.")
+        if values.get("bounding") is None:
+            return cls(**values)
+        return cls(**{**values, "bounding": bounding_from_json(values["bounding"])})
 
 
 def default_recipe(

@@ -8,10 +8,13 @@ Source: privacy.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -71,57 +74,108 @@ def train(
         on_step: Called with the number of finished steps.
 
     Raises:
-        UsageError: A network whose records cannot be told apart; no noise on private data.
+        UsageError: A network whose records cannot be told apart; no noise on private data; no
+            learning rate.
 
     Cost: charged by the caller before `records` was opened.
     """
-    if problems := validate(network):
-        raise UsageError("This network cannot be trained privately: " + " ".join(problems))
-    if recipe.noise_multiplier is None and records.public is not True:
-        raise UsageError("Training without noise is for data declared public (--data-is-public).")
-    assert recipe.learning_rate is not None
-    network.to(device).train()
-    parameters = trainable_parameters(network)
-    optimizer = _optimizer(recipe, parameters)
-    average = _Average(parameters, recipe)
-    with full_precision():
-        for step in range(recipe.steps):
-            sums = batch_sum(network, records, recipe, streams, step, device)
-            for parameter, value in zip(parameters, sums, strict=True):
-                parameter.grad = value.div_(recipe.expected_batch_size)
-            optimizer.step()
-            average.update(step)
+    training = Training(network, records, recipe, streams, device=device)
+    try:
+        for finished in range(1, recipe.steps + 1):
+            training.step()
             if on_step is not None:
-                on_step(step + 1)
-    average.install()
-    for parameter in parameters:
-        parameter.grad = None
+                on_step(finished)
+        training.install_average()
+    finally:
+        training.forget_gradients()
+
+
+class Training:
+    """A training under way: `train` in single steps, for what must look between them.
+
+    Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
+
+    Args, raises and cost: like `train`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        records: Trainable,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        *,
+        device: str = "cpu",
+    ):
+        if recipe.noise_multiplier is None and records.public is not True:
+            raise UsageError(
+                "Training without noise is for data declared public (--data-is-public)."
+            )
+        if problems := validate(network):
+            raise UsageError("This network cannot be trained privately: " + " ".join(problems))
+        self._network, self._recipe, self._streams = network, recipe, streams
+        self._parameters = trainable_parameters(network)
+        self._optimizer = _optimizer(recipe, self._parameters)
+        network.to(device).train()
+        self._slots = _Slots(
+            x=records.x.to(device), y=records.y.to(device), valid=records.valid.to(device)
+        )
+        _check_apart(network, self._slots.x)
+        self._average = _Average(self._parameters, recipe)
+        self._finished = 0
+
+    def step(self) -> None:
+        """Draw a batch, take its noisy sum, and move the weights by it."""
+        with full_precision():
+            sums = batch_sum(
+                self._network, self._slots, self._recipe, self._streams, self._finished
+            )
+        for parameter, value in zip(self._parameters, sums, strict=True):
+            parameter.grad = value.div_(self._recipe.expected_batch_size)
+        self._optimizer.step()
+        self._average.update(self._finished)
+        self._finished += 1
+
+    def install_average(self) -> None:
+        """Let the network have its averaged weights, if the recipe averages."""
+        self._average.install()
+
+    def forget_gradients(self) -> None:
+        """Leave no gradient on the network's parameters."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The records on the training's device: moved once, not batch by batch."""
+
+    x: Tensor
+    y: Tensor
+    valid: Tensor
 
 
 def batch_sum(
     network: nn.Module,
-    records: Trainable,
+    slots: _Slots,
     recipe: Recipe,
     streams: Mapping[str, Stream],
     step: int,
-    device: str,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh Poisson batch."""
-    batching = recipe.batching(len(records.y))
-    chosen = torch.from_numpy(batching.indices(len(records.y), streams["batch"].generator(step)))
+    n = len(slots.y)
+    chosen = torch.from_numpy(recipe.batching(n).indices(n, streams["batch"].generator(step)))
     _reseed_dropout(network, streams["dropout"], step)
-    sums = [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
-    for part in chosen.split(recipe.chunk) if len(chosen) else ():
-        x, y = records.x[part].to(device), records.y[part].to(device)
-        mask = records.valid[part].to(device)
-
-        def loss(outputs: Tensor, y: Tensor = y) -> Tensor:
-            return functional.cross_entropy(outputs, y, reduction="none")
-
-        for total, value in zip(
-            sums, clipped_sum(network, x, loss, recipe.bounding, mask), strict=True
-        ):
-            total.add_(value)
+    sums: list[Tensor] = []
+    for part in chosen.to(slots.x.device).split(recipe.chunk):
+        if len(part) == 0:
+            break
+        mask = slots.valid.index_select(0, part)
+        # A null record's class is never read: whatever stands there, its loss is a number.
+        loss = _CrossEntropy(slots.y.index_select(0, part).where(mask, 0))
+        values = clipped_sum(network, slots.x.index_select(0, part), loss, recipe.bounding, mask)
+        sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
+    sums = sums or [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
     if recipe.noise_multiplier is not None:
         assert recipe.bounding is not None
         noise = GaussianNoise(noise_multiplier=recipe.noise_multiplier)
@@ -129,22 +183,74 @@ def batch_sum(
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class _CrossEntropy:
+    """Each record's own loss, (batch,), from its scores of the classes."""
+
+    y: Tensor
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, self.y, reduction="none")
+
+
+@torch.no_grad()
+def _check_apart(network: nn.Module, x: Tensor) -> None:
+    """Refuse a network where one record changes another's output, as a mean over the batch does.
+
+    Three made-up records of the right shape; no real one is looked at. A network that mixes records
+    only where others lie gets past this, so it is no proof.
+    """
+    steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
+    made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
+    made_up = made_up if x.is_floating_point() else made_up.abs() > 0.5
+    changed = made_up.clone()
+    changed[1] = 0
+    outputs = []
+    for records in (made_up, changed):
+        _reseed_dropout(network, None, 0)
+        outputs.append(network(records.to(x.dtype))[::2])
+    if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
+        raise UsageError(
+            "This network cannot be trained privately: one record changes another's output, so "
+            "some layer mixes records. Let each work on its own, as nn.LayerNorm does."
+        )
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch TF32 off, and give the user's settings back: norms need all of float32."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    saved = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    """Switch TF32, bfloat16 products and autocast off, and give the user's settings back."""
+    switches = _precision_switches()
+    saved = [getattr(place, name) for place, name, _ in switches]
+    for place, name, exact in switches:
+        setattr(place, name, exact)
     try:
         with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = saved
+        for (place, name, _), value in zip(switches, saved, strict=True):
+            setattr(place, name, value)
+
+
+def _precision_switches() -> list[tuple[Any, str, Any]]:
+    """Return every switch that makes float32 products coarser, and its exact setting."""
+    backends = torch.backends
+    if not hasattr(backends.cuda.matmul, "fp32_precision"):  # torch before 2.9
+        return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
+    places: list[Any] = [backends.cuda.matmul]
+    for library in (backends.cudnn, backends.mkldnn):
+        places += [
+            getattr(library, kind) for kind in ("matmul", "conv", "rnn") if hasattr(library, kind)
+        ]
+    return [(place, "fp32_precision", "ieee") for place in places]
 
 
 def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     rate = recipe.learning_rate
-    assert rate is not None
+    if rate is None:
+        raise UsageError(
+            "The recipe has no learning rate: give `learning_rate`, or take "
+            "`tuned_learning_rate(recipe, mu, n)`."
+        )
     match recipe.optimizer:
         case "sgd":
             return torch.optim.SGD(parameters, lr=rate)
@@ -155,10 +261,10 @@ def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Op
     return torch.optim.Adam(parameters, lr=rate, betas=(recipe.momentum, 0.999))
 
 
-def _reseed_dropout(network: nn.Module, stream: Stream, step: int) -> None:
+def _reseed_dropout(network: nn.Module, stream: Stream | None, step: int) -> None:
     for place, module in enumerate(network.modules()):
         if callable(reseed := getattr(module, "reseed", None)):
-            reseed(stream.child(place).seed64(step))
+            reseed(0 if stream is None else stream.child(place).seed64(step))
 
 
 class _Average:
@@ -178,7 +284,8 @@ class _Average:
     def update(self, step: int) -> None:
         if self._means:
             weight = 1.0 - min(self._decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(self._means, [p.detach() for p in self._parameters], weight)
+            for mean, parameter in zip(self._means, self._parameters, strict=True):
+                mean.lerp_(parameter.detach(), weight)
 
     def install(self) -> None:
         for parameter, mean in zip(self._parameters, self._means, strict=False):

@@ -1,0 +1,152 @@
+"""Central limit estimates: they choose grids and first guesses, and are never a price.
+
+Many small losses add up to a Gaussian's: N(mu^2 / 2, mu^2). So an event is sketched by its mu^2,
+
+    Gaussian                  1 / sigma^2
+    Poisson-sampled Gaussian  q^2 (exp(1 / sigma^2) - 1)
+    two values +-eps          2 eps tanh(eps / 2)
+    composition               sum;  worst of several: maximum
+    repeat and select         the mu that a Gaussian of the selection's epsilon has
+
+Source: Bu, Dong, Long and Su 2020 (the second line); Dong, Roth and Su 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from pasearch.accounting.events import (
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    Geometric,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    TruncatedPoissonGaussian,
+    Worst,
+    parts,
+)
+from pasearch.accounting.selection import POISSON, Law
+
+MOST = 1e150
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The size of an event: its mu^2, its releases, and the largest loss one of them can have."""
+
+    variance: float
+    count: int
+    width: float
+
+
+def estimate(event: Event, delta: float) -> float:
+    """Roughly the epsilon of an event at delta; grows and falls as the price does."""
+    return gaussian_epsilon(math.sqrt(sketch(event, delta).variance), delta)
+
+
+def sketch(event: Event, delta: float) -> Sketch:
+    """The size of an event; delta matters to selections only."""
+    variance, releases, width = 0.0, 0, 0.0
+    for atom, count in parts(event).items():
+        size, reach = _atom(atom, delta)
+        variance += count * size
+        releases += 1 if isinstance(atom, Gaussian) else count
+        width = max(width, reach)
+    return Sketch(min(variance, MOST), max(1, releases), min(width, MOST))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of a Gaussian release with sensitivity / sigma = mu, by bisection."""
+    if not mu > 0:
+        return 0.0
+    low, high = 0.0, mu * mu / 2 + mu * (1 + math.sqrt(-2 * math.log(delta)))
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _delta(mu, middle) > delta else (low, middle)
+    return high
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    head = log_ndtr(mu / 2 - epsilon / mu)
+    tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return math.exp(head) * -math.expm1(min(0.0, tail - head))
+
+
+@lru_cache(maxsize=4096)
+def _atom(atom: Event, delta: float) -> tuple[float, float]:
+    match atom:
+        case Gaussian():
+            return _square(1 / atom.noise_multiplier), _reach(atom.noise_multiplier)
+        case DiscreteGaussian():
+            ratio = atom.sigma / atom.sensitivity
+            return _square(1 / ratio), _reach(ratio)
+        case PoissonGaussian():
+            return _sampled(atom.sampling_probability, atom.noise_multiplier)
+        case TruncatedPoissonGaussian():
+            # A tight cap replaces one record by another: twice the sensitivity in the tail.
+            size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
+            return size, _reach(atom.noise_multiplier / 2)
+        case Geometric() | Pure():
+            return 2 * atom.epsilon * math.tanh(atom.epsilon / 2), atom.epsilon
+        case Worst(events):
+            sketches = [sketch(each, delta) for each in events]
+            return max(s.variance for s in sketches), max(_total(s) for s in sketches)
+        case RepeatAndSelect(inner, law):
+            return _selected(sketch(inner, delta), law, delta)
+    return 0.0, 0.0
+
+
+def _selected(inner: Sketch, law: Law, delta: float) -> tuple[float, float]:
+    mu = math.sqrt(inner.variance)
+    shift = _log_constant(mu, law)
+    epsilon = gaussian_epsilon(mu, delta / max(1.0, law.base_mean)) + shift
+    return _square(_gaussian_mu(epsilon, delta)), _total(inner) + shift
+
+
+def _log_constant(mu: float, law: Law) -> float:
+    """About log c: e0 + log(1 + delta_Q(e0) / (gamma e^e0)), eta + 1 times, at the best e0."""
+    if law.shape == POISSON:
+        return law.base_mean * _delta(mu, 0.0)
+    x = law.log_inverse_gamma
+    guesses = mu * mu / 2 + mu * np.linspace(0.0, 6.0, 25)
+    logs = [e + math.log1p(_delta(mu, e) * math.exp(x - e)) for e in guesses if x - e < 700]
+    return (1 + float(law.shape)) * min(logs, default=x)
+
+
+def _gaussian_mu(epsilon: float, delta: float) -> float:
+    low, high = 0.0, math.sqrt(2 * epsilon) + 1e-12
+    while gaussian_epsilon(high, delta) < epsilon and high < MOST:
+        high *= 2
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) < epsilon else (low, middle)
+    return high
+
+
+def _sampled(q: float, sigma: float) -> tuple[float, float]:
+    exponent = _square(1 / sigma)
+    size = q * q * math.expm1(exponent) if exponent < 300 else MOST
+    reach = _reach(sigma)
+    grown = reach + math.log(q) if reach > 100 else math.log1p(q * math.expm1(reach))
+    return min(size, MOST), max(grown, 0.0)
+
+
+def _reach(sigma: float) -> float:
+    """The loss of a Gaussian release that is exceeded with probability e^-50."""
+    return min(MOST, (10 + 0.5 / sigma) / sigma)
+
+
+def _total(size: Sketch) -> float:
+    """The loss of all releases that is hardly ever exceeded."""
+    return size.variance / 2 + 8 * math.sqrt(size.variance) + size.width
+
+
+def _square(value: float) -> float:
+    return min(value * value, MOST)
