@@ -42,6 +42,7 @@ from pasearch.errors import UsageError
 
 FINENESS = 30  # grid points to a standard deviation; any grid gives an upper bound
 MOST_POINTS = 40_000  # of one release's losses
+MOST_LOSSES = 1_000_000  # of all releases' losses together
 TYPICAL_DELTA = 1e-6  # only for choosing grids
 FAILURES = (ArithmeticError, ValueError, MemoryError, IndexError)
 
@@ -292,7 +293,8 @@ def _interval(event: Event) -> float:
     """
     size = sketch(event, TYPICAL_DELTA)
     interval = max(math.sqrt(size.variance / size.count) / FINENESS, size.width / MOST_POINTS)
-    interval = min(max(interval, 1e-9), 0.1)
+    # Coarse grids are for losses so large that nobody would pay them.
+    interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MOST_LOSSES))
     values = {atom.epsilon for atom in parts(event) if isinstance(atom, Geometric | Pure)}
     if not values:
         return interval

@@ -20,7 +20,10 @@ Viswanath 2015) and the geometric mechanism's loss takes its two values.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -115,10 +118,21 @@ def _sampled(event: PoissonGaussian, orders: tuple[float, ...]) -> Array:
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
-    accountant.compose(
-        PoissonSampledDpEvent(event.sampling_probability, GaussianDpEvent(event.noise_multiplier))
-    )
+    step = GaussianDpEvent(event.noise_multiplier)
+    with _quiet():  # an order whose series does not converge has no bound: `_sound` drops it
+        accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _two_valued(epsilon: float, orders: Array) -> Array:

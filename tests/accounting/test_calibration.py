@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.accounting.accountants import price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.calibration import (
+    largest,
+    largest_count,
+    noise_for_mu,
+    smallest,
+    smallest_count,
+)
+from pasearch.accounting.events import (
+    Composed,
+    Event,
+    Gaussian,
+    Geometric,
+    PoissonGaussian,
+    RepeatAndSelect,
+    SelfComposed,
+    TruncatedPoissonGaussian,
+    Worst,
+)
+from pasearch.accounting.selection import Law
+from pasearch.errors import BudgetError
+
+BUDGETS = [Budget(0.05, 1e-7), Budget(1.0, 1e-5), Budget(8.0, 1e-5), Budget(60.0, 1e-3)]
+
+
+def training(sigma: float) -> Event:
+    return SelfComposed(PoissonGaussian(0.02, sigma), 500)
+
+
+MECHANISMS = {
+    "one release": Gaussian,
+    "training": training,
+    "training and score": lambda s: Composed((training(s), Geometric(0.02))),
+    "selection": lambda s: RepeatAndSelect(training(s), Law(10, 0)),
+    "selection, Poisson": lambda s: RepeatAndSelect(training(s), Law(10, "poisson")),
+    "worst": lambda s: Worst((training(s), Gaussian(s))),
+    "capped batches": lambda s: SelfComposed(TruncatedPoissonGaussian(5000, 0.02, 160, s), 5),
+}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_noise_ends_on_the_private_side_and_near_the_budget(mechanism: str, budget: Budget):
+    make = MECHANISMS[mechanism]
+    sigma = smallest(make, budget, 0.05, 1e5)
+    assert budget.delta is not None
+    spent = price(make(sigma), budget.delta).epsilon
+    assert spent <= budget.epsilon
+    assert spent >= 0.99 * budget.epsilon
+
+
+@pytest.mark.parametrize("budget", BUDGETS[1:], ids=str)
+def test_a_score_takes_the_budget_that_is_there(budget: Budget):
+    epsilon = largest(lambda e: SelfComposed(Geometric(e), 20), budget, 1e-5, 50.0)
+    assert budget.delta is not None
+    spent = price(SelfComposed(Geometric(epsilon), 20), budget.delta).epsilon
+    assert 0.99 * budget.epsilon <= spent <= budget.epsilon
+
+
+@pytest.mark.property
+@settings(max_examples=10, deadline=None)
+@given(
+    st.floats(0.1, 20),
+    st.sampled_from([1e-4, 1e-6, 1e-9]),
+    st.floats(0.001, 1.0),
+    st.integers(1, 3000),
+)
+def test_calibrated_noise_is_never_too_small(epsilon, delta, q, steps):
+    def make(sigma: float) -> Event:
+        return SelfComposed(PoissonGaussian(q, sigma), steps)
+
+    sigma = smallest(make, Budget(epsilon, delta), 0.02, 1e6)
+    assert price(make(sigma), delta).epsilon <= epsilon
+    assert price(make(0.97 * sigma), delta).epsilon > epsilon or sigma < 0.021
+
+
+def test_a_price_below_the_budget_everywhere_takes_the_end():
+    assert largest(lambda x: Gaussian(100 / x), Budget(50.0, 1e-5), 1e-3, 2.0) > 1.999
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 400])
+def test_the_largest_count_is_exactly_the_last_that_fits(count: int):
+    def make(k: int) -> Event:
+        return SelfComposed(Gaussian(40.0), k)
+
+    epsilon = (price(make(count), 1e-5).epsilon + price(make(count + 1), 1e-5).epsilon) / 2
+    assert largest_count(make, Budget(epsilon, 1e-5), 10_000) == count
+
+
+def test_the_smallest_count_is_exactly_the_first_that_fits():
+    def make(n: int) -> Event:
+        return SelfComposed(PoissonGaussian(50 / n, 1.2), 200)
+
+    n = smallest_count(make, Budget(1.0, 1e-5), 50, 10**6)
+    assert price(make(n), 1e-5).epsilon <= 1.0 < price(make(n - 1), 1e-5).epsilon
+
+
+def test_counts_stop_at_their_ends():
+    assert largest_count(lambda k: Gaussian(100.0 / k), Budget(9.0, 1e-5), 3) == 3
+    assert smallest_count(lambda n: Gaussian(float(n)), Budget(9.0, 1e-5), 20, 90) == 20
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda b: smallest(Gaussian, b, 0.1, 2.0),
+        lambda b: largest(Geometric, b, 0.5, 3.0),
+        lambda b: largest_count(lambda k: SelfComposed(Gaussian(2.0), k), b, 99),
+        lambda b: smallest_count(lambda n: Gaussian(n / 10), b, 1, 20),
+    ],
+)
+def test_too_small_a_budget_says_what_would_do(solve):
+    with pytest.raises(BudgetError, match=r"least .* epsilon ([0-9.]+)") as refused:
+        solve(Budget(0.01, 1e-5))
+    enough = float(str(refused.value).split("cost is epsilon ")[1].split(". ")[0])
+    solve(Budget(enough, 1e-5))
+
+
+def test_noise_for_mu_is_the_central_limit_rule():
+    sigma = noise_for_mu(0.5, 0.02, 700)
+    assert 0.02 * math.sqrt(700 * math.expm1(1 / sigma**2)) == pytest.approx(0.5)
+
+
+def test_trainings_of_one_mu_cost_about_the_same_whatever_their_steps():
+    costs = [
+        price(SelfComposed(PoissonGaussian(0.05, noise_for_mu(0.6, 0.05, steps)), steps), 1e-5)
+        for steps in (200, 500, 2000)
+    ]
+    assert max(c.epsilon for c in costs) < 1.15 * min(c.epsilon for c in costs)

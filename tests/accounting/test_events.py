@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasearch.accounting import events
+from pasearch.accounting.events import (
+    Composed,
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    Geometric,
+    NoRelease,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    SelfComposed,
+    TruncatedPoissonGaussian,
+    Worst,
+    describe,
+    from_json,
+    parts,
+    to_json,
+)
+from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
+
+EXAMPLES: list[Event] = [
+    NoRelease(),
+    Gaussian(2.0),
+    PoissonGaussian(0.01, 1.1),
+    TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
+    Geometric(0.1),
+    Pure(0.3),
+    DiscreteGaussian(4.0, 2.0),
+    Composed((Gaussian(2.0), Geometric(0.1))),
+    SelfComposed(PoissonGaussian(0.01, 1.1), 70),
+    Worst((Gaussian(2.0), Gaussian(3.0))),
+    RepeatAndSelect(Composed((Gaussian(3.0), Geometric(0.2))), Law(10, 0)),
+    RepeatAndSelect(Gaussian(3.0), Law(10, "poisson", cap=30)),
+]
+atoms = st.one_of(
+    st.builds(Gaussian, st.floats(0.1, 100)),
+    st.builds(PoissonGaussian, st.floats(1e-6, 1), st.floats(0.1, 100)),
+    st.builds(Geometric, st.floats(1e-3, 5)),
+    st.builds(Pure, st.floats(1e-3, 5)),
+    st.builds(DiscreteGaussian, st.floats(0.1, 50), st.floats(0.1, 5)),
+    st.just(NoRelease()),
+)
+laws = st.builds(Law, st.floats(1.5, 50), st.one_of(st.floats(0, 3), st.just("poisson")))
+trees = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.builds(Composed, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(Worst, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(SelfComposed, inner, st.integers(1, 1000)),
+        st.builds(RepeatAndSelect, inner, laws),
+    ),
+    max_leaves=6,
+)
+
+
+def test_the_examples_are_the_whole_table():
+    assert {type(event) for event in EXAMPLES} == set(events.TYPES.values())
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda e: type(e).__name__)
+class TestEveryEvent:
+    def test_comes_back_from_json(self, event: Event):
+        assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+    def test_is_a_frozen_hashable_value(self, event: Event):
+        assert hash(event) == hash(pickle.loads(pickle.dumps(event)))
+        for name in to_json(event).keys() - {"type"}:
+            with pytest.raises((AttributeError, TypeError)):
+                setattr(event, name, 1.0)
+
+    def test_says_what_it_is_in_one_line(self, event: Event):
+        assert describe(event).strip()
+        assert "\n" not in describe(event)
+        assert "Gaussian(" not in describe(event)
+
+    def test_composed_k_times_has_the_same_parts_in_every_spelling(self, event: Event):
+        spelled = [
+            SelfComposed(event, 6),
+            Composed((event,) * 6),
+            SelfComposed(SelfComposed(event, 2), 3),
+            Composed((SelfComposed(event, 4), NoRelease(), Composed((event, event)))),
+        ]
+        assert all(parts(each) == parts(spelled[0]) for each in spelled)
+
+    def test_an_unknown_field_is_refused(self, event: Event):
+        with pytest.raises(UsageError, match="expected exactly"):
+            from_json({**to_json(event), "note": 1})
+
+    def test_a_missing_field_is_refused(self, event: Event):
+        document = to_json(event)
+        for name in document.keys() - {"type"}:
+            with pytest.raises(UsageError, match="expected exactly"):
+                from_json({key: value for key, value in document.items() if key != name})
+
+
+@pytest.mark.property
+@given(trees)
+def test_any_tree_comes_back_from_json(event: Event):
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+@pytest.mark.property
+@given(trees, st.integers(1, 50))
+def test_counts_multiply(event: Event, count: int):
+    once, often = parts(event), parts(SelfComposed(event, count))
+    assert often == {atom: count * each for atom, each in once.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        (Gaussian, (2,)),
+        (PoissonGaussian, (0.5, 2)),
+        (Geometric, (2,)),
+        (Pure, (2,)),
+        (DiscreteGaussian, (2, 1)),
+    ],
+)
+@pytest.mark.parametrize("of", [int, np.float32, np.float64], ids=lambda of: of.__name__)
+def test_every_number_is_a_python_float(kind, numbers, of):
+    given_ = [of(value) if value != 0.5 else value for value in numbers]
+    event = kind(*given_)
+    values = [value for name, value in to_json(event).items() if name != "type"]
+    assert all(type(value) is float for value in values)
+    assert event == kind(*map(float, numbers))
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), "1", True, None, [1.0]])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Gaussian,
+        lambda x: PoissonGaussian(0.1, x),
+        lambda x: PoissonGaussian(x, 1.0),
+        Geometric,
+        Pure,
+        lambda x: DiscreteGaussian(x, 1.0),
+        lambda x: DiscreteGaussian(1.0, x),
+        lambda x: TruncatedPoissonGaussian(1000, 0.1, 150, x),
+        lambda x: SelfComposed(Gaussian(1.0), x),
+    ],
+)
+def test_a_bad_number_never_enters_an_event(make, bad):
+    with pytest.raises(UsageError):
+        make(bad)
+
+
+@pytest.mark.parametrize("bad", [1.0, 2.5, np.float64(3)])
+def test_a_count_is_whole(bad):
+    with pytest.raises(UsageError, match="whole number"):
+        SelfComposed(Gaussian(1.0), bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        [],
+        "gaussian",
+        {},
+        {"type": "GaussianDpEvent", "noise_multiplier": 1.0},
+        {"type": "os.system", "command": "true"},
+        {"type": ["gaussian"], "noise_multiplier": 1.0},
+        {"type": "gaussian", "noise_multiplier": "1.0"},
+        {"type": "gaussian", "noise_multiplier": -1.0},
+        {"type": "composed", "events": []},
+        {"type": "composed", "events": {"type": "no-release"}},
+        {"type": "self-composed", "event": {"type": "no-release"}, "count": 0},
+        {"type": "repeat-and-select", "event": {"type": "no-release"}, "law": "geometric"},
+        {"type": "repeat-and-select", "event": {"type": "no-release"}, "law": {"mean": 10}},
+    ],
+)
+def test_a_file_of_bad_form_is_refused(bad):
+    with pytest.raises(UsageError):
+        from_json(bad)
+
+
+def test_nesting_is_bounded():
+    document = to_json(Gaussian(1.0))
+    for _ in range(events.MAX_DEPTH + 1):
+        document = {"type": "self-composed", "event": document, "count": 1}
+    with pytest.raises(UsageError, match="nested deeper"):
+        from_json(document)
+
+
+def test_an_event_of_another_table_is_refused():
+    class Mine(Event):
+        pass
+
+    for make in (lambda e: SelfComposed(e, 2), lambda e: Composed((e,)), lambda e: Worst((e,))):
+        with pytest.raises(UsageError, match="own table"):
+            make(Mine())
+    with pytest.raises(UsageError, match="own table"):
+        to_json(Mine())
+
+
+def test_the_worst_of_equal_events_is_that_event():
+    assert parts(Worst((Gaussian(2.0), Gaussian(2)))) == {Gaussian(2.0): 1}
+
+
+def test_nothing_released_has_no_parts():
+    assert parts(SelfComposed(Composed((NoRelease(), NoRelease())), 5)) == {}

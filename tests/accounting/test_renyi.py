@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.accounting.events import (
+    DiscreteGaussian,
+    Gaussian,
+    Geometric,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    TruncatedPoissonGaussian,
+    Worst,
+)
+from pasearch.accounting.renyi import (
+    ORDERS,
+    Unsupported,
+    delta_from_rdp,
+    epsilon_from_rdp,
+    rdp,
+)
+from pasearch.accounting.selection import Law
+
+
+def divergence(p: np.ndarray, q: np.ndarray, order: float) -> float:
+    seen = (p > 1e-290) & (q > 1e-290)
+    logs = order * np.log(p[seen]) + (1 - order) * np.log(q[seen])
+    return float(np.logaddexp.reduce(logs) / (order - 1))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("epsilon", [1e-4, 0.02, 0.1, 1.0, 5.0])
+@pytest.mark.parametrize("kind", [Geometric, Pure])
+def test_the_curve_of_a_noisy_count_is_the_divergence_itself(kind, epsilon: float):
+    k = np.arange(-3000, 3001)
+    if epsilon < 0.01:
+        k = np.arange(-400_000, 400_001)
+    here = np.exp(-epsilon * np.abs(k)) * math.tanh(epsilon / 2)
+    orders = np.array([1.1, 2.0, 7.5, 64.0])
+    found = rdp(kind(epsilon), orders)
+    for order, value in zip(orders, found, strict=True):
+        exact = divergence(here[:-1], here[1:], float(order))
+        assert value == pytest.approx(exact, rel=1e-4)
+    assert (found <= epsilon).all()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (0.5, 0.2)])
+def test_the_curve_of_a_sampled_gaussian_bounds_the_divergence(q: float, sigma: float):
+    x, width = np.linspace(-30 * sigma, 64 + 30 * sigma, 400_001, retstep=True)
+    logs = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    moved = -(((x - 1) / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    mixed = np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, moved - logs + math.log(q))
+    for order in (1.5, 2.0, 5.0, 16.0):
+        moments = [
+            np.logaddexp.reduce(logs + power * mixed) + math.log(width)
+            for power in (order, 1 - order)  # the record is there or null, either way round
+        ]
+        exact = max(moments) / (order - 1)
+        found = float(rdp(PoissonGaussian(q, sigma), np.array([order]))[0])
+        assert found >= exact - 1e-6
+        assert not math.isfinite(found) or found <= exact * (1.1 if order % 1 else 1.001) + 1e-6
+
+
+def test_gaussians_have_their_closed_form():
+    np.testing.assert_allclose(rdp(Gaussian(3.0)), ORDERS / 18, rtol=1e-12)
+    np.testing.assert_allclose(rdp(DiscreteGaussian(6.0, 2.0)), ORDERS / 18, rtol=1e-12)
+
+
+def test_the_worst_is_the_maximum_order_by_order():
+    a, b = Gaussian(3.0), Geometric(0.4)
+    np.testing.assert_array_equal(rdp(Worst((a, b))), np.maximum(rdp(a), rdp(b)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", [0.0, 1.0, 0.5])
+def test_a_selection_is_the_theorem_s_formula(shape: float):
+    law = Law(10, shape)
+    base = rdp(Gaussian(5.0))
+    gamma_log = law.log_inverse_gamma
+    for index in (20, 60, 110):
+        constant = min((1 - 1 / b) * e + gamma_log / b for b, e in zip(ORDERS, base, strict=True))
+        bound = base[index] + (1 + shape) * constant + math.log(10) / (ORDERS[index] - 1)
+        assert rdp(RepeatAndSelect(Gaussian(5.0), law))[index] <= bound + 1e-12
+
+
+def test_an_event_without_a_curve_is_named():
+    with pytest.raises(Unsupported, match="at most 150"):
+        rdp(TruncatedPoissonGaussian(1000, 0.1, 150, 1.0))
+
+
+def test_orders_that_do_not_converge_have_no_bound_and_say_nothing(caplog):
+    with caplog.at_level(logging.WARNING):
+        values = rdp(PoissonGaussian(0.1, 1.0 + 1e-9))
+    assert not caplog.records
+    assert np.isinf(values).any()
+    assert math.isfinite(epsilon_from_rdp(values, 1e-5))
+
+
+@pytest.mark.property
+@settings(deadline=None)
+@given(st.floats(0.1, 30), st.floats(1e-12, 0.1))
+def test_conversion_there_and_back(sigma: float, delta: float):
+    values = rdp(Gaussian(sigma))
+    epsilon = epsilon_from_rdp(values, delta)
+    assert delta_from_rdp(values, epsilon) <= delta * (1 + 1e-9)
+
+
+def test_a_tiny_divergence_costs_no_epsilon():
+    assert epsilon_from_rdp(rdp(Gaussian(1e7)), 1e-5) == 0.0

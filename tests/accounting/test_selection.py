@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import logser, nbinom, norm, poisson
+
+from pasearch.accounting.accountants import delta_for, price, rdp_price
+from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed
+from pasearch.accounting.renyi import Unsupported
+from pasearch.accounting.selection import Law
+from pasearch.errors import UsageError
+
+LAWS = [
+    Law(10, 0),
+    Law(10, 1),
+    Law(3.5, 2.5),
+    Law(10, 0.5),
+    Law(10, "poisson"),
+    Law(0.3, "poisson"),
+    Law(10, 0, cap=25),
+    Law(10, 1, cap=12),
+    Law(10, "poisson", cap=11),
+]
+laws = pytest.mark.parametrize("law", LAWS, ids=repr)
+
+
+def weights(law: Law) -> np.ndarray:
+    """P(K = 1), P(K = 2), ... as far as it matters."""
+    return np.array([law.pmf(k) for k in range(1, law.quantile(1 - 1e-13) + 1)])
+
+
+def phi(law: Law, s: np.ndarray | float) -> np.ndarray:
+    mass = weights(law)
+    return np.polynomial.polynomial.polyval(np.asarray(s), np.concatenate([[0.0], mass]))
+
+
+@pytest.mark.contract
+class TestEveryLaw:
+    @laws
+    def test_probabilities_add_up_and_have_the_mean(self, law: Law):
+        mass = weights(law)
+        assert mass.sum() == pytest.approx(1.0, abs=1e-10)
+        assert mass @ np.arange(1, len(mass) + 1) == pytest.approx(law.mean, rel=1e-8)
+
+    @laws
+    def test_the_derivative_is_that_of_the_generating_function(self, law: Law):
+        s = np.linspace(0.02, 0.98, 13)
+        slope = (phi(law, s + 1e-6) - phi(law, s - 1e-6)) / 2e-6
+        np.testing.assert_allclose(law.derivative(s), slope, rtol=1e-4)
+        assert float(law.derivative(1.0)) == pytest.approx(law.mean, rel=1e-9)
+
+    @laws
+    def test_quantiles_are_where_the_sum_passes(self, law: Law):
+        cumulative = np.cumsum(weights(law))
+        for p in (0.001, 0.3, 0.5, 0.9, 0.999):
+            k = law.quantile(p)
+            assert cumulative[k - 1] >= p - 1e-12
+            assert k == 1 or cumulative[k - 2] < p + 1e-12
+
+    @laws
+    @pytest.mark.statistical
+    def test_samples_follow_the_law(self, law: Law):
+        uniform = np.random.default_rng(7).random(20_000)
+        drawn = np.array([law.sample(float(u)) for u in uniform])
+        error = drawn.std() / math.sqrt(len(drawn))
+        assert abs(drawn.mean() - law.mean) < 4.5 * error
+        # The same test rejects a mean 2/3 and 3/2 as large, unless almost every K is 1.
+        if law.mean > 1.5:
+            assert abs(drawn.mean() - law.mean * 2 / 3) > 4.5 * error
+            assert abs(drawn.mean() - law.mean * 3 / 2) > 4.5 * error
+        assert drawn.min() >= 1
+        assert law.cap is None or drawn.max() <= law.cap
+
+    @laws
+    def test_comes_back_from_json(self, law: Law):
+        assert Law.from_json(law.to_json()) == law
+        assert hash(Law.from_json(law.to_json())) == hash(law)
+
+    @laws
+    def test_is_frozen_and_says_its_quantile(self, law: Law):
+        with pytest.raises(AttributeError):
+            law.cap = 3
+        assert f"99.9%: {law.quantile(0.999)} or fewer" in law.describe()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("k", [1, 2, 3, 17, 60])
+class TestTextbookLaws:
+    def test_logarithmic(self, k: int):
+        law = Law(10, 0)
+        p = 1 - math.exp(-law.log_inverse_gamma)
+        assert law.pmf(k) == pytest.approx(logser.pmf(k, p), rel=1e-8)
+
+    def test_geometric(self, k: int):
+        assert Law(10, 1).pmf(k) == pytest.approx(0.1 * 0.9 ** (k - 1), rel=1e-8)
+
+    def test_negative_binomial(self, k: int):
+        law = Law(8, 2.5)
+        gamma = math.exp(-law.log_inverse_gamma)
+        there = nbinom.pmf(k, 2.5, gamma) / (1 - nbinom.pmf(0, 2.5, gamma))
+        assert law.pmf(k) == pytest.approx(there, rel=1e-8)
+
+    def test_poisson_given_one_or_more(self, k: int):
+        there = poisson.pmf(k, 10) / (1 - math.exp(-10))
+        assert Law(10, "poisson").pmf(k) == pytest.approx(there, rel=1e-8)
+
+    def test_a_cap_redraws(self, k: int):
+        free, capped = Law(10, 1), Law(10, 1, cap=20)
+        below = sum(free.pmf(j) for j in range(1, 21))
+        assert capped.pmf(k) == pytest.approx(free.pmf(k) / below if k <= 20 else 0.0, rel=1e-8)
+
+
+def winner_delta(law: Law, here: np.ndarray, there: np.ndarray, epsilon: float) -> float:
+    """Delta of releasing the best of K runs, exactly, where a run releases one integer: its score.
+
+    The winner is at most y with probability phi(F(y)).
+    """
+    worlds = []
+    for mass in (here, there):
+        steps = np.diff(np.concatenate([[0.0], phi(law, np.minimum(np.cumsum(mass), 1.0))]))
+        worlds.append(np.maximum(steps, 0.0))
+    e = math.exp(epsilon)
+    p, q = worlds
+    return max(float(np.maximum(p - e * q, 0).sum()), float(np.maximum(q - e * p, 0).sum()))
+
+
+@pytest.mark.oracle
+class TestTheBoundOnTheWinner:
+    @laws
+    @pytest.mark.parametrize("base", [0.1, 1.0])
+    def test_holds_for_noisy_counts(self, law: Law, base: float):
+        k = np.arange(-600, 601)
+        here = np.exp(-base * np.abs(k)) * math.tanh(base / 2)
+        event = RepeatAndSelect(Geometric(base), law)
+        for epsilon in np.array([0.2, 0.6, 1.0, 1.5, 2.5]) * base:
+            exact = winner_delta(law, here, np.roll(here, 1), float(epsilon))
+            assert exact <= delta_for(event, float(epsilon)) + 1e-12
+
+    @laws
+    @pytest.mark.parametrize("sigma", [1.0, 4.0])
+    def test_holds_for_a_gaussian_score(self, law: Law, sigma: float):
+        edges = np.linspace(-9 * sigma, 9 * sigma, 20_001)
+        here, there = (np.diff(norm.cdf(edges, loc=loc, scale=sigma)) for loc in (0.0, 1.0))
+        event = RepeatAndSelect(Gaussian(sigma), law)
+        for epsilon in (0.3 / sigma, 1 / sigma, 2 / sigma, 4 / sigma):
+            assert winner_delta(law, here, there, epsilon) <= delta_for(event, epsilon) + 1e-12
+
+    def test_the_solvable_toy(self):
+        """Sigma 4, mean 10, logarithmic, delta 1e-5: exactly 1.060; our bounds 1.405 and 1.784."""
+        law, delta = Law(10, 0), 1e-5
+        edges = np.linspace(-9 * 4.0, 9 * 4.0, 40_001)
+        here, there = (np.diff(norm.cdf(edges, loc=loc, scale=4.0)) for loc in (0.0, 1.0))
+        low, high = 0.0, 5.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            over = winner_delta(law, here, there, middle) > delta
+            low, high = (middle, high) if over else (low, middle)
+        event = RepeatAndSelect(Gaussian(4.0), law)
+        assert high == pytest.approx(1.060, abs=0.0006)
+        assert price(event, delta).epsilon == pytest.approx(1.405, abs=0.0006)
+        assert rdp_price(event, delta).epsilon == pytest.approx(1.784, abs=0.0006)
+        # One run's own price would be no bound: the selection must be paid.
+        assert price(Gaussian(4.0), delta).epsilon < high - 0.05
+
+    @pytest.mark.parametrize("law", [Law(10, 1), Law(10, "poisson")], ids=repr)
+    def test_a_profile_without_its_constant_would_be_caught(self, law: Law):
+        """Eps_Q(delta / m) alone, the constant forgotten, is below what the winner really costs."""
+        sigma, delta = 0.5, 1e-2
+        edges = np.linspace(-9, 9, 20_001)
+        here, there = (np.diff(norm.cdf(edges, loc=loc, scale=sigma)) for loc in (0.0, 1.0))
+        honest = price(RepeatAndSelect(Gaussian(sigma), law), delta).epsilon
+        assert winner_delta(law, here, there, honest) <= delta
+        mean_forgotten = price(Gaussian(sigma), delta).epsilon
+        assert winner_delta(law, here, there, mean_forgotten) > delta
+
+    def test_composed_selections_hold(self):
+        """Two winners, one after the other: the joint law is a product."""
+        base, law = 0.5, Law(4, 0)
+        k = np.arange(-40, 41)
+        here = np.exp(-base * np.abs(k)) * math.tanh(base / 2)
+        worlds = []
+        for mass in (here, np.roll(here, 1)):
+            one = np.diff(np.concatenate([[0.0], phi(law, np.minimum(np.cumsum(mass), 1.0))]))
+            worlds.append(np.multiply.outer(one, one))
+        event = SelfComposed(RepeatAndSelect(Geometric(base), law), 2)
+        for epsilon in (0.5, 1.0, 2.0):
+            exact = float(np.maximum(worlds[0] - math.exp(epsilon) * worlds[1], 0).sum())
+            assert exact <= delta_for(event, epsilon) + 1e-9
+
+
+@pytest.mark.property
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1.2, 200), st.floats(0, 4), st.floats(0.5, 20))
+def test_a_larger_mean_costs_more(mean: float, shape: float, sigma: float):
+    costs = [
+        price(RepeatAndSelect(Gaussian(sigma), Law(m, shape)), 1e-5).epsilon
+        for m in (mean, 1.5 * mean)
+    ]
+    assert price(Gaussian(sigma), 1e-5).epsilon <= costs[0] <= costs[1] * (1 + 1e-3)
+
+
+def test_a_capped_law_has_no_rdp_bound():
+    event = RepeatAndSelect(Gaussian(4.0), Law(10, 0, cap=30))
+    with pytest.raises(Unsupported, match="capped"):
+        rdp_price(event, 1e-5)
+    assert price(event, 1e-5).accountant == "PLD, selection by privacy profile"
+
+
+def test_a_wide_cap_costs_about_what_none_costs():
+    free = price(RepeatAndSelect(Gaussian(4.0), Law(10, 0)), 1e-5).epsilon
+    capped = price(RepeatAndSelect(Gaussian(4.0), Law(10, 0, cap=2000)), 1e-5).epsilon
+    assert capped == pytest.approx(free, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mean", "shape"),
+    [
+        (1, 0), (0.5, 1), (0, 0), (-3, 0), (math.nan, 0), (math.inf, 0), (10_001, 0), ("10", 0),
+        (True, 0), (10, -0.1), (10, math.nan), (10, "geometric"), (10, 10_001), (0, "poisson"),
+    ],
+)  # fmt: skip
+def test_a_bad_law_is_refused(mean, shape):
+    with pytest.raises(UsageError):
+        Law(mean, shape)
+
+
+@pytest.mark.parametrize("cap", [0, -1, 2.5, "5", True, 10**9])
+def test_a_bad_cap_is_refused(cap):
+    with pytest.raises(UsageError):
+        Law(10, 0, cap=cap)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [None, [], "geometric", {}, {"mean": 10}, {"mean": 10, "shape": 0, "cap": None, "seed": 1}],
+)
+def test_a_law_of_bad_form_in_a_file_is_refused(bad):
+    with pytest.raises(UsageError):
+        Law.from_json(bad)
+
+
+def test_laws_have_names():
+    assert Law.named("logarithmic", mean=10) == Law(10, 0)
+    assert Law.named("poisson", mean=10).name == "poisson"
+    with pytest.raises(UsageError, match="logarithmic, geometric, poisson"):
+        Law.named("uniform", mean=10)
