@@ -365,7 +365,3 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
         f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}. Model, result and "
         f"privacy card: {result.path}/release"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -168,13 +168,13 @@ class Plan:
     def seconds_per_training(self) -> tuple[float, float]:
         """Return how long the default and the largest candidate take, roughly, on two CPU cores.
 
-        A step costs a fixed 1 ms and 8 operations a parameter and record, at 2.5e10 a second
+        A step costs a fixed 1 ms and 8 operations a parameter and record, at 1e11 a second
         (measured on fully connected networks; a convolution re-uses its weights and takes longer).
         """
         recipe = self.final or self.recipe
         default, largest = self.space.parameter_range(self.schema.shape, self.schema.classes)
         return tuple(  # pyright: ignore[reportReturnType]
-            recipe.steps * (1e-3 + recipe.expected_batch_size * each * 8 / 2.5e10)
+            recipe.steps * (1e-3 + recipe.expected_batch_size * each * 8 / 1e11)
             for each in (default, largest)
         )
 

@@ -381,7 +381,7 @@ class TestProcess:
     @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupted_run_is_resumed_and_pays_once(self, tmp_path: Path, sent: int):
         out = tmp_path / "x"
-        base = [sys.executable, "-m", "pasearch.cli", "arch"]
+        base = [sys.executable, "-m", "pasearch", "arch"]
         options = "--eps 4 --strategy paas --generations 2 --candidates 3 --steps 400".split()
         process = subprocess.Popen(
             [*base, *options, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

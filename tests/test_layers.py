@@ -19,6 +19,7 @@ LAYERS = [
     {"results", "report"},
     {"progress", "api"},
     {"cli"},
+    {"__main__"},
 ]
 FREE = {"errors", "__init__"}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

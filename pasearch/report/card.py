@@ -116,10 +116,15 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
             f"The released model: {recipe['steps']} steps of DP-SGD, noise multiplier "
             f"{recipe['noise_multiplier']:.4f}, each record in a batch with probability "
             f"{recipe['sampling_probability']:.5f} (Poisson), gradients bounded by "
-            f"{recipe['bounding']}; sums divided by the public "
+            f"{_bound(recipe['bounding'])}; sums divided by the public "
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
         )
     return items
+
+
+def _bound(bounding: dict[str, Any]) -> str:
+    numbers = [f"{name} {value:g}" for name, value in bounding.items() if name != "name"]
+    return f"{bounding['name']} ({', '.join(numbers)})"
 
 
 def _assumptions(document: dict[str, Any]) -> list[str]:

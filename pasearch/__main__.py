@@ -1,0 +1,5 @@
+"""`python -m pasearch`: the command line."""
+
+from pasearch.cli import main
+
+main()
