@@ -21,6 +21,8 @@ from pasearch.errors import UsageError
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
+LEAST = 1e-12
+"""The smallest bound: below it, squares of gradients and the factors would underflow in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Flat:
     """Clip every record's gradient, all layers together, to norm C.
 
     Args:
-        clip_norm: C, above 0.
+        clip_norm: C, 1e-12 or above.
     """
 
     name: ClassVar[str] = "flat"
@@ -36,7 +38,7 @@ class Flat:
 
     def __post_init__(self) -> None:
         """Check the number."""
-        object.__setattr__(self, "clip_norm", positive("clip_norm", self.clip_norm))
+        object.__setattr__(self, "clip_norm", _bound("clip_norm", self.clip_norm))
 
     @property
     def sensitivity(self) -> float:
@@ -57,7 +59,7 @@ class AutoS:
     """Scale every record's gradient to norm near R, whatever it was.
 
     Args:
-        bound: R, above 0.
+        bound: R, 1e-12 or above.
         gamma: Keeps the order of small gradients; 1e-6 or above, because a norm below about 1e-22
             is computed as 0.
     """
@@ -68,7 +70,7 @@ class AutoS:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        object.__setattr__(self, "bound", positive("bound", self.bound))
+        object.__setattr__(self, "bound", _bound("bound", self.bound))
         object.__setattr__(self, "gamma", positive("gamma", self.gamma))
         if not self.gamma >= 1e-6:
             raise UsageError(
@@ -111,6 +113,16 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding:
     if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
         raise UsageError(f"Bounding {kind.name!r} has no {', '.join(unknown)}: leave that out.")
     return kind(**numbers)
+
+
+def _bound(name: str, value: object) -> float:
+    number = positive(name, value)
+    if not number >= LEAST:
+        raise UsageError(
+            f"{name} is {number}: expected {LEAST} or above, so that float32 can tell which "
+            "gradients exceed it. A usual value is 1."
+        )
+    return number
 
 
 def _finite(norms: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,118 @@
+"""Noise: its law, its scale, and that no two steps or streams share it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys, Stream
+from pasearch.training.noise import GaussianNoise
+
+SIGMA, SENSITIVITY = 1.3, 0.25
+COUNT = 20_000
+
+
+def drawn(
+    stream: Stream, step: int = 0, *, count: int = COUNT, sigma: float = SIGMA, device: str = "cpu"
+) -> np.ndarray:
+    """Return the noise alone, laid over tensors of several shapes."""
+    sums = [torch.zeros(count // 2, device=device), torch.zeros(count // 20, 10, device=device)]
+    GaussianNoise(noise_multiplier=sigma).add_(sums, SENSITIVITY, stream, step)
+    return torch.cat([each.flatten() for each in sums]).double().cpu().numpy()
+
+
+def stream_of(trial: int = 0) -> Stream:
+    return Keys.from_seed(8).stream("trial", trial, "noise")
+
+
+def pvalue(noise: np.ndarray, scale: float) -> float:
+    return float(kstest(noise, "norm", args=(0.0, scale)).pvalue)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("sigma", [0.4, 1.3, 20.0])
+def test_the_law_is_normal_of_the_priced_scale_and_other_scales_are_rejected(sigma: float):
+    noise = drawn(stream_of(), sigma=sigma)
+    scale = sigma * SENSITIVITY
+    assert pvalue(noise, scale) > 1e-3
+    assert pvalue(noise, scale * 2 / 3) < 1e-9
+    assert pvalue(noise, scale * 3 / 2) < 1e-9
+
+
+@pytest.mark.statistical
+def test_every_tensor_has_noise_of_the_same_scale():
+    noise = drawn(stream_of(1))
+    for part in (noise[: COUNT // 2], noise[COUNT // 2 :]):
+        assert pvalue(part, SIGMA * SENSITIVITY) > 1e-3
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return a standard normal number, if the two are independent."""
+    return float(first @ second) / (SIGMA * SENSITIVITY) ** 2 / math.sqrt(len(first))
+
+
+@pytest.mark.statistical
+def test_steps_trials_and_coordinates_are_uncorrelated_and_shared_noise_is_seen():
+    noise = drawn(stream_of())
+    assert abs(correlation(noise, drawn(stream_of(), step=1))) < 4
+    assert abs(correlation(noise, drawn(stream_of(1)))) < 4
+    assert abs(correlation(noise[1:], noise[:-1])) < 4
+    assert abs(correlation(noise[: COUNT // 2], noise[COUNT // 2 :])) < 4
+    assert correlation(noise, drawn(stream_of())) > 100
+
+
+@pytest.mark.unit
+def test_the_same_step_of_the_same_stream_gives_the_same_noise():
+    assert np.array_equal(drawn(stream_of(), 3), drawn(stream_of(), 3))
+    assert not np.array_equal(drawn(stream_of(), 3), drawn(stream_of(), 4))
+    assert not np.array_equal(drawn(stream_of(), 3), drawn(stream_of(1), 3))
+
+
+@pytest.mark.unit
+def test_noise_is_added_to_what_is_there_in_place():
+    start = [torch.full((3,), 5.0), torch.full((2, 2), -1.0)]
+    sums = [each.clone() for each in start]
+    held = list(sums)
+    GaussianNoise(noise_multiplier=SIGMA).add_(sums, SENSITIVITY, stream_of(), 0)
+    alone = [torch.zeros(3), torch.zeros(2, 2)]
+    GaussianNoise(noise_multiplier=SIGMA).add_(alone, SENSITIVITY, stream_of(), 0)
+    for before, after, same, noise in zip(start, sums, held, alone, strict=True):
+        assert after is same
+        assert torch.allclose(after - before, noise, atol=1e-6)
+        assert (noise != 0).all()
+
+
+@pytest.mark.unit
+def test_torchs_global_generator_is_neither_read_nor_moved():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first = drawn(stream_of())
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(1)
+    assert np.array_equal(first, drawn(stream_of()))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, None, "1"])
+def test_a_noise_multiplier_that_is_no_positive_number_is_refused(value: object):
+    with pytest.raises(UsageError, match="noise_multiplier"):
+        GaussianNoise(noise_multiplier=value)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.gpu
+@pytest.mark.statistical
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_the_law_is_the_same_and_steps_and_trials_differ():
+    noise = drawn(stream_of(), device="cuda")
+    scale = SIGMA * SENSITIVITY
+    assert pvalue(noise, scale) > 1e-3
+    assert pvalue(noise, scale * 2 / 3) < 1e-9
+    assert pvalue(noise, scale * 3 / 2) < 1e-9
+    assert np.array_equal(noise, drawn(stream_of(), device="cuda"))
+    assert abs(correlation(noise, drawn(stream_of(), 1, device="cuda"))) < 4
+    assert abs(correlation(noise, drawn(stream_of(1), device="cuda"))) < 4

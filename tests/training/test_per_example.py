@@ -1,0 +1,635 @@
+"""Sums of bounded gradients: equal to one record at a time, and to Opacus; one record moves them
+by no more than the sensitivity."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pasearch.errors import UsageError
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
+from pasearch.training import per_example
+from pasearch.training.bounding import AutoS, Flat
+from pasearch.training.per_example import (
+    Captured,
+    LinearKernel,
+    clipped_sum,
+    trainable_parameters,
+    validate,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+BATCH = 5
+
+
+class Tokens(nn.Module):
+    """Words to numbers, as an embedding wants them."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers((x.abs() * 100).long() % 11)
+
+
+class Transposed(nn.Module):
+    """(batch, channels, length) to (batch, length, channels)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+class Scaled(nn.Linear):
+    """A subclass of Linear with a parameter more: no closed form."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__(inputs, outputs)
+        self.scale = nn.Parameter(torch.full((outputs,), 1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def fcn() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 9), TemperedSigmoid(), nn.Linear(9, 4))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 4, 3, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16, 4),
+    )
+
+
+Build = Callable[[], nn.Module]
+NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "fcn": (fcn, (12,)),
+    "no bias": (lambda: nn.Sequential(nn.Linear(12, 5, bias=False), nn.Tanh()), (12,)),
+    "cnn": (cnn, (2, 10, 10)),
+    "few positions": (lambda: nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Flatten()), (3, 12)),
+    "many positions": (lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Flatten()), (20, 3)),
+    "two axes of positions": (lambda: nn.Linear(3, 2), (4, 5, 3)),
+    "one position": (lambda: nn.Linear(3, 2), (1, 3)),
+    "embedding": (lambda: Tokens(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(24, 4)), (6,)),
+    "padded embedding": (lambda: Tokens(nn.Embedding(11, 4, padding_idx=2)), (6,)),
+    "group norm": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()),
+        (2, 6, 6),
+    ),
+    "layer norm": (
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
+        (12,),
+    ),
+    "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), (3, 5, 4)),
+    "one-dimensional": (
+        lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(), Transposed(), nn.Linear(4, 2)),
+        (3, 9),
+    ),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), (2, 4, 4)),
+    "subclass": (lambda: Scaled(6, 4), (6,)),
+}
+CONVOLUTIONS = {
+    "plain": {"kernel_size": 3},
+    "no bias": {"kernel_size": 3, "bias": False},
+    "one by one": {"kernel_size": 1},
+    "not square": {"kernel_size": (3, 2), "stride": (1, 2), "padding": (2, 0)},
+    "strided": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "skipping": {"kernel_size": 2, "stride": 4},
+    "whole image": {"kernel_size": (8, 7)},
+    "same": {"kernel_size": 3, "padding": "same"},
+    "same, even": {"kernel_size": (4, 2), "padding": "same"},
+    "same, dilated": {"kernel_size": (2, 3), "padding": "same", "dilation": (3, 2)},
+    "valid": {"kernel_size": 3, "padding": "valid"},
+    "grouped": {"kernel_size": 3, "groups": 2},
+    "depthwise": {"kernel_size": 3, "groups": 4, "padding": 1, "out_channels": 8},
+    "dilated": {"kernel_size": 2, "dilation": (2, 3), "stride": 2, "padding": 1},
+    "grouped, strided, dilated": {
+        "kernel_size": 3,
+        "groups": 2,
+        "stride": 2,
+        "padding": 2,
+        "dilation": 2,
+    },
+    "reflected": {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+    "circular": {"kernel_size": 3, "padding": (1, 2), "padding_mode": "circular"},
+}
+
+
+def convolution(name: str) -> nn.Module:
+    return nn.Conv2d(**{"in_channels": 4, "out_channels": 6, **CONVOLUTIONS[name]})
+
+
+for convolved in CONVOLUTIONS:
+    NETWORKS[f"convolution, {convolved}"] = (lambda name=convolved: convolution(name), (4, 8, 7))
+each_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def made(name: str, dtype: torch.dtype = torch.float64, batch: int = BATCH) -> tuple:
+    """Return a network, records and each record's own numbers for the loss."""
+    torch.manual_seed(3)
+    build, shape = NETWORKS[name]
+    network = build().to(dtype)
+    x = torch.randn(batch, *shape, dtype=dtype)
+    return network, x, torch.linspace(0.5, 2.0, batch, dtype=dtype)
+
+
+def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
+    """A loss for outputs of any shape, another for every record."""
+    return lambda outputs: (outputs.flatten(1) * own[:, None]).sin().sum(dim=1)
+
+
+class Watched:
+    """A bounding that keeps the norms it is given, and leaves the gradients as they are."""
+
+    def factors(self, norms: Tensor) -> Tensor:
+        self.norms = norms
+        return torch.ones_like(norms)
+
+
+def one_by_one(network: nn.Module, x: Tensor, own: Tensor) -> Iterator[list[Tensor]]:
+    """Yield each record's gradient, by autograd on a batch of one."""
+    parameters = trainable_parameters(network)
+    for i in range(len(x)):
+        loss = wave(own[i : i + 1])(network(x[i : i + 1])).sum()
+        yield [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(
+                parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
+            )
+        ]
+
+
+def norm(tensors: list[Tensor]) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+
+
+def expected_sum(gradients: list[list[Tensor]], bound: float) -> list[Tensor]:
+    total = [torch.zeros_like(g) for g in gradients[0]]
+    for each in gradients:
+        factor = min(1.0, bound / (norm(each) * (1 + 1e-5)))
+        total = [t + factor * g for t, g in zip(total, each, strict=True)]
+    return total
+
+
+def everyone(x: Tensor) -> Tensor:
+    return torch.ones(len(x), dtype=torch.bool)
+
+
+def assert_close(first: list[Tensor], second: list[Tensor], tolerance: float) -> None:
+    scale = max(norm(second), 1e-30)
+    assert norm([a - b for a, b in zip(first, second, strict=True)]) <= tolerance * scale
+
+
+@pytest.mark.oracle
+@each_network
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_norms_and_clipped_sums_are_those_of_one_record_at_a_time(
+    name: str, dtype: torch.dtype, tolerance: float
+):
+    network, x, own = made(name, dtype)
+    gradients = list(one_by_one(network, x, own))
+    norms = [norm(each) for each in gradients]
+    watched = Watched()
+    plain = clipped_sum(network, x, wave(own), watched, everyone(x))  # pyright: ignore
+    assert watched.norms.tolist() == pytest.approx(norms, rel=tolerance)
+    assert_close(plain, expected_sum(gradients, math.inf), tolerance)
+    bound = sorted(norms)[BATCH // 2]
+    clipped = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
+    assert [each.shape for each in clipped] == [p.shape for p in trainable_parameters(network)]
+    assert_close(clipped, expected_sum(gradients, bound), tolerance)
+
+
+@pytest.mark.oracle
+@each_network
+def test_without_a_bound_the_sum_is_autograds(name: str):
+    network, x, own = made(name)
+    sums = clipped_sum(network, x, wave(own), None, everyone(x))
+    loss = wave(own)(network(x)).sum()
+    assert_close(sums, list(torch.autograd.grad(loss, trainable_parameters(network))), 1e-9)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["fcn", "no bias", "cnn", "group norm", "layer norm", "embedding"])
+@pytest.mark.parametrize("bound", [0.3, 3.0])
+def test_clipped_sums_are_opacus(name: str, bound: float):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opacus = pytest.importorskip("opacus")
+        network, x, own = made(name)
+        ours = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
+        theirs = opacus.GradSampleModule(network, loss_reduction="sum")
+        wave(own)(theirs(x)).sum().backward()
+        samples = [p.grad_sample for p in theirs.parameters()]
+    gradients = [[s[i] for s in samples] for i in range(BATCH)]
+    assert_close(ours, expected_sum(gradients, bound), 1e-9)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name.startswith("convolution")])
+def test_convolutions_unfolded_in_pieces_have_the_same_norms(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    network, x, own = made(name)
+    whole, pieces = Watched(), Watched()
+    clipped_sum(network, x, wave(own), whole, everyone(x))  # pyright: ignore
+    monkeypatch.setattr(per_example, "UNFOLDED", 1)
+    clipped_sum(network, x, wave(own), pieces, everyone(x))  # pyright: ignore
+    assert torch.allclose(whole.norms, pieces.norms, rtol=1e-12)
+
+
+@pytest.mark.oracle
+def test_gram_norms_hold_where_float32_cancels():
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 64, bias=False)
+    a = 100.0 + torch.randn(3, 8, 64)
+    d = torch.randn(3, 8, 64)
+    d = d - d.mean(dim=1, keepdim=True)
+    exact = (d.double().transpose(1, 2) @ a.double()).flatten(1).square().sum(dim=1)
+    assert 64 * 64 > 2 * 8**2, "the layer takes the Gram form"
+    ours = LinearKernel().squared_norms(Captured(layer, a, d))
+    assert ours.dtype == torch.float32
+    assert torch.allclose(ours.double(), exact, rtol=1e-6)
+    coarse = ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).sum(dim=1)
+    assert not torch.allclose(coarse.double(), exact, rtol=1e-3), "the test has no teeth"
+
+
+@pytest.mark.contract
+@each_network
+def test_parameters_gradients_and_hooks_are_left_as_they_were(name: str):
+    network, x, own = made(name)
+    before = [p.detach().clone() for p in network.parameters()]
+    clipped_sum(network, x, wave(own), Flat(), everyone(x))
+    assert all(p.grad is None for p in network.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.contract
+@each_network
+@pytest.mark.parametrize("bounding", [Flat(), AutoS()], ids=["flat", "auto-s"])
+def test_a_masked_record_adds_exactly_0(name: str, bounding: Flat | AutoS):
+    network, x, own = made(name, torch.float32)
+    mask = everyone(x)
+    mask[2] = False
+    sums = clipped_sum(network, x, wave(own), bounding, mask)
+    other = x.clone()
+    other[2] = 7.0 * other[2] + 1.0
+    assert all(map(torch.equal, sums, clipped_sum(network, other, wave(own), bounding, mask)))
+    rest = torch.arange(BATCH) != 2
+    alone = clipped_sum(network, x[rest], wave(own[rest]), bounding, everyone(x[rest]))
+    assert_close(sums, alone, 1e-5)
+    nobody = clipped_sum(network, x, wave(own), bounding, torch.zeros_like(mask))
+    assert norm(nobody) == 0.0
+
+
+DENSE = [name for name in NETWORKS if "embedding" not in name]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_record_that_is_not_finite_adds_exactly_0_and_the_others_what_they_did(
+    name: str, value: float, everywhere: bool
+):
+    network, x, own = made(name, torch.float32)
+    mask = everyone(x)
+    mask[1] = False
+    expected = clipped_sum(network, x, wave(own), Flat(), mask)
+    broken = x.clone()
+    if everywhere:
+        broken[1] = value
+    else:
+        broken[1].view(-1)[-1] = value
+    watched = Watched()
+    clipped_sum(network, broken, wave(own), watched, everyone(x))  # pyright: ignore
+    sums = clipped_sum(network, broken, wave(own), Flat(), everyone(x))
+    assert all(bool(torch.isfinite(each).all()) for each in sums)
+    if not torch.isfinite(watched.norms[1]):
+        assert all(map(torch.equal, sums, expected))
+    else:
+        assert value == 3e38, "only a number can have a finite gradient"
+        moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
+        assert moved <= 1.0 + 1e-5
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("fault", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_adds_exactly_0(fault: float):
+    network, x, own = made("cnn", torch.float32)
+    mask = everyone(x)
+    mask[3] = False
+    expected = clipped_sum(network, x, wave(own), Flat(), mask)
+    wrong = own.clone()
+    wrong[3] = fault
+    assert all(map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), mask), expected))
+    assert all(
+        map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), everyone(x)), expected)
+    )
+
+
+@pytest.mark.contract
+def test_nan_adds_exactly_0_even_where_nothing_is_bounded():
+    network, x, own = made("cnn", torch.float32)
+    mask = everyone(x)
+    mask[0] = False
+    expected = clipped_sum(network, x, wave(own), None, mask)
+    x[0, 0, 0, 0] = math.nan
+    assert all(map(torch.equal, clipped_sum(network, x, wave(own), None, everyone(x)), expected))
+
+
+SENSITIVE = ["fcn", "cnn", "few positions", "many positions", "layer norm", "convolution, grouped"]
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("name", SENSITIVE)
+@settings(max_examples=25, deadline=None)
+@given(
+    scale=st.sampled_from([0.0, 1e-25, 1e-10, 1e-3, 1.0, 30.0, 1e5, 1e15, 1e30]),
+    heat=st.sampled_from([1e-3, 1.0, 1e3]),
+    bounding=st.sampled_from([Flat(clip_norm=0.1), Flat(clip_norm=5.0), AutoS(), AutoS(bound=9.0)]),
+    seed=st.integers(0, 2**20),
+)
+def test_one_record_to_null_moves_the_sum_by_no_more_than_the_sensitivity(
+    name: str, scale: float, heat: float, bounding: Flat | AutoS, seed: int
+):
+    network, x, own = made(name, torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    x[0] = torch.randn(x[0].shape, generator=generator) * scale
+    own = own * heat
+    mask = everyone(x)
+    mask[0] = False
+    without = clipped_sum(network, x, wave(own), bounding, mask)
+    present = clipped_sum(network, x, wave(own), bounding, everyone(x))
+    moved = norm([a - b for a, b in zip(present, without, strict=True)])
+    assert moved <= bounding.sensitivity * (1 + 1e-5)  # two float32 sums are compared
+    alone = clipped_sum(network, x[:1], wave(own[:1]), bounding, mask[1:2])
+    assert norm(alone) <= bounding.sensitivity
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "bounding", [Flat(), Flat(clip_norm=1e-6), AutoS(), AutoS(gamma=1e-6)], ids=repr
+)
+@pytest.mark.parametrize(
+    ("size", "slope"), [(1e-23, 1e18), (1e-23, 1e30), (1e-21, 1e21), (1e18, 1e-23), (1e30, 1e-23)]
+)
+def test_a_gradient_is_bounded_even_where_the_squares_of_a_factor_underflow(
+    size: float, slope: float, bounding: Flat | AutoS, bias: bool
+):
+    torch.manual_seed(0)
+    x = torch.full((1, 6), size)
+    sums = clipped_sum(
+        nn.Linear(6, 3, bias=bias), x, lambda y: (y * slope).sum(1), bounding, everyone(x)
+    )
+    assert norm(sums) <= bounding.sensitivity
+
+
+class Direction(nn.Module):
+    """The direction of its input, which 0 does not have."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x / x.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_layer_without_a_gradient_at_0_gives_such_a_record_0(value: float, masked: bool):
+    x, own = torch.randn(4, 3), torch.ones(4)
+    x[1] = value
+    mask = everyone(x)
+    mask[1] = not masked
+    sums = clipped_sum(Direction(3), x, wave(own), Flat(), mask)
+    rest = torch.tensor([0, 2, 3])
+    alone = clipped_sum(Direction(3), x[rest], wave(own[rest]), Flat(), everyone(x[rest]))
+    assert norm(alone) > 0.0
+    assert_close(sums, alone, 1e-6)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kept", ["weight", "bias"])
+@pytest.mark.parametrize("name", ["fcn", "few positions", "cnn", "layer norm", "subclass"])
+def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms(name: str, kept: str):
+    network, x, own = made(name)
+    for path, parameter in network.named_parameters():
+        parameter.requires_grad_(path.endswith(kept))
+    gradients = list(one_by_one(network, x, own))
+    watched = Watched()
+    sums = clipped_sum(network, x, wave(own), watched, everyone(x))  # pyright: ignore
+    assert len(sums) == len(gradients[0]) < len(list(network.parameters()))
+    assert watched.norms.tolist() == pytest.approx([norm(each) for each in gradients], rel=1e-9)
+    assert_close(sums, expected_sum(gradients, math.inf), 1e-9)
+
+
+@pytest.mark.contract
+def test_a_frozen_layer_below_and_one_above_are_passed_through():
+    network, x, own = made("cnn")
+    network[3].requires_grad_(False)  # pyright: ignore
+    gradients = list(one_by_one(network, x, own))
+    sums = clipped_sum(network, x, wave(own), Flat(clip_norm=0.5), everyone(x))
+    assert len(sums) == 4
+    assert_close(sums, expected_sum(gradients, 0.5), 1e-9)
+
+
+class Idle(nn.Module):
+    """Has a layer that it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+@pytest.mark.unit
+def test_a_layer_that_is_not_used_has_the_sum_0():
+    x = torch.randn(3, 4)
+    sums = clipped_sum(Idle(), x, wave(torch.ones(3)), Flat(), everyone(x))
+    assert norm(sums[:2]) > 0.0
+    assert norm(sums[2:]) == 0.0
+
+
+class Odd(nn.Module):
+    """A network with one layer and a forward pass of its own."""
+
+    def __init__(self, forward: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module):
+        super().__init__()
+        self.layer, self._pass = layer, forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._pass(self.layer, x)
+
+
+class Second(nn.Linear):
+    """A layer that takes two tensors."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:  # pyright: ignore
+        return super().forward(x + other)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("run", "layer", "message"),
+    [
+        (lambda f, x: f(f(x)), nn.Linear(4, 4), "used twice"),
+        (lambda f, x: f(x.reshape(-1, 2)).reshape(3, -1), nn.Linear(2, 2), "other rows"),
+        (lambda f, x: f(x[:1]).expand(3, -1), nn.Linear(4, 4), "other rows"),
+        (lambda f, x: f(x).tanh_().add_(1), nn.Linear(4, 4), "overwritten"),
+        (lambda f, x: f(x, x), Second(4, 4), "one tensor to one tensor"),
+        (lambda f, x: f(input=x), nn.Linear(4, 4), "one tensor to one tensor"),
+        (lambda f, x: x * 2.0, nn.Linear(4, 4), "none of its trainable layers"),
+        (lambda f, x: f(x[:, None])[:, 0], nn.Conv2d(3, 3, 1), "one image"),
+    ],
+    ids=["twice", "split", "one for all", "in place", "two", "named", "unused", "one image"],
+)
+def test_a_pass_that_hides_a_records_gradient_is_refused(
+    run: Callable, layer: nn.Module, message: str
+):
+    x = torch.randn(3, 4)
+    if isinstance(layer, nn.Conv2d):
+        x = torch.randn(3, 3, 4)
+        run = lambda f, x: f(x)  # noqa: E731
+    network = Odd(run, layer)
+    with pytest.raises(UsageError, match=message):
+        clipped_sum(network, x, wave(torch.ones(3)), Flat(), everyone(x))
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.contract
+@each_network
+def test_networks_without_a_fault_are_accepted(name: str):
+    assert validate(made(name)[0]) == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.BatchNorm1d(4), "nn.GroupNorm or nn.LayerNorm"),
+        (nn.BatchNorm2d(4, affine=False), "nn.GroupNorm or nn.LayerNorm"),
+        (nn.SyncBatchNorm(4), "nn.GroupNorm or nn.LayerNorm"),
+        (nn.Dropout(0.5), "KeyedDropout"),
+        (nn.Dropout2d(0.5), "KeyedDropout"),
+        (nn.RReLU(), "nn.LeakyReLU"),
+        (nn.FractionalMaxPool2d(2, output_size=2), "nn.MaxPool2d"),
+        (nn.LSTM(4, 4), "pair"),
+        (nn.GRU(4, 4), "pair"),
+        (nn.MultiheadAttention(4, 2), "told apart"),
+        (nn.ParameterList([torch.zeros(3)]), "give them a layer"),
+        (nn.ParameterDict({"a": torch.zeros(3)}), "give them a layer"),
+        (nn.ReLU(inplace=True), "inplace=False"),
+        (nn.Embedding(5, 3, max_norm=1.0), "max_norm=None"),
+        (nn.Embedding(5, 3, sparse=True), "sparse=False"),
+        (nn.Embedding(5, 3, scale_grad_by_freq=True), "scale_grad_by_freq=False"),
+        (nn.InstanceNorm1d(4, track_running_stats=True), "buffers"),
+        (nn.Linear(4, 4).half(), "float32"),
+        (nn.Linear(4, 4).bfloat16(), "float32"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "give them a layer"),
+        (nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), "buffers"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_layers_without_a_proof_are_refused_by_path_with_what_to_use_instead(
+    layer: nn.Module, message: str
+):
+    network = nn.Sequential(nn.Linear(4, 4), layer)
+    problems = validate(network)
+    assert any(message in problem for problem in problems)
+    assert all(problem.startswith("1") for problem in problems)
+
+
+@pytest.mark.unit
+def test_a_layer_with_hooks_is_refused():
+    network = fcn()
+    network[0].register_forward_hook(lambda *_: None)  # pyright: ignore
+    assert ["hooks" in problem for problem in validate(network)] == [True]
+
+
+@pytest.mark.unit
+def test_a_layer_at_two_places_is_refused():
+    layer = nn.Linear(4, 4)
+    problems = validate(nn.Sequential(layer, nn.Tanh(), layer))
+    assert len(problems) == 1
+    assert "2 (Linear): is 0 (Linear) again" in problems[0]
+
+
+@pytest.mark.unit
+def test_shared_activations_are_accepted():
+    tanh = nn.Tanh()
+    assert validate(nn.Sequential(nn.Linear(4, 4), tanh, nn.Linear(4, 4), tanh)) == []
+
+
+@pytest.mark.unit
+def test_a_shared_parameter_is_refused():
+    network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    network[1].weight = network[0].weight
+    problems = validate(network)
+    assert len(problems) == 1
+    assert "shares a parameter with 0 (Linear)" in problems[0]
+
+
+@pytest.mark.unit
+def test_parameters_beside_layers_are_refused():
+    network = Odd(lambda f, x: f(x), nn.Linear(4, 4))
+    network.extra = nn.Parameter(torch.zeros(4))
+    assert any("the network (Odd): has parameters beside" in p for p in validate(network))
+
+
+@pytest.mark.unit
+def test_a_network_with_nothing_to_train_is_refused():
+    assert "no trainable parameter" in validate(nn.Tanh())[0]
+    assert "no trainable parameter" in validate(nn.Linear(2, 2).requires_grad_(False))[0]
+
+
+@pytest.mark.unit
+def test_keyed_dropout_is_accepted_and_its_mask_is_each_records_own():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 8), KeyedDropout(0.5), nn.Linear(8, 3)).double()
+    assert validate(network) == []
+    x, own = torch.randn(4, 6, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    mask = everyone(x)
+    network[1].reseed(5)  # pyright: ignore
+    sums = clipped_sum(network, x, wave(own), Flat(clip_norm=0.2), mask)
+    network[1].reseed(5)  # pyright: ignore
+    kept = network[1](torch.ones(4, 8, dtype=torch.float64))
+    gradients = []
+    for i in range(4):
+        hidden = network[0](x[i : i + 1]) * kept[i : i + 1]
+        loss = wave(own[:1])(network[2](hidden)).sum()
+        gradients.append(list(torch.autograd.grad(loss, list(network.parameters()))))
+    assert_close(sums, expected_sum(gradients, 0.2), 1e-9)
+
+
+@pytest.mark.unit
+def test_cross_entropy_with_saturated_outputs_stays_bounded():
+    torch.manual_seed(0)
+    network = nn.Linear(4, 3)
+    x = torch.full((2, 4), 1e4)
+
+    def loss(outputs: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs * 1e6, torch.tensor([0, 2]), reduction="none")
+
+    for i in range(2):
+        mask = torch.arange(2) == i
+        assert norm(clipped_sum(network, x, loss, Flat(clip_norm=0.1), mask)) <= 0.1
