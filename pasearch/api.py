@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -134,7 +136,8 @@ class Request:
             raise UsageError(
                 f"Preset {self.preset!r} is not known: expected one of {', '.join(PRESETS)}."
             )
-        if self.seed is not None and (isinstance(self.seed, bool) or not int(self.seed) >= 0):
+        whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if self.seed is not None and not (whole and self.seed >= 0):
             raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
 
     def preset_applied(self) -> Request:
@@ -254,10 +257,27 @@ def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None
     from pasearch.runs.folder import RunFolder
 
     device_of(prepared.request)
+    request = json.dumps(asdict(_anywhere(prepared)), default=_plain)
     folder = RunFolder.create(out, prepared.dataset.name)
-    request = asdict(replace(prepared.request, space=prepared.plan.space.to_json()))
-    folder.atomic_write("request.json", json.dumps(request))
+    folder.atomic_write("request.json", request)
     return _run(prepared, folder, resumed=False, progress=progress)
+
+
+def _anywhere(prepared: Prepared) -> Request:
+    """Return the request as a resume from another working directory needs it."""
+    request = prepared.request
+    is_file = request.data.endswith(".npz")
+    return replace(
+        request,
+        space=prepared.plan.space.to_json(),
+        data=str(Path(request.data).absolute()) if is_file else request.data,
+        data_root=str(Path(request.data_root).absolute()),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy's or a path as JSON can hold it."""
+    return value.item() if hasattr(value, "item") else os.fspath(value)
 
 
 def read_request(private: Path) -> Request:
@@ -390,6 +410,8 @@ def _run(
             keys = Keys.open(keys_path, marks)
         elif ledger.spent():
             raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
+        elif ledger.lines != plan.lines:
+            raise UsageError(f"{folder.path} was made for another plan: start a new run.")
         else:
             keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
             keys.save(keys_path, marks)

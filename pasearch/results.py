@@ -111,10 +111,17 @@ def read_document(path: str | Path) -> dict[str, Any]:
 
 
 def load_result(path: str | Path) -> SearchResult:
-    """Return a finished run's result."""
-    release = release_of(path)
-    card = (release / "privacy-card.md").read_text(encoding="utf-8")
-    return SearchResult(path=Path(path), document=read_document(path), card=card)
+    """Return a finished run's result.
+
+    Raises:
+        UsageError: No result is there, of another version, or without its card.
+    """
+    document, file = read_document(path), release_of(path) / "privacy-card.md"
+    try:
+        card = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.") from None
+    return SearchResult(path=Path(path), document=document, card=card)
 
 
 def load(path: str | Path) -> nn.Module:
@@ -189,6 +196,8 @@ def verify(path: str | Path) -> tuple[Price, list[str]]:
             share = document["price_by_partition"][name]["epsilon"]
             if not _close(share, price.epsilon):
                 problems.append(f"partition {name}: stated {share}, recomputed {price.epsilon}.")
+        for name in sorted(set(document["price_by_partition"]) - set(by_partition)):
+            problems.append(f"partition {name}: has a price, and no events.")
         if not stated["delta"] <= budget["delta"]:
             problems.append(f"delta {stated['delta']} exceeds the budget's {budget['delta']}.")
     except (KeyError, TypeError, AttributeError) as error:

@@ -247,7 +247,8 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
     if not path.stat().st_size > 0:
         raise UsageError(f"{path} is empty: expected a .npz file with arrays x and y.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: of a damaged archive, numpy would leave its own handle open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = set(archive.files)
             arrays = {name: archive[name] for name in sorted(names & ARRAYS)}
     except UNREADABLE as error:

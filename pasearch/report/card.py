@@ -8,6 +8,7 @@ Source: privacy.md, rules 2, 8, 10 to 15.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pasearch.accounting.events import describe, from_json
@@ -49,8 +50,9 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def card_markdown(document: dict[str, Any]) -> str:
-    """Return the card as Markdown."""
-    card = card_json(document)
+    """Return the card as Markdown; the data's name, which a user chose, is escaped."""
+    dataset = {**document["dataset"], "name": escaped(document["dataset"]["name"])}
+    card = card_json({**document, "dataset": dataset})
     lines = [f"# {card['title']}", ""]
     if document["reproducible"]:
         lines += [
@@ -63,6 +65,12 @@ def card_markdown(document: dict[str, Any]) -> str:
     for section in card["sections"]:
         lines += [f"## {section['title']}", "", *(f"- {item}" for item in section["items"]), ""]
     return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Return text of a user's as one line of Markdown that shows it as it is."""
+    plain = "".join(each if each.isprintable() else " " for each in text)
+    return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", " ".join(plain.split()))
 
 
 def _statement(document: dict[str, Any]) -> list[str]:

@@ -26,8 +26,12 @@ class Rescale(nn.Module):
         self.low, self.high = low, high
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x, any shape and number type, as float32 in [0, 1]."""
-        return (x.float().clamp(self.low, self.high) - self.low) / (self.high - self.low)
+        """Return x, any shape and number type, as float32 in [0, 1].
+
+        In float64 until the end, as in training: bounds may be narrow and far from 0.
+        """
+        inside = x.double().clamp(self.low, self.high)
+        return ((inside - self.low) / (self.high - self.low)).float()
 
     def extra_repr(self) -> str:
         """Show the bounds."""

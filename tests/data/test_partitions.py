@@ -1,0 +1,432 @@
+"""Slots, splits and the only door to a record: nothing here may depend on a value."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.accounting.events import Gaussian
+from pasearch.data.partitions import (
+    PARTITIONS,
+    Dataset,
+    Records,
+    Sealed,
+    Split,
+    UnchargedReadError,
+    make_split,
+)
+from pasearch.data.schema import Schema
+from pasearch.data.sources import from_arrays
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger, Line, Receipt
+
+SCHEMA = Schema(shape=(2,), low=-1.0, high=3.0, classes=3)
+SPLIT = Split(search=5, train=20, validation=7, test=8)
+N = 40
+
+
+def generator(seed: int = 1) -> np.random.Generator:
+    return Keys.from_seed(seed).stream("split").generator()
+
+
+def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.Generator(np.random.PCG64(seed))
+    return source.uniform(-1, 3, (N, 2)), source.integers(0, 3, N)
+
+
+def dataset(x: np.ndarray, y: np.ndarray, *, public: bool = False) -> Dataset:
+    made = Dataset(name="people", schema=SCHEMA, features=x, labels=y, public=public)
+    made.partition(SPLIT, generator())
+    return made
+
+
+def read(made: Dataset, name: str) -> Records:
+    return made[name].open(Receipt(name))
+
+
+class TestMakeSplit:
+    @pytest.mark.unit
+    def test_shares(self):
+        assert make_split(1000) == Split(train=800, validation=100, test=100)
+        shares = (0.5, 0.2, 0.3)
+        assert make_split(1000, shares=shares) == Split(train=500, validation=200, test=300)
+
+    @pytest.mark.unit
+    def test_the_search_takes_its_share_of_the_training_slots(self):
+        split = make_split(1000, search_share=0.25)
+        assert split == Split(search=200, train=600, validation=100, test=100)
+
+    @pytest.mark.unit
+    def test_without_scores_the_validation_slots_train(self):
+        assert make_split(1000, scored=False) == Split(train=900, test=100)
+
+    @pytest.mark.unit
+    def test_the_papers_split_halves_the_official_test_set(self):
+        split = make_split(70_000, official_test=10_000, paper=True)
+        assert split == Split(train=60_000, validation=5000, test=5000, fixed_tail=10_000)
+
+    @pytest.mark.unit
+    def test_the_papers_split_never_trains_on_official_test_records(self):
+        split = make_split(70, official_test=10, paper=True, search_share=0.1)
+        slots = split.slots(generator())
+        assert set(np.concatenate([slots["search"], slots["train"]])) == set(range(60))
+        assert set(np.concatenate([slots["validation"], slots["test"]])) == set(range(60, 70))
+        unscored = make_split(70, official_test=10, paper=True, scored=False)
+        assert unscored.train == 60
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "shares",
+        [(0.8, 0.1, 0.2), (0.8, 0.2, 0.0), (1.0, 0.0, 0.0), (-0.1, 0.6, 0.5), (math.nan, 0.1, 0.1)],
+        ids=str,
+    )
+    def test_shares_that_do_not_add_up(self, shares: tuple[float, float, float]):
+        with pytest.raises(UsageError, match="sum to 1"):
+            make_split(100, shares=shares)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan, math.inf])
+    def test_a_search_share_outside_its_range(self, share: float):
+        with pytest.raises(UsageError, match="--search-share"):
+            make_split(100, search_share=share)
+
+    @pytest.mark.unit
+    def test_a_search_share_of_no_slot(self):
+        with pytest.raises(UsageError, match="no slot at all"):
+            make_split(100, search_share=0.001)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("n", [1, 2, 3, 4])
+    def test_too_few_records(self, n: int):
+        with pytest.raises(UsageError, match="too few"):
+            make_split(n)
+
+    @pytest.mark.unit
+    def test_a_paper_split_of_other_data(self):
+        with pytest.raises(UsageError, match="no split in the paper"):
+            make_split(100, paper=True)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "sizes",
+        [
+            {"train": 0, "test": 5},
+            {"train": 5, "test": 0},
+            {"train": 5, "test": 5, "search": -1},
+            {"train": 5, "test": 5, "fixed_tail": 3},
+        ],
+        ids=str,
+    )
+    def test_an_impossible_split(self, sizes: dict):
+        with pytest.raises(UsageError):
+            Split(**sizes)
+
+
+class TestSlots:
+    @pytest.mark.property
+    @settings(max_examples=50, deadline=None)
+    @given(
+        sizes=st.tuples(
+            st.integers(0, 30), st.integers(1, 30), st.integers(0, 30), st.integers(1, 30)
+        ),
+        official=st.booleans(),
+        seed=st.integers(0, 2**32),
+    )
+    def test_every_slot_is_in_exactly_one_partition(self, sizes: tuple, official: bool, seed: int):
+        named = dict(zip(PARTITIONS, sizes, strict=True))
+        tail = named["validation"] + named["test"] if official else 0
+        split = Split(**named, fixed_tail=tail)
+        slots = split.slots(generator(seed))
+        assert {name: len(part) for name, part in slots.items()} == named
+        assert sorted(np.concatenate(list(slots.values()))) == list(range(split.n))
+
+    @pytest.mark.statistical
+    def test_every_slot_reaches_every_partition_in_its_share(self):
+        counts = np.zeros((4, N))
+        for seed in range(600):
+            slots = SPLIT.slots(generator(seed))
+            for row, name in enumerate(PARTITIONS):
+                counts[row, slots[name]] += 1
+        for row, name in enumerate(PARTITIONS):
+            share = getattr(SPLIT, name) / N
+            # 160 binomial counts: below 5 standard deviations but for one test in 10^4.
+            assert (abs(counts[row] / 600 - share) < 5 * math.sqrt(share * (1 - share) / 600)).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x, y: (x[::-1], y[::-1]),
+            lambda x, y: (x * 0 + np.nan, y),
+            lambda x, y: (x, y * 0 - 7),
+            lambda x, y: (x, np.sort(y)),
+        ],
+        ids=["permuted", "not finite", "null labels", "sorted labels"],
+    )
+    def test_the_split_sees_no_value(self, change: Callable):
+        before = dataset(*arrays())
+        after = dataset(*change(*arrays()))
+        for name in PARTITIONS:
+            assert (before[name]._slots == after[name]._slots).all()
+            assert len(before[name]) == len(after[name]) == getattr(SPLIT, name)
+
+    @pytest.mark.unit
+    def test_a_split_of_another_size_is_refused(self):
+        x, y = arrays()
+        made = Dataset(name="people", schema=SCHEMA, features=x, labels=y)
+        with pytest.raises(UsageError, match="41 slots"):
+            made.partition(Split(train=33, test=8), generator())
+        with pytest.raises(KeyError, match="call `partition` first"):
+            made["train"]
+
+    @pytest.mark.unit
+    def test_names_of_partitions_are_checked(self):
+        made = dataset(*arrays())
+        with pytest.raises(KeyError, match="public"):
+            made["public"]
+        assert [part.name for part in made] == list(PARTITIONS)
+
+
+class TestTheDoor:
+    @pytest.mark.unit
+    def test_a_charge_opens_its_own_partition_only(self, tmp_path: Path):
+        made = dataset(*arrays())
+        lines = [Line(name="x", partition="train", event=Gaussian(noise_multiplier=1.0), count=1)]
+        with Ledger.create(tmp_path / "ledger", lines) as ledger:
+            with ledger.charged("x", made["train"], key="k") as records:
+                assert len(records) == 20
+            with (
+                pytest.raises(BudgetError, match="no line"),
+                ledger.charged("x", made["test"], key="k"),
+            ):
+                pytest.fail("opened")
+            assert [(name, count) for _, name, _, count in ledger.spent()] == [("train", 1)]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "receipt",
+        [None, True, "train", Receipt("test"), object()],
+        ids=["none", "true", "text", "of another partition", "object"],
+    )
+    def test_no_charge_no_record(self, receipt: object):
+        made = dataset(*arrays())
+        with pytest.raises(UnchargedReadError, match="ledger"):
+            made["train"].open(receipt)  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_a_look_alike_of_a_receipt_opens_nothing(self):
+        class Forged:
+            partition = "train"
+            active = True
+
+        with pytest.raises(UnchargedReadError):
+            dataset(*arrays())["train"].open(Forged())  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_a_closed_receipt_opens_nothing(self):
+        made = dataset(*arrays())
+        receipt = Receipt("train")
+        made["train"].open(receipt)
+        receipt.close()
+        with pytest.raises(UnchargedReadError):
+            made["train"].open(receipt)
+
+    @pytest.mark.unit
+    def test_the_name_that_is_charged_is_the_name_that_is_opened(self):
+        with pytest.raises(AttributeError):
+            dataset(*arrays())["train"].name = "test"  # type: ignore[misc]
+
+    @pytest.mark.unit
+    def test_public_data_goes_through_the_same_door(self):
+        made = dataset(*arrays(), public=True)
+        assert read(made, "train").public
+        with pytest.raises(UnchargedReadError):
+            made["train"].open(None)  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_nothing_prints_a_value(self):
+        x = np.full((N, 2), 1.234567)
+        made = dataset(x, np.full(N, 2))
+        shown = [made, made["train"], made.features, read(made, "train"), list(made)]
+        assert not any("234567" in repr(each) or "0.5586" in repr(each) for each in shown)
+
+    @pytest.mark.unit
+    def test_a_sealed_array_gives_no_value(self):
+        sealed = Sealed(arrays()[0])
+        assert (sealed.shape, len(sealed), sealed.dtype) == ((N, 2), N, np.float64)
+        for look in (lambda: sealed[0], lambda: iter(sealed), lambda: sealed + 1):  # type: ignore
+            with pytest.raises(TypeError):
+                look()
+        assert Sealed(sealed).shape == sealed.shape
+
+
+class TestRecords:
+    @pytest.mark.unit
+    def test_are_clamped_and_scaled_to_the_unit_interval(self):
+        x, y = arrays()
+        x[:] = [-9.0, 1.0]
+        records = read(dataset(x, y), "train")
+        assert records.x.dtype == torch.float32
+        assert (records.y.dtype, records.valid.dtype) == (torch.int64, torch.bool)
+        assert (records.x == torch.tensor([0.0, 0.5])).all()
+        assert records.valid.all()
+        assert not records.public
+
+    @pytest.mark.unit
+    def test_hold_their_own_slots_in_order(self):
+        x, y = arrays()
+        made = dataset(x, y)
+        for name in PARTITIONS:
+            records = read(made, name)
+            slots = made[name]._slots
+            assert np.allclose(records.x.numpy(), (x[slots] + 1) / 4, atol=1e-7)
+            assert (records.y.numpy() == y[slots]).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("feature", "label"),
+        [
+            (np.nan, 1), (np.inf, 1), (-np.inf, 1), (0.5, -1), (0.5, 3), (0.5, 2**62),
+            (0.5, -(2**62)), (np.nan, -1),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_used_is_null_in_its_slot(self, feature: float, label: int):
+        x, y = arrays()
+        whole = dataset(x, y)
+        slot = int(whole["train"]._slots[3])
+        x, y = x.copy(), y.copy()
+        x[slot, 1], y[slot] = feature, label
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            broken = dataset(x, y)
+            records = read(broken, "train")
+        expected = read(whole, "train")
+        assert broken.n == N
+        assert len(records) == len(expected) == 20
+        assert not records.valid[3]
+        assert (records.x[3] == 0).all()
+        assert records.y[3] == 0
+        others = torch.arange(20) != 3
+        assert records.valid[others].all()
+        assert (records.x[others] == expected.x[others]).all()
+        assert (records.y[others] == expected.y[others]).all()
+
+    @pytest.mark.unit
+    def test_all_of_them_may_be_null(self):
+        x = np.full((N, 2), np.nan)
+        records = read(dataset(x, np.full(N, 99)), "train")
+        assert (len(records), int(records.valid.sum())) == (20, 0)
+
+    @pytest.mark.unit
+    def test_a_value_too_large_for_float32_is_clamped_not_null(self):
+        x, y = arrays()
+        x[:] = 1e300
+        records = read(dataset(x, y), "train")
+        assert records.valid.all()
+        assert (records.x == 1).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", ["u1", "i8", "f2", "f4", ">f4"])
+    def test_every_number_type_gives_the_same_records(self, kind: str):
+        _, y = arrays()
+        x = np.arange(2 * N).reshape(N, 2) % 3
+        expected = read(dataset(x.astype(float), y), "train")
+        assert (read(dataset(x.astype(kind), y), "train").x == expected.x).all()
+
+    @pytest.mark.unit
+    def test_long_partitions_are_rescaled_in_parts(self, monkeypatch: pytest.MonkeyPatch):
+        x, y = arrays()
+        x[5] = np.nan
+        whole = read(dataset(x, y), "train")
+        monkeypatch.setattr("pasearch.data.partitions.ROWS", 3)
+        parts = read(dataset(x, y), "train")
+        assert (parts.x == whole.x).all()
+        assert (parts.valid == whole.valid).all()
+
+    @pytest.mark.unit
+    def test_reading_changes_nothing(self):
+        x, y = arrays()
+        before = x.copy(), y.copy()
+        made = dataset(x, y)
+        mark = made.fingerprint()
+        read(made, "train").x.fill_(7)
+        assert (x == before[0]).all()
+        assert (y == before[1]).all()
+        assert made.fingerprint() == mark
+
+    @pytest.mark.unit
+    def test_from_arrays_with_bytes(self):
+        x = np.full((10, 2), 255, np.uint8)
+        made = from_arrays(x, np.zeros(10, int), classes=2)
+        made.partition(Split(train=5, test=5), generator())
+        assert (read(made, "train").x == 1).all()
+
+
+class TestFingerprint:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x, y: x.__setitem__((39, 1), x[39, 1] + 1e-12),
+            lambda x, y: x.__setitem__((0, 0), np.nan),
+            lambda x, y: y.__setitem__(17, (y[17] + 1) % 3),
+            lambda x, y: x.__setitem__(slice(0, 2), x[1::-1].copy()),
+        ],
+        ids=["a last digit", "not finite", "a label", "order"],
+    )
+    def test_one_value_changes_it(self, change: Callable):
+        x, y = arrays()
+        before = dataset(x, y).fingerprint()
+        assert before == dataset(x.copy(), y.copy()).fingerprint()
+        change(x, y)
+        assert dataset(x, y).fingerprint() != before
+
+    @pytest.mark.unit
+    def test_the_form_changes_it(self):
+        y = np.zeros(N, int)
+        zeros = np.zeros((N, 2))
+        marks = {
+            dataset(zeros, y).fingerprint(),
+            dataset(zeros.astype(np.float32), y).fingerprint(),
+            dataset(zeros.astype(np.int64), y).fingerprint(),
+            dataset(zeros, y.astype(np.uint8)).fingerprint(),
+        }
+        assert len(marks) == 4
+
+    @pytest.mark.unit
+    def test_the_layout_in_memory_does_not(self):
+        x, y = arrays()
+        assert dataset(np.asfortranarray(x), y).fingerprint() == dataset(x, y).fingerprint()
+
+
+class TestForm:
+    @pytest.mark.unit
+    def test_arrays_must_fit_the_schema(self):
+        x, y = arrays()
+        with pytest.raises(UsageError, match="the schema says"):
+            Dataset(name="people", schema=SCHEMA, features=x[:, :1], labels=y)
+        with pytest.raises(UsageError, match="as many of one"):
+            Dataset(name="people", schema=SCHEMA, features=x, labels=y[:-1])
+
+    @pytest.mark.unit
+    def test_the_public_form_has_no_value(self):
+        x, y = arrays()
+        first, second = dataset(x, y), dataset(x * np.nan, y * 0)
+        assert first.public_form() == second.public_form()
+        assert first.public_form()["n"] == N
+
+    @pytest.mark.unit
+    def test_a_copy_stays_sealed(self):
+        again = copy.copy(dataset(*arrays()))
+        with pytest.raises(UnchargedReadError):
+            again["train"].open(None)  # type: ignore[arg-type]

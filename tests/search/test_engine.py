@@ -1,0 +1,423 @@
+"""Running a plan: charges before reads, trials never redrawn, resumes that pay nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pasearch import api
+from pasearch.accounting.budget import Budget
+from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
+from pasearch.errors import BudgetError
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.journal import Journal, TrialRecord
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.search import engine
+from pasearch.search.engine import Outcome, Progress, Search
+
+SPACE = {
+    "name": "small",
+    "choices": {"layers": [1, 2], "units_1": [2, 4], "units_2": [2, 3], "dropout": [0.0, 0.2]},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "fixed": {"strategy": "fixed"},
+    "rs": {"strategy": "rs", "candidates": 3},
+    "rs aside": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
+    "mgrs": {"strategy": "mgrs", "candidates": 5, "generations": 2},
+    "paas": {"strategy": "paas", "candidates": 3, "generations": 2},
+    "paas aside": {"strategy": "paas", "candidates": 3, "generations": 2, "search_share": 0.3},
+    "stw": {"strategy": "stw", "candidates": 3, "generations": 2, "data_is_public": True},
+}
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.Generator(np.random.PCG64(0))
+    x = generator.normal(size=(200, 3))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+@cache
+def prepared(way: str, **options: Any) -> api.Prepared:
+    settings = {"space": SPACE, "steps": 4, "batch": 30, "device": "cpu", **WAYS[way], **options}
+    return api.prepare(arrays(), budget=Budget(3.0), bounds=(-3, 3), classes=2, **settings)
+
+
+class Memory(Journal):
+    """A journal that is not on disk, which is quicker; a resume needs the genuine one."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._records = {}
+
+    def add(self, number, parameters, value, attributes):
+        assert number not in self._records
+        content = json.loads(json.dumps([parameters, value, attributes], allow_nan=False))
+        record = TrialRecord(
+            number=number, parameters=content[0], value=content[1], attributes=content[2]
+        )
+        self._records[number] = record
+        return record
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def searching(
+    path: Path, way: str, seed: int = 1, stored: bool = False, **options: Any
+) -> Iterator[Search]:
+    """Set a search up in a folder; the second time, as a resume does."""
+    plan = prepared(way, **options)
+    if path.exists():
+        folder = RunFolder.open(path)
+        ledger = Ledger.open(folder.private / "ledger.sqlite")
+    else:
+        folder = RunFolder.create(path, "test")
+        ledger = Ledger.create(folder.private / "ledger.sqlite", plan.plan.lines)
+    keys = Keys.from_seed(seed)
+    x, y = arrays()
+    dataset = Dataset(
+        name="arrays", schema=plan.dataset.schema, features=x, labels=y, public=plan.plan.public
+    )
+    dataset.partition(plan.plan.split, keys.stream("split").generator())
+    journal = Journal(folder.private / "trials.sqlite") if stored else Memory()
+    try:
+        with ledger:
+            yield Search(
+                plan=plan.plan, strategy=plan.strategy, dataset=dataset, ledger=ledger,
+                journal=journal, keys=keys, folder=folder, device="cpu", progress=Progress(),
+            )  # fmt: skip
+    finally:
+        journal.close()
+
+
+def weights(outcome: Outcome) -> list[torch.Tensor]:
+    return list(outcome.network.state_dict().values())
+
+
+def same(first: Outcome, second: Outcome) -> bool:
+    return (
+        first.candidate == second.candidate
+        and first.test_correct == second.test_correct
+        and all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
+    )
+
+
+def records_of(search: Search) -> list:
+    return search.journal.all()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", WAYS)
+class TestEveryWay:
+    def test_charges_what_the_plan_says_and_no_more(self, tmp_path: Path, way: str):
+        with searching(tmp_path / "x", way) as search:
+            outcome = search.run()
+            spent = {(line, part): (event, n) for line, part, event, n in search.ledger.spent()}
+        planned = {(each.name, each.partition): each for each in search.plan.lines}
+        assert set(spent) == set(planned), "every line was charged"
+        for where, (event, count) in spent.items():
+            assert event == planned[where].event
+            assert count <= planned[where].count
+            if not search.strategy.memoised:
+                assert count == planned[where].count
+        assert not outcome.network.training
+        assert all(bool(torch.isfinite(value).all()) for value in weights(outcome))
+
+    def test_the_keys_decide_everything(self, tmp_path: Path, way: str):
+        outcomes = []
+        for name, seed in (("x", 1), ("y", 1), ("z", 2)):
+            with searching(tmp_path / name, way, seed) as search:
+                outcomes.append(search.run())
+        assert same(outcomes[0], outcomes[1])
+        assert not same(outcomes[0], outcomes[2])
+
+    def test_every_read_is_under_its_charge(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        opened: list[str] = []
+        genuine = Partition.open
+
+        with searching(tmp_path / "x", way) as search:
+
+            def watched(partition: Partition, receipt: Receipt):
+                written = {part for _, part, _, _ in search.ledger.spent()}
+                assert partition.name in written, "the charge was on disk before the read"
+                opened.append(partition.name)
+                return genuine(partition, receipt)
+
+            monkeypatch.setattr(Partition, "open", watched)
+            search.run()
+        assert set(opened) == {line.partition for line in search.plan.lines}
+
+    def test_a_read_without_a_charge_would_be_caught(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The test above has teeth: an engine that skips the ledger stops at the first read."""
+
+        @contextmanager
+        def free(ledger: Ledger, line: str, *partitions: Partition, key: str):
+            yield partitions[0].open(None)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Ledger, "charged", free)
+        with searching(tmp_path / "x", way) as search, pytest.raises(UnchargedReadError):
+            search.run()
+
+    def test_an_interruption_costs_nothing_twice(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        with searching(tmp_path / "whole", way) as search:
+            whole = search.run()
+            spent = search.ledger.spent()
+            trials = len(records_of(search))
+        genuine, path = engine.train_candidate, tmp_path / "x"
+        for _ in range(trials + 2):
+            calls = itertools.count()
+
+            def once(*arguments, calls=calls, **options):
+                if next(calls) == 1:
+                    raise KeyboardInterrupt
+                return genuine(*arguments, **options)
+
+            monkeypatch.setattr(engine, "train_candidate", once)
+            try:
+                with searching(path, way, stored=True) as search:
+                    outcome = search.run()
+                    assert search.ledger.spent() == spent
+                    assert len(records_of(search)) == trials
+                break
+            except KeyboardInterrupt:
+                assert not list((path / "release").iterdir())
+        else:
+            pytest.fail("the search never ended")
+        assert same(outcome, whole)
+
+    def test_what_it_writes_lies_in_private(self, tmp_path: Path, way: str):
+        with searching(tmp_path / "x", way) as search:
+            search.run()
+        written = [each for each in (tmp_path / "x").rglob("*") if each.is_file()]
+        assert written
+        assert all((tmp_path / "x" / "private") in each.parents for each in written)
+
+
+class TestHiding:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", ["rs", "rs aside", "mgrs"])
+    def test_repeat_and_select_hands_no_trial_over(self, tmp_path: Path, way: str):
+        with searching(tmp_path / "x", way) as search:
+            outcome = search.run()
+            assert records_of(search)
+        assert (outcome.trials, outcome.unique_trials) == ((), None)
+
+    @pytest.mark.unit
+    def test_composition_may_show_every_trial(self, tmp_path: Path):
+        with searching(tmp_path / "x", "paas") as search:
+            outcome = search.run()
+        assert [trial.number for trial in outcome.trials] == list(range(6))
+        assert outcome.unique_trials == len({json.dumps(t.parameters) for t in outcome.trials})
+
+    @pytest.mark.unit
+    def test_exact_accuracy_is_for_public_data(self, tmp_path: Path):
+        with searching(tmp_path / "x", "fixed") as search:
+            assert search.run().exact_accuracy is None
+        with searching(tmp_path / "y", "stw") as search:
+            exact = search.run().exact_accuracy
+            assert exact is not None
+            assert 0 <= exact <= 1
+
+
+class TestMemory:
+    ONE = json.dumps({"name": "one", "choices": {"units_1": [3]}})
+
+    @pytest.mark.unit
+    def test_equal_candidates_of_paas_are_trained_once_and_planned_in_full(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        calls = count_trainings(monkeypatch)
+        with searching(tmp_path / "x", "paas", space=Frozen(self.ONE)) as search:
+            outcome = search.run()
+            spent = {line: count for line, _, _, count in search.ledger.spent()}
+        assert len(calls) == 1
+        assert spent == {"training": 1, "score": 1, "test accuracy": 1}
+        assert {line.name: line.count for line in search.plan.lines}["training"] == 6
+        assert len(outcome.trials) == 6
+        assert outcome.unique_trials == 1
+        assert len({trial.attributes["tie_break"] for trial in outcome.trials}) == 6
+        assert len({trial.value for trial in outcome.trials}) == 1
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", ["rs", "mgrs"])
+    def test_repeat_and_select_trains_equal_candidates_anew(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        calls = count_trainings(monkeypatch)
+        with searching(tmp_path / "x", way, seed=1, space=Frozen(self.ONE)) as search:
+            search.run()
+            trials = records_of(search)
+        assert len(calls) == len(trials) > 2
+        files = [tmp_path / "x/private/trials" / trial.attributes["weights"] for trial in trials]
+        assert len({file.read_bytes() for file in files}) == len(files)
+
+
+class Frozen(dict):
+    """A dictionary that a cache can keep."""
+
+    def __init__(self, text: str):
+        super().__init__(json.loads(text))
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(json.dumps(self))
+
+
+def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    genuine = engine.train_candidate
+
+    def counted(*arguments, **options):
+        calls.append(1)
+        return genuine(*arguments, **options)
+
+    monkeypatch.setattr(engine, "train_candidate", counted)
+    return calls
+
+
+class TestFailures:
+    def break_some(self, monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
+        genuine, calls = engine.train_candidate, itertools.count()
+
+        def train(*arguments, **options):
+            if broken(next(calls)):
+                raise torch.OutOfMemoryError("too large")
+            return genuine(*arguments, **options)
+
+        monkeypatch.setattr(engine, "train_candidate", train)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", ["rs", "mgrs", "paas"])
+    def test_a_failed_trial_counts_and_is_never_redrawn(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        with searching(tmp_path / "whole", way, seed=3) as search:
+            search.run()
+            first = [t.parameters for t in records_of(search)]
+            spent = search.ledger.spent()
+        self.break_some(monkeypatch, lambda number: number == 0)
+        with searching(tmp_path / "x", way, seed=3) as search:
+            outcome = search.run()
+            trials = records_of(search)
+            assert search.ledger.spent() == spent or way == "paas"
+        assert trials[0].value is None
+        assert len(trials) == len(first) > 1
+        alike = 3 if way == "paas" else 1
+        assert [t.parameters for t in trials][:alike] == first[:alike]
+        assert all(bool(torch.isfinite(value).all()) for value in weights(outcome))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", ["fixed", "rs", "rs aside", "mgrs", "paas"])
+    def test_when_all_fail_the_run_still_ends_and_pays_in_full(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        self.break_some(monkeypatch, lambda number: True)
+        with searching(tmp_path / "x", way) as search:
+            outcome = search.run()
+            charged = {line for line, *_ in search.ledger.spent()}
+        assert charged == {line.name for line in search.plan.lines}
+        assert all(bool(torch.isnan(value).all()) for value in weights(outcome))
+        scale = search.plan.test.standard_deviation
+        assert abs(outcome.test_correct) < 40 * scale, "noise around no right answer"
+
+    @pytest.mark.unit
+    def test_another_error_is_no_failed_trial(self, tmp_path: Path, monkeypatch):
+        def wrong(*arguments, **options):
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(engine, "train_candidate", wrong)
+        with searching(tmp_path / "x", "rs") as search, pytest.raises(ZeroDivisionError):
+            search.run()
+
+
+class TestTies:
+    @pytest.mark.unit
+    def test_every_trial_draws_its_own(self, tmp_path: Path):
+        with searching(tmp_path / "x", "paas") as search:
+            search.run()
+            breaks = [trial.attributes["tie_break"] for trial in records_of(search)]
+        assert len(set(breaks)) == len(breaks) == 6
+        with searching(tmp_path / "y", "paas", seed=2) as search:
+            search.run()
+            assert set(breaks).isdisjoint(t.attributes["tie_break"] for t in records_of(search))
+
+    @pytest.mark.unit
+    def test_equal_scores_have_no_favourite(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(Search, "_score", lambda *arguments: 5)
+        monkeypatch.setattr(
+            engine, "train_candidate",
+            lambda candidate, *others, **options: candidate.architecture.build((3,), 2),
+        )  # fmt: skip
+        winners = set()
+        for seed in range(9):
+            with searching(tmp_path / str(seed), "paas", seed) as search:
+                search.run()
+                last = [t.attributes["tie_break"] for t in records_of(search)][3:]
+                winners.add(last.index(max(last)))
+        assert winners == {0, 1, 2}
+
+
+class TestPlanIsTheCeiling:
+    @pytest.mark.unit
+    def test_a_strategy_that_asks_for_more_is_stopped_unread(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        opened: list[str] = []
+        genuine = Partition.open
+
+        def watched(partition: Partition, receipt: Receipt):
+            opened.append(partition.name)
+            return genuine(partition, receipt)
+
+        monkeypatch.setattr(Partition, "open", watched)
+        with searching(tmp_path / "x", "fixed") as search:
+            search.run()
+            before = len(opened)
+            with (
+                pytest.raises(BudgetError, match="all are charged"),
+                search.ledger.charged("training", search.dataset["train"], key="one more"),
+            ):
+                pytest.fail("opened")
+        assert len(opened) == before
+
+
+class TestProgress:
+    @pytest.mark.unit
+    def test_tells_rounds_steps_and_the_final_training(self, tmp_path: Path):
+        told: list[tuple] = []
+
+        class Told(Progress):
+            def search(self, number: int, finished: int, total: int) -> None:
+                told.append(("search", number, finished, total))
+
+            def final(self) -> None:
+                told.append(("final",))
+
+            def step(self, finished: int, total: int) -> None:
+                told.append(("step", finished, total))
+
+        with searching(tmp_path / "x", "paas aside") as search:
+            object.__setattr__(search, "progress", Told())
+            search.run()
+        assert [each[1:] for each in told if each[0] == "search"] == [
+            (number, finished, 3) for number in (0, 1) for finished in (0, 1, 2)
+        ]
+        assert ("final",) in told
+        assert told[-1] == ("step", 4, 4)

@@ -1,0 +1,256 @@
+"""PAAS's operators: DEAP's on plain lists, a multiset, and a global `random` that is given back."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys, Stream
+from pasearch.search.genetic import (
+    PrivacyAwareArchitectureSearch,
+    StandardWorkflow,
+    crossover,
+    global_random,
+    mutate,
+)
+from pasearch.search.strategy import State
+
+
+class Space:
+    """What a strategy needs of a space: sizes, and a uniform draw."""
+
+    def __init__(self, *sizes: int):
+        self.sizes = sizes
+
+    def draw(self, generator: np.random.Generator) -> tuple[int, ...]:
+        return tuple(int(generator.integers(size)) for size in self.sizes)
+
+
+SPACE = Space(5, 3, 4, 2)
+WIDE = Space(*[10**6] * 10)
+
+
+def stream(*context: str | int) -> Stream:
+    return Keys.from_seed(11).stream("test", *context)
+
+
+def evolve(
+    genotypes: list[tuple[int, ...]], scores: list[float], number: int = 0, **changes: float
+) -> tuple[tuple[int, ...], ...]:
+    search = PrivacyAwareArchitectureSearch(population=len(genotypes), **changes)  # type: ignore
+    fitness = tuple((score, index) for index, score in enumerate(scores))
+    return search.evolve(tuple(genotypes), fitness, WIDE, stream("evolve", number))  # type: ignore
+
+
+class TestGlobalRandom:
+    @pytest.mark.unit
+    def test_is_the_same_before_and_after(self):
+        random.seed(99)
+        before = random.getstate()
+        crossover((0,) * 50, (1,) * 50, stream())
+        mutate((0,) * 4, SPACE, stream())  # type: ignore[arg-type]
+        evolve([(n,) * 10 for n in range(10)], list(range(10)))
+        assert random.getstate() == before
+
+    @pytest.mark.unit
+    def test_is_given_back_after_an_error(self):
+        before = random.getstate()
+        with pytest.raises(IndexError), global_random(stream()):
+            random.choice([])
+        assert random.getstate() == before
+
+    @pytest.mark.unit
+    def test_has_no_influence(self):
+        children = set()
+        for seed in range(5):
+            random.seed(seed)
+            children.add(crossover((0,) * 50, (1,) * 50, stream()))
+        assert len(children) == 1
+
+    @pytest.mark.unit
+    def test_other_streams_give_other_numbers(self):
+        numbers = set()
+        for number in range(20):
+            with global_random(stream(number)):
+                numbers.add(random.random())
+        assert len(numbers) == 20
+
+
+class TestCrossover:
+    @pytest.mark.oracle
+    def test_is_deaps(self):
+        from deap import tools
+
+        first, second = tuple(range(40)), tuple(range(100, 140))
+        for number in range(10):
+            with global_random(stream(number)):
+                theirs, _ = tools.cxUniform(list(first), list(second), indpb=0.5)
+            assert crossover(first, second, stream(number)) == tuple(theirs)
+
+    @pytest.mark.property
+    @settings(max_examples=50, deadline=None)
+    @given(
+        pairs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8),
+        number=st.integers(0, 2**20),
+    )
+    def test_every_gene_is_a_parents(self, pairs: list[tuple[int, int]], number: int):
+        first, second = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+        child = crossover(first, second, stream(number))
+        assert isinstance(child, tuple)
+        assert all(gene in pair for gene, pair in zip(child, pairs, strict=True))
+
+    @pytest.mark.statistical
+    def test_takes_every_gene_from_either_parent_alike(self):
+        children = [crossover((0,) * 8, (1,) * 8, stream(n)) for n in range(800)]
+        share = np.mean(children, axis=0)
+        assert (abs(share - 0.5) < 5 * 0.5 / math.sqrt(800)).all()
+        assert len(set(children)) > 200
+
+
+class TestMutation:
+    @pytest.mark.oracle
+    def test_is_deaps(self):
+        from deap import tools
+
+        parent = (1, 2, 3, 0)
+        for number in range(10):
+            with global_random(stream(number)):
+                (theirs,) = tools.mutUniformInt(list(parent), [0] * 4, [4, 2, 3, 1], indpb=0.25)
+            assert mutate(parent, SPACE, stream(number)) == tuple(theirs)  # type: ignore[arg-type]
+
+    @pytest.mark.property
+    @settings(max_examples=50, deadline=None)
+    @given(sizes=st.lists(st.integers(1, 6), max_size=8), number=st.integers(0, 2**20))
+    def test_stays_in_the_space(self, sizes: list[int], number: int):
+        mutant = mutate((0,) * len(sizes), Space(*sizes), stream(number))  # type: ignore[arg-type]
+        assert len(mutant) == len(sizes)
+        assert all(0 <= gene < size for gene, size in zip(mutant, sizes, strict=True))
+
+    @pytest.mark.unit
+    def test_a_space_without_genes_has_nothing_to_mutate(self):
+        assert mutate((), Space(), stream()) == ()  # type: ignore[arg-type]
+
+    @pytest.mark.statistical
+    def test_redraws_each_gene_once_in_as_many_as_there_are(self):
+        mutants = np.array([mutate((7,) * 10, WIDE, stream(n)) for n in range(1500)])  # type: ignore
+        share = (mutants != 7).mean(axis=0)
+        assert (abs(share - 0.1) < 5 * math.sqrt(0.1 * 0.9 / 1500)).all()
+
+    @pytest.mark.statistical
+    def test_reaches_every_value_the_last_included(self):
+        values = Counter(mutate((0,), Space(4), stream(n))[0] for n in range(800))  # type: ignore
+        assert set(values) == {0, 1, 2, 3}
+        assert all(
+            abs(count / 800 - 0.25) < 5 * math.sqrt(0.1875 / 800) for count in values.values()
+        )
+
+
+class TestEvolve:
+    @pytest.mark.unit
+    def test_children_come_of_the_fittest(self):
+        genotypes = [(n,) * 10 for n in range(10)]
+        scores = [3.0, 9, 1, 8, 0, 7, 2, 6, 4, 5]
+        genes = {g for n in range(50) for c in evolve(genotypes, scores, n, beta=0, mutation=0)
+                 for g in c}  # fmt: skip
+        assert genes == {1, 3, 5, 7}
+
+    @pytest.mark.unit
+    def test_a_share_of_the_others_are_parents_by_luck(self):
+        genotypes = [(n,) * 10 for n in range(10)]
+        seen = set()
+        for number in range(60):
+            children = evolve(genotypes, list(range(10)), number, mutation=0)
+            lucky = {gene for child in children for gene in child} - {6, 7, 8, 9}
+            assert len(lucky) <= 1
+            seen |= lucky
+        assert seen == {0, 1, 2, 3, 4, 5}
+
+    @pytest.mark.unit
+    def test_a_multiset_keeps_its_copies(self):
+        # The paper's union of sets would loop for ever on a population of equal candidates.
+        children = evolve([(4,) * 10] * 10, [1.0] * 10, mutation=0)
+        assert children == ((4,) * 10,) * 10
+
+    @pytest.mark.unit
+    def test_failed_candidates_are_parents_only_when_there_are_no_others(self):
+        genotypes = [(n,) * 10 for n in range(10)]
+        scores = [-math.inf] * 6 + [0.0] * 4
+        genes = {g for n in range(30) for c in evolve(genotypes, scores, n, beta=0, mutation=0)
+                 for g in c}  # fmt: skip
+        assert genes == {6, 7, 8, 9}
+        assert len(evolve(genotypes, [-math.inf] * 10)) == 10
+
+    @pytest.mark.unit
+    def test_equal_scores_are_ranked_by_the_tie_break(self):
+        search = PrivacyAwareArchitectureSearch(population=4, alpha=0.25, beta=0, mutation=0)
+        fitness = ((5.0, 1), (5.0, 3), (5.0, 9), (5.0, 2))
+        genotypes = tuple((n,) * 10 for n in range(4))
+        assert set(search.evolve(genotypes, fitness, WIDE, stream())) == {(2,) * 10}  # type: ignore
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("population", [1, 2, 3])
+    def test_the_smallest_populations_evolve(self, population: int):
+        genotypes = [(n,) * 10 for n in range(population)]
+        assert len(evolve(genotypes, [0.0] * population)) == population
+
+    @pytest.mark.unit
+    def test_the_stream_decides_everything(self):
+        genotypes = [(n,) * 10 for n in range(10)]
+        scores = [float(n) for n in range(10)]
+        assert evolve(genotypes, scores, 1) == evolve(genotypes, scores, 1)
+        assert evolve(genotypes, scores, 1) != evolve(genotypes, scores, 2)
+
+    @pytest.mark.statistical
+    def test_a_fifth_of_the_children_are_mutated(self):
+        genotypes = [(0,) * 10] * 50
+        mutated = total = 0
+        for number in range(40):
+            for child in evolve(genotypes, [0.0] * 50, number):
+                mutated += any(child)
+                total += 1
+        # A mutated child has one changed gene or more with probability 1 - .9^10.
+        expected = 0.2 * (1 - 0.9**10)
+        assert abs(mutated / total - expected) < 5 * math.sqrt(expected * (1 - expected) / total)
+
+
+class TestSettings:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", [PrivacyAwareArchitectureSearch, StandardWorkflow])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"population": 0}, {"population": 2.5}, {"generations": 0}, {"alpha": 1.5},
+            {"beta": -0.1}, {"mutation": math.nan},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_bad_ones_are_refused(self, kind: type, change: dict):
+        with pytest.raises(UsageError):
+            kind(**change)
+
+    @pytest.mark.unit
+    def test_the_winner_is_of_the_last_generation(self):
+        search = PrivacyAwareArchitectureSearch(population=3, generations=2)
+        state = search.init()
+        for scores in ((100.0, 0.0, 0.0), (1.0, 2.0, 3.0)):
+            asked = search.ask(state, SPACE, stream())  # type: ignore[arg-type]
+            assert asked is not None
+            state = search.tell(state, asked, tuple((score, 0) for score in scores))
+        assert search.ask(state, SPACE, stream()) is None  # type: ignore[arg-type]
+        assert search.best(state) == (1, 2)
+
+    @pytest.mark.unit
+    def test_a_state_is_a_value(self):
+        search = PrivacyAwareArchitectureSearch(population=2, generations=2)
+        state = search.init()
+        asked = search.ask(state, SPACE, stream())  # type: ignore[arg-type]
+        assert asked is not None
+        search.tell(state, asked, ((0.0, 0), (0.0, 1)))
+        assert state == State()

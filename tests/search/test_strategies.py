@@ -1,0 +1,402 @@
+"""What every strategy keeps to: ask and tell, a price known before the first trial, secret K."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Geometric, NoRelease, RepeatAndSelect, to_json
+from pasearch.accounting.selection import Law
+from pasearch.api import plan_architecture_search
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.search.fitness import WORST
+from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
+from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
+from pasearch.search.randomized import RandomizedSearch, draw_count
+from pasearch.search.strategies import STRATEGIES, strategy
+from pasearch.search.strategy import Fitness, Fixed, Round, State, Strategy
+from pasearch.spaces.space import SearchSpace, space
+
+EVENT = Geometric(epsilon=0.1)
+SPACE = space(
+    {
+        "name": "small",
+        "choices": {
+            "layers": [1, 2],
+            "units_1": [2, 4, 8],
+            "activation_1": ["relu", "tanh"],
+            "learning_rate_scale": [0.5, 1.0],
+            "steps_scale": [0.5, 1.0],
+        },
+        "default": {"steps_scale": 1.0},
+    }
+)
+SMALL = {
+    "fixed": {},
+    "rs": {"candidates": 4},
+    "mgrs": {"candidates": 6, "generations": 3},
+    "paas": {"candidates": 4, "generations": 3},
+    "stw": {"candidates": 4, "generations": 2},
+}
+HIDING = ("rs", "mgrs")
+SHOWING = ("fixed", "paas", "stw")
+
+
+def keyed(seed: int = 0) -> Stream:
+    return Keys.from_seed(seed).stream("strategy")
+
+
+def make(name: str) -> Strategy:
+    return strategy(name, **SMALL[name])
+
+
+class Wide:
+    """A space so large that a fresh draw never shares a gene with another by chance."""
+
+    sizes = (2**40,) * 20
+
+    def draw(self, generator: np.random.Generator) -> tuple[int, ...]:
+        return tuple(int(generator.integers(size)) for size in self.sizes)
+
+
+def play(
+    search: Strategy, seed: int = 0, where: SearchSpace = SPACE, scores: int = 1
+) -> tuple[State, list[Round]]:
+    """Run a strategy on made-up scores, which depend on `scores` and the genotype only."""
+    state, rounds = search.init(), []
+    while (asked := search.ask(state, where, keyed(seed))) is not None:
+        rounds.append(asked)
+        fitness = tuple(
+            (float(zlib.crc32(repr((scores, genotype)).encode()) % 100), index)
+            for index, genotype in enumerate(asked.genotypes)
+        )
+        state = search.tell(state, asked, fitness)
+        assert len(rounds) < 50
+    return state, rounds
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", STRATEGIES)
+class TestEveryStrategy:
+    def test_asks_rounds_in_order_until_it_is_done(self, name: str):
+        search = make(name)
+        state, rounds = play(search)
+        assert [each.number for each in rounds] == list(range(len(rounds)))
+        assert state.rounds == tuple(rounds)
+        assert all(each.genotypes for each in rounds)
+        assert search.ask(state, SPACE, keyed()) is None
+
+    def test_draws_candidates_of_the_space(self, name: str):
+        _, rounds = play(make(name))
+        settings = make(name).settings(SPACE)
+        for genotype in (g for each in rounds for g in each.genotypes):
+            assert SPACE.candidate(genotype).settings in settings
+
+    def test_the_stream_and_the_scores_decide_everything(self, name: str):
+        assert play(make(name), 3) == play(make(name), 3)
+
+    def test_other_keys_search_otherwise(self, name: str):
+        searches = {tuple(play(make(name), seed)[1]) for seed in range(8)}
+        assert len(searches) == (1 if name == "fixed" else 8)
+
+    def test_the_winner_is_the_fittest_of_the_last_round(self, name: str):
+        search = make(name)
+        state, rounds = play(search)
+        number, index = search.best(state)
+        assert number == len(rounds) - 1
+        assert state.fitness[-1][index] == max(state.fitness[-1])
+
+    def test_a_search_where_all_fail_still_has_a_winner(self, name: str):
+        search = make(name)
+        state = search.init()
+        while (asked := search.ask(state, SPACE, keyed())) is not None:
+            fitness = tuple((WORST, index) for index in range(len(asked.genotypes)))
+            state = search.tell(state, asked, fitness)
+        assert search.best(state) == (len(state.rounds) - 1, len(state.fitness[-1]) - 1)
+
+    def test_the_price_is_known_before_a_trial(self, name: str):
+        first = make(name).lines(EVENT, "train", "training")
+        play(search := make(name))
+        assert search.lines(EVENT, "train", "training") == first
+        assert all(line.partition == "train" for line in first)
+        assert all(line.name.startswith("training") for line in first)
+
+    def test_all_trials_fit_the_lines_and_no_line_is_left_uncharged(
+        self, name: str, tmp_path: Path
+    ):
+        class Partition:
+            name = "train"
+
+            def open(self, receipt: Receipt) -> None:
+                return None
+
+        search = make(name)
+        lines = search.lines(EVENT, "train", "training")
+        _, rounds = play(search)
+        trial = 0
+        with Ledger.create(tmp_path / "ledger", lines) as ledger:
+            for each in rounds:
+                for _ in each.genotypes:
+                    suffix, key = search.charge(each.number, trial)
+                    with ledger.charged(f"training{suffix}", Partition(), key=key):
+                        trial += 1
+            spent = [(line, event, count) for line, _, event, count in ledger.spent()]
+            assert spent == [(line.name, line.event, line.count) for line in lines]
+            with pytest.raises(BudgetError), ledger.charged("training", Partition(), key="more"):
+                pytest.fail("opened")
+
+    def test_its_description_is_plain_and_names_the_law(self, name: str):
+        search = make(name)
+        document = json.loads(json.dumps(search.to_json()))
+        assert document == {"name": name, "way": search.way, "trainings": search.describe()}
+        assert search.expected_trainings >= 1
+        assert search.quantile(0.999) >= search.expected_trainings
+
+    def test_says_which_trials_may_be_shown(self, name: str):
+        assert make(name).hides_trials == (name in HIDING)
+        assert make(name).memoised == (name in ("paas", "stw"))
+
+    def test_it_is_a_value(self, name: str):
+        assert make(name) == make(name)
+        assert hash(make(name)) == hash(make(name))
+
+
+class TestNonAdaptive:
+    @pytest.mark.unit
+    def test_rs_draws_all_candidates_before_any_score(self):
+        for seed in range(10):
+            assert play(make("rs"), seed, scores=1)[1] == play(make("rs"), seed, scores=2)[1]
+        assert len(play(make("rs"))[1]) == 1
+
+    @pytest.mark.unit
+    def test_mgrs_sees_the_winner_of_the_last_round_only(self):
+        search = strategy("mgrs", candidates=40, generations=2)
+        first = search.ask(search.init(), SPACE, keyed())
+        assert first is not None
+        count = len(first.genotypes)
+        assert count > 3
+
+        def following(scores: list[float]) -> Round | None:
+            fitness: tuple[Fitness, ...] = tuple((score, 0) for score in scores)
+            return search.ask(search.tell(search.init(), first, fitness), SPACE, keyed())
+
+        base = [0.0] * count
+        base[1] = 9.0
+        losers = [-math.inf if index % 2 == 0 else index / count for index in range(count)]
+        losers[1] = 1e9
+        assert following(base) == following(losers)
+        other = [0.0] * count
+        other[2] = 9.0
+        winners = first.genotypes[1], first.genotypes[2]
+        assert winners[0] != winners[1]
+        assert following(base) != following(other)
+
+    @pytest.mark.unit
+    def test_the_number_of_trainings_depends_on_no_score(self):
+        for name in HIDING:
+            counts = {
+                tuple(len(each.genotypes) for each in play(make(name), 5, scores=scores)[1])
+                for scores in range(6)
+            }
+            assert len(counts) == 1
+
+    @pytest.mark.unit
+    def test_paas_does_adapt_to_every_score(self):
+        search = strategy("paas", candidates=10, generations=2)
+        following = {tuple(play(search, 0, scores=scores)[1]) for scores in range(5)}
+        assert len(following) == 5
+
+
+class TestSecretCount:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", HIDING)
+    def test_is_drawn_once_and_kept_for_a_resume(self, name: str):
+        search = make(name)
+        asked = [search.ask(search.init(), SPACE, keyed(4)) for _ in range(5)]
+        assert len(set(asked)) == 1
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", HIDING)
+    def test_appears_in_no_description(self, name: str):
+        search = make(name)
+        before = search.to_json(), search.lines(EVENT, "train", "training")
+        counts = {len(play(search, seed)[1][0].genotypes) for seed in range(30)}
+        assert len(counts) > 3
+        assert (search.to_json(), search.lines(EVENT, "train", "training")) == before
+
+    @pytest.mark.statistical
+    @pytest.mark.parametrize(
+        "law",
+        [Law(3.0, 1.0), Law(3.0, 0.0), Law(2.0, "poisson"), Law(6.0, 1.0, cap=4)],
+        ids=["geometric", "logarithmic", "poisson", "capped"],
+    )
+    def test_follows_its_law(self, law: Law):
+        draws = 2000
+        counts = Counter(draw_count(law, keyed().child("k", n)) for n in range(draws))
+        assert min(counts) >= 1
+        if law.cap is not None:
+            assert max(counts) <= law.cap
+        for k in range(1, 8):
+            p = law.pmf(k)
+            assert abs(counts[k] - draws * p) <= 5 * math.sqrt(draws * p * (1 - p))
+
+    @pytest.mark.unit
+    def test_rs_candidates_are_uniform_whatever_the_count(self):
+        short, long = (strategy("rs", candidates=mean) for mean in (1.5, 60.0))
+        one = short.ask(short.init(), SPACE, keyed(2))
+        many = long.ask(long.init(), SPACE, keyed(2))
+        assert one is not None
+        assert many is not None
+        assert many.genotypes[: len(one.genotypes)] == one.genotypes
+
+
+class TestMgrs:
+    @pytest.mark.unit
+    def test_has_the_papers_generations(self):
+        search = strategy("mgrs")
+        assert isinstance(search, MultiGenerationRandomizedSearch)
+        assert [law.base_mean for law in search.laws] == [40.0, 20.0, 10.0]
+        assert search.mutation == 0.7
+        assert search.expected_trainings == pytest.approx(70.0)
+
+    @pytest.mark.statistical
+    def test_descendants_are_mutants_and_fresh_draws_in_the_papers_shares(self):
+        search = strategy("mgrs", candidates=400, generations=2)
+        near = total = 0
+        changed = []
+        for seed in range(12):
+            first = search.ask(search.init(), Wide(), keyed(seed))  # type: ignore[arg-type]
+            assert first is not None
+            fitness = tuple((float(index == 0), 0) for index in range(len(first.genotypes)))
+            state = search.tell(search.init(), first, fitness)
+            asked = search.ask(state, Wide(), keyed(seed))  # type: ignore[arg-type]
+            assert asked is not None
+            winner = first.genotypes[0]
+            for genotype in asked.genotypes:
+                equal = sum(a == b for a, b in zip(genotype, winner, strict=True))
+                near += equal > 0
+                total += 1
+                if equal:
+                    changed.append(20 - equal)
+        assert total > 500
+        assert abs(near / total - 0.7) < 5 * math.sqrt(0.21 / total)
+        assert abs(np.mean(changed) - 1.0) < 5 * math.sqrt(0.95 / len(changed))
+
+    @pytest.mark.unit
+    def test_every_generation_is_a_selection_of_its_own(self):
+        search = make("mgrs")
+        lines = search.lines(EVENT, "train", "score")
+        assert [line.name for line in lines] == [f"score, generation {n}" for n in (1, 2, 3)]
+        assert [line.event for line in lines] == [
+            RepeatAndSelect(event=EVENT, law=Law(mean, 1.0)) for mean in (6.0, 3.0, 1.5)
+        ]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("change", [{"laws": ()}, {"mutation": 1.1}, {"mutation": math.nan}])
+    def test_bad_settings_are_refused(self, change: dict):
+        with pytest.raises(UsageError):
+            MultiGenerationRandomizedSearch(**({"laws": (Law(4.0, 1.0),)} | change))
+
+
+class TestPrices:
+    @pytest.mark.unit
+    def test_paas_plans_every_training_though_repeats_are_memoised(self):
+        (line,) = strategy("paas").lines(EVENT, "train", "training")
+        assert (line.event, line.count) == (EVENT, 60)
+
+    @pytest.mark.unit
+    def test_rs_is_one_selection(self):
+        (line,) = strategy("rs", law="logarithmic", cap=50).lines(EVENT, "search", "training")
+        assert line.event == RepeatAndSelect(event=EVENT, law=Law(10.0, 0.0, 50))
+        assert (line.count, line.partition) == (1, "search")
+
+    @pytest.mark.unit
+    def test_fixed_is_one_training_of_the_default(self):
+        (line,) = Fixed().lines(EVENT, "train", "training")
+        assert (line.event, line.count) == (EVENT, 1)
+        _, (only,) = play(Fixed())
+        assert only.genotypes == (SPACE.fixed(),)
+        assert Fixed().settings(SPACE) == [(("learning_rate_scale", 0.5), ("steps_scale", 1.0))]
+
+    @pytest.mark.unit
+    def test_stw_pays_nothing_because_its_data_is_public(self):
+        (line,) = make("stw").lines(EVENT, "train", "training")
+        assert line.event == NoRelease()
+
+    @pytest.mark.unit
+    def test_stw_is_refused_on_private_data(self):
+        with pytest.raises(UsageError, match="--data-is-public"):
+            plan_architecture_search("digits", budget=Budget(1.0), strategy="stw")
+
+    @pytest.mark.unit
+    def test_a_hiding_strategys_law_is_all_its_event_tells(self):
+        for name in HIDING:
+            for line in make(name).lines(EVENT, "train", "training"):
+                assert set(to_json(line.event)) == {"type", "event", "law"}
+
+
+class TestTies:
+    @pytest.mark.unit
+    def test_are_broken_by_each_trials_own_draw(self):
+        state = State(fitness=(((7.0, 10), (7.0, 30), (7.0, 20), (1.0, 99)),))
+        assert state.winner(0) == 1
+
+    @pytest.mark.unit
+    def test_a_score_comes_before_a_tie_break(self):
+        state = State(fitness=(((WORST, 2**61), (-500.0, 0), (WORST, 2**62)),))
+        assert state.winner(0) == 1
+
+
+class TestNames:
+    @pytest.mark.unit
+    def test_kinds(self):
+        kinds = [type(strategy(name)) for name in STRATEGIES]
+        assert kinds == [
+            Fixed,
+            RandomizedSearch,
+            MultiGenerationRandomizedSearch,
+            PrivacyAwareArchitectureSearch,
+            StandardWorkflow,
+        ]
+
+    @pytest.mark.unit
+    def test_paas_has_the_papers_numbers(self):
+        search = strategy("paas")
+        assert isinstance(search, PrivacyAwareArchitectureSearch)
+        assert (search.population, search.generations) == (10, 6)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("name", "setting", "word"),
+        [
+            ("magic", {}, "magic"),
+            ("fixed", {"candidates": 3}, "candidates"),
+            ("rs", {"generations": 3}, "generations"),
+            ("paas", {"law": "geometric"}, "law"),
+            ("stw", {"cap": 3}, "max-candidates"),
+            ("rs", {"law": "normal"}, "normal"),
+            ("rs", {"candidates": 1}, "mean"),
+            ("rs", {"candidates": math.nan}, "mean"),
+            ("rs", {"candidates": math.inf}, "mean"),
+            ("rs", {"cap": 0}, "cap"),
+            ("rs", {"cap": 2.5}, "cap"),
+            ("mgrs", {"candidates": 4, "generations": 3}, "mean"),
+            ("mgrs", {"generations": 0}, "generations"),
+            ("mgrs", {"candidates": -1}, "candidates"),
+            ("paas", {"candidates": 2.5}, "whole"),
+            ("paas", {"candidates": 0}, "candidates"),
+            ("paas", {"generations": 1.5}, "generations"),
+        ],
+    )
+    def test_bad_settings_say_which(self, name: str, setting: dict, word: str):
+        with pytest.raises(UsageError, match=word):
+            strategy(name, **setting)

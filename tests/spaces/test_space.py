@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasearch.errors import UsageError
+from pasearch.spaces.space import BUILT_IN, Candidate, SearchSpace, space
+
+SMALL = {
+    "family": "fcn",
+    "choices": {
+        "layers": [1, 2],
+        "units_1": [4, 8, 16],
+        "activation_1": ["tanh", "relu"],
+        "learning_rate_scale": [0.5, 1.0],
+        "steps": [10, 20],
+    },
+    "default": {"units_1": 8, "steps": 20},
+}
+named = pytest.mark.parametrize("name", BUILT_IN)
+
+
+def shape_of(built: SearchSpace) -> tuple[int, ...]:
+    return (28, 28) if built.family == "fcn" else (1, 28, 28)
+
+
+@pytest.mark.contract
+class TestEveryBuiltInSpace:
+    @named
+    def test_any_draw_builds_a_network_that_runs(self, name: str):
+        import torch
+
+        built, generator = space(name), np.random.default_rng(3)
+        for _ in range(3):
+            candidate = built.candidate(built.draw(generator))
+            network = candidate.architecture.build(shape_of(built), 10, generator)
+            assert network(torch.rand(2, *shape_of(built))).shape == (2, 10)
+
+    @named
+    def test_comes_back_from_json(self, name: str):
+        built = space(name)
+        again = SearchSpace.from_dict(json.loads(json.dumps(built.to_json())))
+        assert again == built
+        assert space(built) is built
+
+    @named
+    def test_its_default_is_one_of_its_candidates(self, name: str):
+        built = space(name)
+        assert all(0 <= i < size for i, size in zip(built.fixed(), built.sizes, strict=True))
+
+    @named
+    def test_no_candidate_is_larger_than_its_range_says(self, name: str):
+        built, generator = space(name), np.random.default_rng(5)
+        default, largest = built.parameter_range(shape_of(built), 10)
+        drawn = [
+            built.candidate(built.draw(generator)).architecture.parameters(shape_of(built), 10)[0]
+            for _ in range(30)
+        ]
+        assert max(drawn) <= largest
+        fixed = built.candidate(built.fixed()).architecture
+        assert fixed.parameters(shape_of(built), 10)[0] == default
+
+    @named
+    def test_every_draw_has_settings_that_the_plan_prices(self, name: str):
+        built, generator = space(name), np.random.default_rng(6)
+        priced = set(built.settings())
+        assert all(
+            built.candidate(built.draw(generator)).settings in priced for _ in range(50)
+        )  # fmt: skip
+
+
+class TestThePapersSpaces:
+    def test_table_xi(self):
+        built = space("fcn-paper")
+        assert dict(built.choices)["units_1"] == (64, 128, 512, 1024, 2048)
+        assert dict(built.choices)["units_2"] == (64, 128, 256)
+        assert dict(built.choices)["units_3"] == (10, 16, 32, 64)
+        assert dict(built.choices)["layers"] == (1, 2, 3)
+
+    def test_table_xii(self):
+        built = space("cnn-paper")
+        choices = dict(built.choices)
+        assert choices["blocks"] == (2, 3)
+        assert choices["filters"] == (16, 32, 48)
+        assert choices["units"] == (32, 64, 128, 512)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize(
+        ("blocks", "filters", "units", "parameters"),
+        [(2, 48, 512, 1_817_930), (2, 16, 512, 600_522)],
+    )
+    def test_a_cnn_of_the_paper_has_its_parameters(self, blocks, filters, units, parameters):
+        built = space("cnn-paper")
+        wanted = {"blocks": blocks, "filters": filters, "units": units}
+        genotype = [values.index(wanted.get(gene, values[0])) for gene, values in built.choices]
+        total, trained = built.candidate(genotype).architecture.parameters((1, 32, 32), 10)
+        assert total == trained
+        assert total == parameters
+
+    @pytest.mark.parametrize("name", ["fcn-rwt", "cnn-rwt"])
+    def test_random_weights_training_may_freeze_any_layer(self, name: str):
+        built, generator = space(name), np.random.default_rng(1)
+        frozen = set()
+        for _ in range(60):
+            total, trained = built.candidate(built.draw(generator)).architecture.parameters(
+                shape_of(built), 10
+            )
+            frozen.add(trained < total)
+        assert frozen == {True, False}
+
+
+class TestDraws:
+    @pytest.mark.statistical
+    def test_are_uniform_gene_by_gene(self):
+        built, generator = SearchSpace.from_dict(SMALL), np.random.default_rng(11)
+        drawn = np.array([built.draw(generator) for _ in range(6000)])
+        for gene, size in enumerate(built.sizes):
+            counts = np.bincount(drawn[:, gene], minlength=size)
+            expected = len(drawn) / size
+            chi2 = ((counts - expected) ** 2 / expected).sum()
+            assert chi2 < 20  # p below .0002 for up to three values
+            skewed = np.array([1.5, *[(size - 1.5) / (size - 1)] * (size - 1)]) * expected
+            assert ((skewed - expected) ** 2 / expected).sum() > 20
+
+    def test_are_keyed(self):
+        built = SearchSpace.from_dict(SMALL)
+        first, again = (
+            [built.draw(np.random.default_rng(seed)) for seed in (1, 2, 3)] for _ in range(2)
+        )
+        assert first == again
+
+    def test_units_of_a_layer_that_is_not_there_mean_nothing(self):
+        built = SearchSpace.from_dict(
+            {"family": "fcn", "choices": {"layers": [1, 2], "units_2": [8, 16]}}
+        )
+        assert built.candidate((0, 0)) == built.candidate((0, 1))
+        assert built.candidate((1, 0)) != built.candidate((1, 1))
+
+
+class TestSettings:
+    def test_are_every_combination_that_changes_the_recipe(self):
+        built = SearchSpace.from_dict(SMALL)
+        rates, steps = (0.5, 1.0), (10, 20)
+        assert set(built.settings()) == {
+            (("learning_rate_scale", rate), ("steps", step)) for rate, step in product(rates, steps)
+        }
+
+    def test_a_space_without_them_has_the_empty_one(self):
+        assert space("fcn-paper").settings() == [()]
+
+    def test_a_candidate_comes_back_from_json(self):
+        built = SearchSpace.from_dict(SMALL)
+        for genotype in [(0, 0, 0, 0, 0), (1, 2, 1, 1, 1)]:
+            candidate = built.candidate(genotype)
+            again = Candidate.from_json(json.loads(json.dumps(candidate.to_json())))
+            assert again == candidate
+            assert again.describe() == candidate.describe()
+
+
+class TestFiles:
+    def test_a_toml_file(self, tmp_path: Path):
+        file = tmp_path / "mine.toml"
+        file.write_text(
+            'family = "fcn"\n[choices]\nlayers = [1, 2]\nunits_1 = [64, 256]\n'
+            'activation_1 = ["tanh", "tempered_sigmoid"]\ntrainable_1 = [true, false]\n'
+            "learning_rate_scale = {low = 0.5, high = 2.0, log = true}\n[default]\nunits_1 = 256\n"
+        )
+        built = space(file)
+        assert built.name == "mine"
+        rates = dict(built.choices)["learning_rate_scale"]
+        assert rates[0] == 0.5
+        assert rates[-1] == pytest.approx(2.0)
+        assert rates[len(rates) // 2] == pytest.approx(1.0)
+        assert built.candidate(built.fixed()).architecture.layers[0].units == 256
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("family = ", "cannot be read as TOML"),
+            ('family = "rnn"', "family is 'rnn'"),
+            ("[choices]\nunits_1 = []", "units_1'.*is empty"),
+            ("[choices]\nunits_9 = [1]", "no such gene"),
+            ("[choices]\nunits_1 = [0]", "whole number above 0"),
+            ("[choices]\nunits_1 = [2.5]", "whole number above 0"),
+            ("[choices]\nunits_1 = [true]", "whole number above 0"),
+            ("[choices]\nunits_1 = 64", "expected a list"),
+            ('[choices]\nunits_1 = "64"', "expected a list"),
+            ("[choices]\nlayers = [4]", "expected 1, 2 or 3"),
+            ('[choices]\nactivation_1 = ["swish"]', "swish"),
+            ("[choices]\ntrainable_1 = [1]", "true or false"),
+            ("[choices]\ndropout = [1.0]", r"\[0, 1\)"),
+            ("[choices]\nlearning_rate = [nan]", "above 0"),
+            ("[choices]\nlearning_rate = [-1]", "above 0"),
+            ("[choices]\nlearning_rate = {low = 1, high = 1}", "low < high"),
+            ("[choices]\nlearning_rate = {low = -1, high = 1, log = true}", "low < high"),
+            ("[choices]\nlearning_rate = {low = 1, high = 2, step = 1}", "low < high"),
+            ("[choices]\nlearning_rate = [1.0]\nlearning_rate_scale = [1.0]", "take learning_rate"),
+            ("[choices]\nsteps = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "16 or fewer"),
+            ("[choices]\nunits_1 = [4]\n[default]\nunits_1 = 5", "none of its choices"),
+            ("[choices]\nunits_1 = [4]\n[default]\nunits_2 = 5", "none of its choices"),
+            ("choices = 3", "tables"),
+            ("colour = 1", "unknown key colour"),
+        ],
+    )
+    def test_of_bad_form_is_refused(self, tmp_path: Path, text: str, words: str):
+        file = tmp_path / "bad.toml"
+        file.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            space(file)
+
+    @pytest.mark.parametrize("name", ["mlp", "missing.toml", "", "digits.npz"])
+    def test_an_unknown_name_lists_those_there_are(self, name: str):
+        with pytest.raises(UsageError, match="fcn, fcn-paper"):
+            space(name)
+
+    def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path):
+        file = tmp_path / "bad.toml"
+        file.write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(UsageError, match="cannot be read as TOML"):
+            space(file)
+
+
+def test_records_that_a_network_of_the_space_does_not_fit_are_refused():
+    with pytest.raises(UsageError, match=r"does not fit records of shape \(1, 8, 8\)"):
+        space("cnn").check_fits((1, 8, 8), 10)
+    space("cnn").check_fits((1, 28, 28), 10)
+
+
+@pytest.mark.property
+@given(st.floats(1e-6, 1e3), st.floats(1.001, 1e3), st.booleans())
+def test_a_range_stays_between_its_ends(low: float, factor: float, log: bool):
+    high = low * factor
+    given_ = {"learning_rate": {"low": low, "high": high, "log": log}}
+    (values,) = dict(SearchSpace.from_dict({"choices": given_}).choices).values()
+    assert values[0] == pytest.approx(low)
+    assert values[-1] == pytest.approx(high)
+    assert all(a <= b for a, b in pairwise(values))
+    middle = math.sqrt(low * high) if log else (low + high) / 2
+    assert values[len(values) // 2] == pytest.approx(middle)

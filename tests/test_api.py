@@ -1,0 +1,508 @@
+"""The API from end to end: what a run pays, reads, writes, and does when it is taken up again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import stat
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pasearch import api
+from pasearch.accounting.budget import Budget
+from pasearch.api import plan_architecture_search, resume_search, search_architecture
+from pasearch.data.partitions import Partition, UnchargedReadError
+from pasearch.data.sources import from_arrays
+from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.results import SearchResult, load_result, verify
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.search import engine, multi_generation, randomized
+
+BUDGET = Budget(3.0)
+FILES = ["model.pt", "privacy-card.json", "privacy-card.md", "result.json"]
+OPTIONS: dict[str, Any] = {
+    "space": {"name": "small", "choices": {"layers": [1, 2], "units_1": [2, 4]}},
+    "steps": 4,
+    "batch": 40,
+    "bounds": (-3.0, 3.0),
+    "classes": 2,
+    "device": "cpu",
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "fixed": {"strategy": "fixed"},
+    "rs": {"strategy": "rs", "candidates": 3},
+    "rs aside": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
+    "mgrs": {"strategy": "mgrs", "candidates": 5, "generations": 2},
+    "paas": {"strategy": "paas", "candidates": 3, "generations": 2},
+    "stw": {"strategy": "stw", "candidates": 2, "generations": 2, "data_is_public": True},
+}
+HIDING = ("rs", "rs aside", "mgrs")
+
+
+def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    x = generator.normal(size=(200, 3))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+@cache
+def prepared(way: str, **options: Any) -> api.Prepared:
+    return api.prepare(arrays(), budget=BUDGET, **{**OPTIONS, **WAYS[way], **options})
+
+
+def run(path: Path, way: str, **options: Any) -> SearchResult:
+    return api.run(prepared(way, **options), out=path, progress=None)
+
+
+def spent(path: Path) -> dict[tuple[str, str], tuple[Any, int]]:
+    with Ledger.open(path / "private" / "ledger.sqlite") as ledger:
+        return {(line, part): (event, count) for line, part, event, count in ledger.spent()}
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Let the training with this number be interrupted."""
+    genuine, calls = engine.train_candidate, itertools.count()
+
+    def train(*arguments, **options):
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return genuine(*arguments, **options)
+
+    monkeypatch.setattr(engine, "train_candidate", train)
+
+
+class Finished:
+    """One watched run of each way, for all tests that only look at what it left."""
+
+    def __init__(self, folder: Path, way: str):
+        self.path = folder / way.replace(" ", "-")
+        self.charged: list[str] = []
+        self.opened: list[str] = []
+        charge, genuine = Ledger._charge, Partition.open
+
+        def charging(ledger: Ledger, line: str, names: list[str], key: str) -> None:
+            charge(ledger, line, names, key)
+            self.charged.extend(names)
+
+        def opening(partition: Partition, receipt: Receipt):
+            self.opened.append(partition.name)
+            assert self.charged == self.opened, "one charge on disk before each read"
+            return genuine(partition, receipt)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Ledger, "_charge", charging)
+            patch.setattr(Partition, "open", opening)
+            self.result = run(self.path, way)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    folder = tmp_path_factory.mktemp("finished")
+    return cache(lambda way: Finished(folder, way))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", WAYS)
+class TestEveryRun:
+    def test_costs_what_was_planned(self, finished: Callable[[str], Finished], way: str):
+        plan, result, path = prepared(way).plan, finished(way).result, finished(way).path
+        assert result.price == plan.price
+        assert result.price.epsilon <= 3.0
+        assert result.document["events"] == plan.to_json()["lines"]
+        recomputed, problems = verify(path)
+        assert (recomputed.epsilon, problems) == (plan.price.epsilon, [])
+        charged = spent(path)
+        planned = {(line.name, line.partition): (line.event, line.count) for line in plan.lines}
+        assert set(charged) == set(planned)
+        for where, (event, count) in charged.items():
+            assert event == planned[where][0]
+            exact = way not in ("paas", "stw")  # those remember repeats
+            assert count == planned[where][1] if exact else count <= planned[where][1]
+
+    def test_every_read_was_charged_before(self, finished: Callable[[str], Finished], way: str):
+        assert set(finished(way).opened) == {each.partition for each in prepared(way).plan.lines}
+
+    def test_its_result_has_every_field(self, finished: Callable[[str], Finished], way: str):
+        result, path = finished(way).result, finished(way).path
+        document = result.document
+        assert document == json.loads((path / "release/result.json").read_text())
+        assert set(document) >= {
+            "schema_version", "task", "dataset", "budget", "price", "price_by_partition", "events",
+            "way", "selection", "strategy", "space", "recipe", "best", "score", "model", "claims",
+            "device", "reproducible", "randomness", "warnings", "versions",
+        }  # fmt: skip
+        assert document["dataset"]["n"] == sum(document["dataset"]["slots"].values()) == 200
+        assert document["strategy"]["name"] == WAYS[way]["strategy"]
+        assert document["reproducible"] is False
+        assert 0.0 <= result.test_accuracy <= 1.0
+        assert result.best == load_result(path).best
+        assert result.model(torch.zeros(5, 3)).shape == (5, 2)
+        assert ("trials" in document) == ("timings" in document) == (way not in HIDING)
+        assert ("exact" in document["score"]) == (way == "stw")
+        assert result.best.describe() in repr(result)
+
+    def test_release_is_complete_and_private_is_closed(
+        self, finished: Callable[[str], Finished], way: str
+    ):
+        path = finished(way).path
+        assert sorted(os.listdir(path / "release")) == FILES
+        assert sorted(os.listdir(path)) == ["private", "release"]
+        for folder in (path, path / "private"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert not (path / "private" / "keys").exists()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ["fixed", "rs aside", "mgrs", "paas"])
+def test_an_interrupted_run_is_taken_up_and_pays_once(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    run(tmp_path / "whole", way, seed=4)
+    with monkeypatch.context() as patch:
+        interrupt(patch, at=0 if way == "fixed" else 1)
+        with pytest.raises(InterruptedRunError, match="--resume"):
+            run(tmp_path / "x", way, seed=4)
+    assert not os.listdir(tmp_path / "x" / "release")
+    assert spent(tmp_path / "x")
+    resume_search(tmp_path / "x", data=arrays())
+    assert spent(tmp_path / "x") == spent(tmp_path / "whole")
+    documents = [load_result(tmp_path / name).document for name in ("x", "whole")]
+    for document in documents:
+        document.pop("timings", None)
+    assert documents[0] == documents[1], "an interruption changes nothing that is released"
+
+
+@pytest.mark.unit
+def test_a_read_without_a_charge_would_be_caught(tmp_path: Path, monkeypatch):
+    """The instruments above have teeth: a ledger that charges nothing opens nothing."""
+
+    def peek(search: engine.Search, network):
+        return search.dataset["test"].open(Receipt("train")), None
+
+    monkeypatch.setattr(engine.Search, "_test", peek)
+    with pytest.raises(UnchargedReadError):
+        run(tmp_path / "x", "fixed")
+    assert not os.listdir(tmp_path / "x" / "release")
+
+
+class TestInputs:
+    @pytest.mark.unit
+    def test_a_file_arrays_and_a_data_set_are_the_same_data(self, tmp_path: Path):
+        x, y = arrays()
+        np.savez(tmp_path / "people.npz", x=x, y=y)
+        options = {**OPTIONS, "strategy": "fixed", "seed": 7}
+        dataset = from_arrays(x, y, bounds=(-3, 3), classes=2)
+        accuracies, weights = set(), set()
+        for number, data in enumerate(((x, y), tmp_path / "people.npz", dataset)):
+            out = tmp_path / str(number)
+            result = search_architecture(data, budget=BUDGET, out=out, **options)
+            accuracies.add(result.document["score"]["correct"])
+            weights.add(result.document["model"]["sha256"])
+        assert len(accuracies) == len(weights) == 1
+
+    @pytest.mark.unit
+    def test_values_that_cannot_be_used_stop_nothing(self, tmp_path: Path, capsys, recwarn):
+        x, y = arrays()
+        x[3, 1], x[10], y[20], y[21] = np.nan, np.inf, -5, 99
+        options = {**OPTIONS, "strategy": "paas", "candidates": 2, "generations": 1}
+        result = search_architecture((x, y), budget=BUDGET, out=tmp_path / "x", **options)
+        assert result.document["dataset"]["n"] == 200
+        assert result.price == search_architecture(
+            arrays(), budget=BUDGET, out=tmp_path / "y", **options
+        ).price  # fmt: skip
+        assert capsys.readouterr() == ("", "")
+        assert not list(recwarn)
+
+    @pytest.mark.unit
+    def test_data_of_nothing_but_null_records_runs(self, tmp_path: Path):
+        x, y = arrays()
+        options = {**OPTIONS, "strategy": "rs", "candidates": 2}
+        result = search_architecture((x * np.nan, y), budget=BUDGET, out=tmp_path / "x", **options)
+        assert np.isfinite(result.test_accuracy)
+
+    @pytest.mark.unit
+    def test_the_plan_is_of_form_alone(self):
+        x, y = arrays()
+        options = {**OPTIONS, "strategy": "rs", "candidates": 3}
+        plans = [
+            plan_architecture_search(data, budget=BUDGET, **options).to_json()
+            for data in ((x, y), (x * np.nan, y * 0 - 9))
+        ]
+        assert plans[0] == plans[1] == prepared("rs").plan.to_json()
+
+    @pytest.mark.unit
+    def test_numbers_of_numpy_are_numbers(self, tmp_path: Path):
+        options = {**OPTIONS, "strategy": "fixed", "steps": np.int64(4), "seed": np.int64(7)}
+        options["bounds"] = (np.float32(-3), np.float64(3))
+        result = search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
+        plain = run(tmp_path / "y", "fixed", seed=7)
+        assert result.document["model"] == plain.document["model"]
+
+
+class TestFolders:
+    @pytest.mark.unit
+    def test_an_existing_folder_is_refused_untouched(self, tmp_path: Path):
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / "mine").write_text("mine")
+        with pytest.raises(UsageError, match="exists"):
+            run(tmp_path / "x", "fixed")
+        assert os.listdir(tmp_path / "x") == ["mine"]
+
+    @pytest.mark.unit
+    def test_runs_are_numbered(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(tmp_path)
+        paths = [api.run(prepared("fixed"), out=None, progress=None).path for _ in range(2)]
+        assert [path.name for path in paths] == ["arrays-1", "arrays-2"]
+        assert [path.parent for path in paths] == [tmp_path / "runs"] * 2
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("change", "kind"),
+        [
+            ({"batch": 1000}, UsageError),
+            ({"strategy": "magic"}, UsageError),
+            ({"bounds": None}, UsageError),
+            ({"seed": 1.5}, UsageError),
+            ({"strategy": "stw"}, UsageError),
+            ({"strategy": "paas", "score_epsilon": 5.0}, BudgetError),
+        ],
+        ids=str,
+    )
+    def test_a_refused_run_writes_nothing(self, tmp_path: Path, change: dict, kind: type):
+        with pytest.raises(kind):
+            search_architecture(
+                arrays(), budget=BUDGET, out=tmp_path / "x", **{**OPTIONS, **change}
+            )
+        assert not os.listdir(tmp_path)
+
+
+class TestResume:
+    @pytest.fixture
+    def stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=1)
+            with pytest.raises(InterruptedRunError):
+                run(tmp_path / "x", "paas", seed=4)
+        assert (tmp_path / "x" / "private" / "keys").exists()
+        return tmp_path / "x"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x, y: (np.where(x == x[17, 1], x + 1e-9, x), y),
+            lambda x, y: (x, np.where(np.arange(200) == 5, 1 - y, y)),
+            lambda x, y: (x[:199], y[:199]),
+            lambda x, y: (x[::-1], y[::-1]),
+        ],
+        ids=["a digit", "a label", "one record fewer", "order"],
+    )
+    def test_changed_data_destroys_the_keys(self, stopped: Path, change: Callable):
+        before = spent(stopped)
+        with pytest.raises(BudgetError, match="destroyed"):
+            resume_search(stopped, data=change(*arrays()))
+        assert not (stopped / "private" / "keys").exists()
+        assert spent(stopped) == before
+        with pytest.raises(UsageError, match="its keys are gone"):
+            resume_search(stopped, data=arrays())
+        assert spent(stopped) == before
+        assert not os.listdir(stopped / "release")
+
+    @pytest.mark.unit
+    def test_changed_code_or_versions_destroy_the_keys(self, stopped: Path, monkeypatch):
+        monkeypatch.setattr(api, "versions", lambda: {"torch": "another"})
+        with pytest.raises(BudgetError, match="versions"):
+            resume_search(stopped, data=arrays())
+        assert not (stopped / "private" / "keys").exists()
+
+    @pytest.mark.unit
+    def test_another_number_of_threads_is_another_input(self, stopped: Path, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+        with pytest.raises(BudgetError):
+            resume_search(stopped, data=arrays())
+
+    @pytest.mark.unit
+    def test_arrays_must_be_passed_again(self, stopped: Path):
+        with pytest.raises(UsageError, match="pass them again"):
+            resume_search(stopped)
+        assert resume_search(stopped, data=arrays()).price == prepared("paas").plan.price
+
+    @pytest.mark.unit
+    def test_a_finished_run_has_nothing_to_resume(self, stopped: Path):
+        resume_search(stopped, data=arrays())
+        before = (stopped / "release" / "result.json").read_bytes()
+        with pytest.raises(UsageError, match="finished"):
+            resume_search(stopped, data=arrays())
+        assert (stopped / "release" / "result.json").read_bytes() == before
+
+    @pytest.mark.unit
+    def test_keys_left_by_a_kill_after_publishing_are_destroyed(self, tmp_path: Path, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(Keys, "destroy", lambda keys: None)
+            run(tmp_path / "x", "fixed")
+        assert (tmp_path / "x" / "private" / "keys").exists()
+        with pytest.raises(UsageError, match="finished"):
+            resume_search(tmp_path / "x", data=arrays())
+        assert not (tmp_path / "x" / "private" / "keys").exists()
+
+    @pytest.mark.unit
+    def test_a_run_stopped_before_its_keys_begins_with_the_same_plan_only(
+        self, tmp_path: Path, monkeypatch
+    ):
+        def stop(*arguments):
+            raise KeyboardInterrupt
+
+        for name in ("x", "y"):
+            with monkeypatch.context() as patch:
+                patch.setattr(api, "fingerprint", stop)
+                with pytest.raises(KeyboardInterrupt):
+                    run(tmp_path / name, "fixed")
+        x, y = arrays()
+        with pytest.raises(UsageError, match="another plan"):
+            resume_search(tmp_path / "x", data=(x[:150], y[:150]))
+        assert not spent(tmp_path / "x")
+        assert resume_search(tmp_path / "y", data=arrays()).price == prepared("fixed").plan.price
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"bounds": null}', "null"])
+    def test_a_run_that_had_not_begun(self, tmp_path: Path, content: str | None):
+        folder = RunFolder.create(tmp_path / "x", "test")
+        if content is not None:
+            folder.atomic_write("request.json", content)
+        with pytest.raises(UsageError, match="before it had begun"):
+            resume_search(tmp_path / "x", data=arrays())
+
+    @pytest.mark.unit
+    def test_no_run_at_all(self, tmp_path: Path):
+        with pytest.raises(UsageError):
+            resume_search(tmp_path / "nowhere")
+
+    @pytest.mark.unit
+    def test_a_run_in_use_is_not_taken_up(self, stopped: Path):
+        with Ledger.open(stopped / "private" / "ledger.sqlite"), pytest.raises(
+            UsageError, match="in use"
+        ):  # fmt: skip
+            resume_search(stopped, data=arrays())
+
+
+class TestSeed:
+    @pytest.mark.unit
+    def test_marks_the_card_as_not_private(self, tmp_path: Path):
+        result = run(tmp_path / "x", "fixed", seed=1)
+        assert "not private" in result.card.splitlines()[2]
+        assert result.document["reproducible"] is True
+        card = json.loads((tmp_path / "x/release/privacy-card.json").read_text())
+        assert card["private"] is False
+
+    @pytest.mark.unit
+    def test_without_one_the_card_says_private(self, tmp_path: Path):
+        result = run(tmp_path / "x", "fixed")
+        assert "not private" not in result.card.splitlines()[2]
+        assert result.document["reproducible"] is False
+        card = json.loads((tmp_path / "x/release/privacy-card.json").read_text())
+        assert card["private"] is True
+
+    @pytest.mark.unit
+    def test_two_runs_differ_without_one_and_are_equal_with_it(self, tmp_path: Path):
+        free = [run(tmp_path / f"free{i}", "fixed").document["model"]["sha256"] for i in (0, 1)]
+        kept = [
+            run(tmp_path / f"kept{i}", "fixed", seed=1).document["model"]["sha256"] for i in (0, 1)
+        ]
+        assert free[0] != free[1]
+        assert kept[0] == kept[1]
+
+    @pytest.mark.unit
+    def test_global_generators_are_left_alone(self, tmp_path: Path):
+        import random
+
+        states = random.getstate(), torch.random.get_rng_state()
+        run(tmp_path / "x", "paas", seed=1)
+        assert random.getstate() == states[0]
+        assert torch.equal(torch.random.get_rng_state(), states[1])
+
+
+def shape(value: Any) -> Any:
+    """Return the form of a JSON document: its keys and the types below them."""
+    if isinstance(value, dict):
+        return {key: shape(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shape(each) for each in value]
+    return type(value).__name__
+
+
+class TestHiddenNumber:
+    """Under repeat-and-select nothing outside `private/` tells the number of trainings."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", HIDING)
+    def test_few_and_many_trainings_leave_the_same_kind_of_release(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch, capsys
+    ):
+        documents, trials = [], []
+        for count in (1, 12):
+            with monkeypatch.context() as patch:
+                for module in (randomized, multi_generation):
+                    patch.setattr(module, "draw_count", lambda law, stream, count=count: count)
+                path = tmp_path / str(count)
+                result = run(path, way)
+            trials.append(len(list((path / "private" / "trials").glob("[0-9]*.pt"))))
+            documents.append(result.document)
+            assert sorted(os.listdir(path / "release")) == FILES
+            assert result.trials == ()
+            started = json.loads((path / "private" / "run.json").read_text())["started"]
+            for each in (path, path / "release", *(path / "release").iterdir()):
+                assert int(each.stat().st_mtime) == started
+        assert trials[1] >= 12 * trials[0]
+        # Only the winner may differ: its layers, and what was measured of it.
+        first, second = ({k: v for k, v in d.items() if k != "best"} for d in documents)
+        assert shape(first) == shape(second)
+        for key in set(first) - {"score", "model", "recipe"}:
+            assert first[key] == second[key]
+        assert capsys.readouterr() == ("", "")
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", HIDING)
+    def test_no_field_is_of_a_trial(self, finished: Callable[[str], Finished], way: str):
+        for file in ("result.json", "privacy-card.json"):
+            text = (finished(way).path / "release" / file).read_text()
+            for word in (
+                '"trials"',
+                '"unique_trials"',
+                '"timings"',
+                '"tie_break"',
+                '"noisy_correct"',
+            ):
+                assert word not in text
+            for word in ("same_as", "winner_index", "seconds_since_start"):
+                assert word not in text
+
+    @pytest.mark.unit
+    def test_the_model_does_not_carry_its_trials_number(self, finished: Callable[[str], Finished]):
+        path = finished("rs").path
+        content = torch.load(path / "release/model.pt", weights_only=True)
+        assert all(isinstance(value, torch.Tensor) for value in content.values())
+        names = set(load_result(path).model[1].state_dict())  # type: ignore[index]
+        assert set(content) == names
+
+    @pytest.mark.unit
+    def test_the_sizes_of_the_files_tell_the_winner_only(self, tmp_path: Path, monkeypatch):
+        space = {"name": "one", "choices": {"units_1": [3]}}
+        plan = api.prepare(
+            arrays(), budget=BUDGET, **{**OPTIONS, "space": space, **WAYS["rs"]}
+        )  # fmt: skip
+        sizes = []
+        for count in (1, 15):
+            monkeypatch.setattr(randomized, "draw_count", lambda law, stream, count=count: count)
+            path = tmp_path / str(count)
+            api.run(plan, out=path, progress=None)
+            sizes.append((path / "release" / "model.pt").stat().st_size)
+        assert sizes[0] == sizes[1]

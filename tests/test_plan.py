@@ -1,0 +1,347 @@
+"""The plan: made from public numbers alone, within the budget, and close to it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from functools import cache
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+
+from pasearch.accounting.accountants import price_partitions
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Geometric, RepeatAndSelect, SelfComposed, Worst
+from pasearch.api import plan_architecture_search
+from pasearch.data.partitions import Dataset
+from pasearch.data.schema import Schema
+from pasearch.errors import BudgetError, UsageError
+from pasearch.plan import Plan, candidate_recipe, events_by_partition
+from pasearch.report.plan import plan_text, time_text
+from pasearch.training.recipe import Recipe, tuned_learning_rate
+
+
+class Untouchable:
+    """An array with a form, and no value that anyone could read."""
+
+    def __init__(self, shape: tuple[int, ...], kind: str):
+        self.shape, self.dtype, self.ndim = shape, np.dtype(kind), len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _refuse(self, *arguments: object) -> NoReturn:
+        raise AssertionError("a value was touched")
+
+    __getitem__ = __array__ = __iter__ = __getattr__ = __eq__ = __lt__ = __add__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+def unreadable(n: int = 1000, *, public: bool = False, official_test: int = 0) -> Dataset:
+    return Dataset(
+        name="people",
+        schema=Schema(shape=(5,), low=0.0, high=1.0, classes=3),
+        features=Untouchable((n, 5), "f8"),  # type: ignore[arg-type]
+        labels=Untouchable((n,), "i8"),  # type: ignore[arg-type]
+        public=public,
+        official_test=official_test,
+    )
+
+
+SPACE = {"name": "small", "choices": {"layers": [1, 2], "units_1": [4, 8]}}
+WAYS: dict[str, dict[str, Any]] = {
+    "fixed": {"strategy": "fixed"},
+    "rs": {"strategy": "rs", "candidates": 4},
+    "rs logarithmic": {"strategy": "rs", "candidates": 4, "law": "logarithmic"},
+    "rs poisson": {"strategy": "rs", "candidates": 4, "law": "poisson", "max_candidates": 9},
+    "rs aside": {"strategy": "rs", "candidates": 4, "search_share": 0.25},
+    "mgrs": {"strategy": "mgrs", "candidates": 8, "generations": 2},
+    "paas": {"strategy": "paas", "candidates": 4, "generations": 3},
+    "paas aside": {"strategy": "paas", "search_share": 0.25},
+    "stw": {"strategy": "stw", "data_is_public": True},
+}
+
+
+@cache
+def planned(way: str, epsilon: float = 2.0) -> Plan:
+    options = {"space": SPACE, "steps": 40, "batch": 100, **WAYS[way]}
+    return plan_architecture_search(unreadable(), budget=Budget(epsilon), **options)
+
+
+def small(n: int = 1000, epsilon: float = 1.0, delta: float | None = None, **options: Any) -> Plan:
+    settings = {"space": SPACE, "steps": 20, "strategy": "fixed", **options}
+    return plan_architecture_search(unreadable(n), budget=Budget(epsilon, delta), **settings)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", WAYS)
+class TestEveryPlan:
+    def test_reads_no_value_not_even_to_be_printed(self, way: str):
+        plan = planned(way)
+        assert plan_text(plan).startswith("Budget: epsilon 2, delta 0.0001")
+        assert json.loads(json.dumps(plan.to_json(), allow_nan=False))
+
+    def test_costs_the_budget_at_most_and_nearly_all_of_it(self, way: str):
+        total, by_partition = planned(way).prices
+        assert 0.99 * 2.0 <= total.epsilon <= 2.0
+        assert total.delta == 1e-4
+        for name, price in by_partition.items():
+            assert price.epsilon <= 2.0
+            if (way, name) not in [("stw", "train"), ("stw", "validation")]:
+                assert price.epsilon >= 0.99 * 2.0, f"{name} has the whole epsilon"
+
+    def test_its_price_is_the_largest_of_its_partitions(self, way: str):
+        plan = planned(way)
+        total, by_partition = plan.prices
+        assert total.epsilon == max(price.epsilon for price in by_partition.values())
+        again, _ = price_partitions(events_by_partition(plan.lines), plan.delta)
+        assert again == total
+
+    def test_its_lines_cover_its_partitions(self, way: str):
+        plan = planned(way)
+        assert {line.partition for line in plan.lines} == set(plan.split.sizes())
+        assert len({(line.name, line.partition) for line in plan.lines}) == len(plan.lines)
+        assert plan.split.n == 1000
+
+    def test_a_larger_budget_buys_less_noise(self, way: str):
+        small, large = planned(way, 1.0), planned(way)
+        for dial in ("trial_mu", "final_mu"):
+            if getattr(large, dial) is not None:
+                assert getattr(small, dial) < getattr(large, dial)
+        assert small.test.epsilon < large.test.epsilon
+        assert small.price.epsilon < large.price.epsilon
+
+    def test_the_text_names_every_release_and_the_price(self, way: str):
+        plan = planned(way)
+        text = plan_text(plan)
+        for line in plan.lines:
+            assert line.name in text
+            assert line.partition in text
+        assert f"Price: epsilon {plan.price.epsilon:.4f}" in text
+        assert ("99.9%" in text) == (plan.strategy.hides_trials)
+        assert time_text(plan) in text
+
+    def test_what_is_trained_has_the_noise_that_was_priced(self, way: str):
+        plan = planned(way)
+        priced = {str(line.event) for line in plan.lines}
+        for genotype in itertools.product(*map(range, plan.space.sizes)):
+            candidate = plan.space.candidate(genotype)
+            if plan.aside:
+                recipe = plan.final_recipe(candidate)
+                assert str(recipe.event(plan.split.train)) in priced
+            recipe = plan.trial_recipe(candidate)
+            if way == "stw":
+                assert (recipe.noise_multiplier, recipe.bounding) == (None, None)
+                continue
+            event = str(recipe.event(getattr(plan.split, plan.trial_partition)))
+            assert any(event in text for text in priced)
+
+
+class TestWays:
+    @pytest.mark.unit
+    def test_in_place_keeps_the_winner(self):
+        plan = planned("rs")
+        assert (plan.aside, plan.final, plan.final_mu) == (False, None, None)
+        assert plan.trial_partition == "train"
+        assert plan.to_json()["way"] == "in place"
+        assert [line.name for line in plan.lines] == ["training", "score", "test accuracy"]
+
+    @pytest.mark.unit
+    def test_aside_gives_the_final_training_the_whole_epsilon(self):
+        plan = planned("rs aside")
+        assert plan.trial_partition == "search"
+        assert plan.split.sizes() == {"search": 200, "train": 600, "validation": 100, "test": 100}
+        assert plan.to_json()["way"] == "aside"
+        (final,) = (line for line in plan.lines if line.partition == "train")
+        assert (final.name, final.count) == ("final training", 1)
+        assert plan.prices[1]["train"].epsilon >= 0.99 * 2.0
+        assert plan.prices[1]["search"].epsilon >= 0.99 * 2.0
+        assert plan.final_mu is not None
+        assert plan.trial_mu is not None
+        assert plan.final_mu > plan.trial_mu, "one training costs less than a search"
+
+    @pytest.mark.unit
+    def test_fixed_has_no_validation_slots_and_no_score(self):
+        plan = planned("fixed")
+        assert plan.score is None
+        assert plan.split.sizes() == {"train": 900, "test": 100}
+        assert plan.claims() == []
+
+    @pytest.mark.unit
+    def test_scores_have_the_epsilon_that_the_training_had_too(self):
+        for way in ("rs", "mgrs", "paas"):
+            by_partition = planned(way).prices[1]
+            assert by_partition["validation"].epsilon >= 0.99 * 2.0
+            assert by_partition["train"].epsilon >= 0.99 * 2.0
+
+    @pytest.mark.unit
+    def test_the_printed_accuracy_has_a_whole_epsilon(self):
+        plan = planned("paas")
+        (line,) = (line for line in plan.lines if line.partition == "test")
+        assert line.event == Geometric(epsilon=plan.test.epsilon)
+        assert 0.99 * 2.0 <= plan.test.epsilon <= 2.01
+
+    @pytest.mark.unit
+    def test_a_given_score_epsilon_is_taken(self):
+        plan = small(strategy="paas", candidates=3, generations=2, score_epsilon=0.02)
+        assert plan.score is not None
+        assert plan.score.epsilon == 0.02
+        assert plan.prices[1]["validation"].epsilon < 0.99
+
+    @pytest.mark.unit
+    def test_stw_searches_for_nothing_and_pays_for_its_winner(self):
+        plan = planned("stw")
+        assert plan.trial_mu is None
+        assert plan.final_mu is not None
+        with pytest.raises(UsageError, match="--data-is-public"):
+            small(strategy="stw")
+
+    @pytest.mark.unit
+    def test_candidates_with_other_steps_are_priced_at_their_worst(self):
+        space = {"choices": {"steps_scale": [0.5, 1.0, 2.0], "learning_rate_scale": [0.5, 2.0]}}
+        plan = small(space=space, strategy="rs", candidates=3)
+        (training,) = (line for line in plan.lines if line.name == "training")
+        assert isinstance(training.event, RepeatAndSelect)
+        assert isinstance(training.event.event, Worst)
+        steps = [each.count for each in training.event.event.events]  # type: ignore[attr-defined]
+        assert steps == [10, 20, 40]
+        noises = {
+            plan.trial_recipe(plan.space.candidate((i, 0))).noise_multiplier for i in range(3)
+        }
+        assert len(noises) == 3
+
+    @pytest.mark.unit
+    def test_the_papers_split(self):
+        dataset = unreadable(700, official_test=100)
+        plan = plan_architecture_search(
+            dataset, budget=Budget(1.0), strategy="rs", split="paper", space=SPACE, steps=20
+        )
+        assert plan.split.sizes() == {"train": 600, "validation": 50, "test": 50}
+
+    @pytest.mark.unit
+    def test_claims_stand_beside_and_change_no_price(self):
+        for way in ("rs", "paas"):
+            (claim,) = planned(way).claims()
+            text = plan_text(planned(way))
+            assert f"Beside: claimed ({claim.source})" in text
+            assert planned(way).price.epsilon <= 2.0
+
+    @pytest.mark.unit
+    def test_learning_rates_are_public(self):
+        plan = planned("fixed")
+        candidate = plan.space.candidate(plan.space.fixed())
+        recipe = plan.trial_recipe(candidate)
+        expected = tuned_learning_rate(recipe, plan.trial_mu, 900)
+        assert recipe.learning_rate == expected * candidate.architecture.rate_factor()
+        given = Recipe(expected_batch_size=10, steps=10, learning_rate=0.3)
+        assert candidate_recipe(given, candidate, 0.5, 900).learning_rate == 0.3
+
+
+class TestGrouping:
+    @pytest.mark.unit
+    def test_counts_are_compositions(self):
+        plan = planned("paas")
+        events = events_by_partition(plan.lines)
+        assert isinstance(events["train"], SelfComposed)
+        assert events["train"].count == 12
+        assert isinstance(events["test"], Geometric)
+
+
+class TestRefusals:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("law", ["geometric", "logarithmic"])
+    def test_a_budget_too_small_names_the_smallest_that_would_do(self, law: str):
+        epsilon = 1e-6
+        for _ in range(3):  # training, score and accuracy each name their own
+            try:
+                plan = small(100, epsilon, strategy="rs", law=law)
+                break
+            except BudgetError as error:
+                found = re.search(r"can cost is epsilon (\S+)\.", str(error))
+                assert found is not None
+                assert float(found[1]) > epsilon
+                epsilon = float(found[1])
+        else:
+            pytest.fail("no named budget did")
+        assert 1e-6 < plan.price.epsilon <= epsilon
+        with pytest.raises(BudgetError):
+            small(100, 0.9 * plan.price.epsilon, strategy="rs", law=law)
+
+    @pytest.mark.unit
+    def test_scores_that_cost_too_much(self):
+        with pytest.raises(BudgetError, match="lower the epsilon of the scores"):
+            small(strategy="paas", candidates=3, generations=2, score_epsilon=3.0)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("options", "word"),
+        [
+            ({"batch": 901}, "901"),
+            ({"batch": 1001}, "1,001"),
+            ({"batch": 500, "strategy": "rs", "search_share": 0.2}, "only 160 records"),
+            ({"batch": 0}, "batch"),
+            ({"batch": 2.5}, "batch"),
+            ({"steps": 0}, "steps"),
+            ({"steps": -1}, "steps"),
+            ({"learning_rate": 0.0}, "learning_rate"),
+            ({"delta": 0.001}, "1/n"),
+            ({"space": {"choices": {"units_1": []}}}, "empty"),
+            ({"space": {"family": "cnn", "choices": {}}}, "does not fit"),
+            ({"strategy": "fixed", "search_share": 0.2}, "fixed"),
+            ({"split": "0.9,0.1"}, "three shares"),
+            ({"split": "paper"}, "no split in the paper"),
+            ({"strategy": "paas", "score_epsilon": 0.0}, "epsilon"),
+            ({"strategy": "paas", "score_epsilon": float("nan")}, "epsilon"),
+            ({"device": "abacus"}, "abacus"),
+            ({"preset": "magic"}, "magic"),
+            ({"seed": -1}, "-1"),
+            ({"seed": True}, "True"),
+            ({"seed": 1.5}, "1.5"),
+            ({"seed": float("nan")}, "nan"),
+            ({"seed": "3"}, "'3'"),
+        ],
+        ids=lambda value: str(value) if isinstance(value, dict) else "",
+    )
+    def test_bad_options_say_which(self, options: dict, word: str):
+        with pytest.raises(UsageError, match=re.escape(word)):
+            small(**options)
+
+    @pytest.mark.unit
+    def test_a_batch_of_all_records_is_full_batch_descent(self):
+        plan = small(batch=900)
+        assert plan.recipe.sampling_probability(plan.split.train) == 1.0
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("n", "delta"), [(999, 1e-3), (1000, 1e-4), (1001, 1e-4)])
+    def test_delta_is_the_largest_power_of_ten_below_one_over_n(self, n: int, delta: float):
+        assert small(n).delta == delta
+
+    @pytest.mark.unit
+    def test_a_delta_near_one_over_n_is_warned_of(self):
+        plan = small(delta=5e-4)
+        assert any("0.0005" in warning for warning in plan.warnings)
+        assert "Warning: " in plan_text(plan)
+
+    @pytest.mark.unit
+    def test_few_records_still_have_a_plan(self):
+        assert small(5).split.sizes() == {"train": 4, "test": 1}
+
+
+@pytest.mark.unit
+def test_a_plan_leaves_global_generators_alone():
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    small()
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+@pytest.mark.unit
+def test_the_double_has_teeth():
+    with pytest.raises(AssertionError, match="touched"):
+        unreadable().fingerprint()
+    for look in (lambda a: a[0], np.asarray, lambda a: a == 1, lambda a: a.mean()):
+        with pytest.raises(AssertionError, match="touched"):
+            look(Untouchable((3, 2), "f8"))
