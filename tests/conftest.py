@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MINIMUM = 600
+MINIMUM = 2800
 ROOT = Path(__file__).parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
