@@ -506,3 +506,20 @@ class TestHiddenNumber:
             api.run(plan, out=path, progress=None)
             sizes.append((path / "release" / "model.pt").stat().st_size)
         assert sizes[0] == sizes[1]
+
+
+def test_a_run_on_a_file_is_resumed_from_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    x, y = arrays()
+    np.savez(here / "mine.npz", x=x, y=y)
+    monkeypatch.chdir(here)
+    with monkeypatch.context() as patched:
+        interrupt(patched, at=0)
+        with pytest.raises(InterruptedRunError):
+            search_architecture("mine.npz", budget=BUDGET, out="run", strategy="fixed", **OPTIONS)
+    monkeypatch.chdir(there)
+    assert resume_search("../here/run").price.epsilon <= BUDGET.epsilon

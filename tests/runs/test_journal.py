@@ -111,7 +111,6 @@ def test_optuna_reads_it(journal: Journal, path: Path):
         "settings.learning_rate": 0.5,
     }
     assert study.trials[0].user_attrs["layers.0.kind"] == "conv"
-    assert {"params_layers.0.width", "user_attrs_layers.0.kind"} <= set(study.trials_dataframe())
 
 
 @pytest.mark.unit
