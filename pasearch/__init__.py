@@ -16,9 +16,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
-    from pasearch.api import plan_architecture_search, search_architecture
+    from pasearch.api import plan_architecture_search, resume_search, search_architecture
     from pasearch.errors import BudgetError, PasearchError, UsageError
-    from pasearch.results import SearchResult, load
+    from pasearch.results import SearchResult, load, load_result, verify
 
 _HOME = {
     "Budget": "pasearch.accounting.budget",
@@ -27,8 +27,11 @@ _HOME = {
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
     "load": "pasearch.results",
+    "load_result": "pasearch.results",
     "plan_architecture_search": "pasearch.api",
+    "resume_search": "pasearch.api",
     "search_architecture": "pasearch.api",
+    "verify": "pasearch.results",
 }
 
 __all__ = [
@@ -38,8 +41,11 @@ __all__ = [
     "SearchResult",
     "UsageError",
     "load",
+    "load_result",
     "plan_architecture_search",
+    "resume_search",
     "search_architecture",
+    "verify",
 ]
 
 

@@ -3,7 +3,7 @@
     request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys  ->  search
              ->  release/ (all at once)  ->  keys destroyed
 
-Source: privacy.md, rules 1, 11 and 12; architecture.md, "What a run leaves".
+Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import positive, whole
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.data.sources import from_arrays, load_dataset
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.plan import Plan, make_plan
 from pasearch.search.strategies import strategy as named_strategy
-from pasearch.spaces.space import SearchSpace
+from pasearch.spaces.space import MOST_SCALE, SearchSpace
 from pasearch.spaces.space import space as named_space
 from pasearch.training.recipe import Recipe, default_recipe
 
@@ -128,6 +129,12 @@ class Request:
     def __post_init__(self) -> None:
         """Check what no other part checks."""
         Budget(self.epsilon, self.delta)
+        for name in ("batch", "steps", "generations", "max_candidates"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        for name in ("candidates", "score_epsilon", "learning_rate"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
@@ -136,8 +143,14 @@ class Request:
             raise UsageError(
                 f"Preset {self.preset!r} is not known: expected one of {', '.join(PRESETS)}."
             )
-        whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
-        if self.seed is not None and not (whole and self.seed >= 0):
+        if self.learning_rate is not None and not self.learning_rate <= MOST_SCALE:
+            raise UsageError(
+                f"learning_rate is {self.learning_rate!r}: expected at most {MOST_SCALE:g}."
+            )
+        if type(self.data_is_public) is not bool:
+            raise UsageError(f"data_is_public is {self.data_is_public!r}: expected True or False.")
+        counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if self.seed is not None and not (counted and self.seed >= 0):
             raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
 
     def preset_applied(self) -> Request:
@@ -233,7 +246,10 @@ def resume_search(
     if data is None and request.data == "arrays":
         raise UsageError(f"{path} began on arrays in memory: pass them again as `data`.")
     dataset = _dataset(request.data if data is None else data, request)
-    return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
+    try:
+        return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(folder.path) from None
 
 
 def _destroy_left_keys(path: Path) -> None:
@@ -259,8 +275,11 @@ def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None
     device_of(prepared.request)
     request = json.dumps(asdict(_anywhere(prepared)), default=_plain)
     folder = RunFolder.create(out, prepared.dataset.name)
-    folder.atomic_write("request.json", request)
-    return _run(prepared, folder, resumed=False, progress=progress)
+    try:
+        folder.atomic_write("request.json", request)
+        return _run(prepared, folder, resumed=False, progress=progress)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(folder.path) from None
 
 
 def _anywhere(prepared: Prepared) -> Request:
@@ -401,6 +420,7 @@ def _run(
     device = device_of(request)
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun = keys_path.exists()
+    _check_whole(folder, begun, resumed)
     # The ledger's lock comes first: two processes never hold the keys of one run.
     known = ledger_path.exists()
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
@@ -429,14 +449,25 @@ def _run(
                 device=device,
                 progress=progress or Silent(),
             ).run()
-        except KeyboardInterrupt:
-            raise InterruptedRunError(folder.path) from None
         finally:
             journal.close()
         elapsed = time.time() - folder.started
         result = _publish(prepared, outcome, folder, device, keys.reproducible, elapsed)
         keys.destroy()
     return result
+
+
+def _check_whole(folder: Any, begun: bool, resumed: bool) -> None:
+    """Refuse a run whose parts do not belong together: trials without the keys that made them."""
+    private = folder.private
+    parts = {"keys": begun, "ledger": (private / "ledger.sqlite").exists()}
+    parts["trials"] = (private / "trials.sqlite").exists() or (private / "trials").exists()
+    if resumed and ((parts["keys"] or parts["trials"]) and not all((begun, parts["ledger"]))):
+        gone = " and ".join(name for name in ("keys", "ledger") if not parts[name])
+        raise UsageError(
+            f"{folder.path} has begun, but its {gone} are gone, so it cannot be finished under its "
+            "price: start a new run."
+        )
 
 
 def fingerprint(dataset: Dataset, plan: Plan, device: str) -> str:
@@ -485,8 +516,7 @@ def _publish(
     torch.save(outcome.network.state_dict(), buffer)
     weights = buffer.getvalue()
     document = result_document(prepared, outcome, weights, device, reproducible)
-    if not prepared.strategy.hides_trials:
-        document["timings"] = {"seconds_since_start": round(elapsed, 1)}
+    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
     card = card_markdown(document)
     folder.publish(
         {

@@ -8,6 +8,7 @@ input, 3 budget, 130 interrupted). Everything heavy is imported inside the comma
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from pathlib import Path
@@ -117,10 +118,20 @@ def main() -> None:
     """Run the command line."""
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            typer.echo("Interrupted; no run was under way.", err=True)
     except PasearchError as error:
         prefix = "" if error.exit_code == INTERRUPTED else "Error: "
-        typer.echo(f"{prefix}{error}", err=True)
+        typer.echo(f"{prefix}{_with_option_names(str(error))}", err=True)
         code = error.exit_code
+    except OSError as error:
+        # Its path is not shown: in private/ even a file's name may tell the number of trainings.
+        typer.echo(
+            f"Error: the system refused a file operation ({error.strerror}). If the run had begun, "
+            "nothing is lost: make room, and finish it with --resume.",
+            err=True,
+        )
+        code = 1
     except Exception as error:
         if not type(error).__module__.startswith(("click", "typer")):
             raise
@@ -128,12 +139,26 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+OPTION_NAMES = {
+    "epsilon": "--eps", "delta": "--delta", "candidates": "--candidates", "steps": "--steps",
+    "max_candidates": "--max-candidates", "score_epsilon": "--score-eps", "batch": "--batch",
+    "learning_rate": "--learning-rate", "generations": "--generations", "sigma": "--sigma",
+    "n": "--n", "law": "--law",
+}  # fmt: skip
+"""What the API's arguments are called on the command line."""
+
+
+def _with_option_names(message: str) -> str:
+    """Let a message that begins with an argument's name say the option instead."""
+    name, is_, rest = message.partition(" is ")
+    return f"{OPTION_NAMES.get(name, name)}{is_}{rest}"
+
+
 def _click_error(error: Any) -> int:
     """Report an unknown option, or a number that is none, as click would; return the exit code."""
     if callable(getattr(error, "show", None)):
         error.show()
         return int(error.exit_code)
-    typer.echo("Interrupted; nothing had begun.", err=True)
     return INTERRUPTED
 
 
@@ -150,6 +175,7 @@ def _root(
 
 @app.command()
 def arch(
+    context: typer.Context,
     data: Data = "digits",
     eps: Eps = None,
     delta: Delta = None,
@@ -186,11 +212,12 @@ def arch(
     """Search for the best architecture and train it, under one budget that pays for everything."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if resume is not None:
+        _check_alone(context)
         _resume(resume, as_json=as_json, quiet=quiet)
         return
     prepared = _prepared(locals())
     if dry_run:
-        _show_plan(prepared, as_json=as_json, quiet=False)
+        _show_plan(prepared, as_json=as_json, quiet=quiet)
         return
     from pasearch.api import device_of
 
@@ -302,13 +329,27 @@ def _prepared(options: dict[str, Any]) -> Prepared:
     return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
 
 
+def _check_alone(context: typer.Context) -> None:
+    """Refuse options beside --resume: the run keeps those it began with."""
+    given = [
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if others := sorted(set(given) - {"resume", "as_json", "quiet"}):
+        names = ", ".join(name.replace("_", "-") for name in others)
+        raise UsageError(
+            f"--resume takes none of the other options (here: {names}): a run keeps those that it "
+            "began with, and so its price. Leave them out."
+        )
+
+
 def _check_out(out: Path | None) -> None:
     """Refuse an --out that exists before anything is printed."""
     if out is not None and (out.exists() or out.is_symlink()):
-        raise UsageError(
-            f"{out} exists: a run needs a folder of its own. Name a new one, or resume the run "
-            f"that is there with --resume {out}."
-        )
+        found = (out / "private").is_dir()
+        resume = f", or finish the run that is there with --resume {out}" if found else ""
+        raise UsageError(f"{out} exists: a run needs a folder of its own. Name a new one{resume}.")
 
 
 def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
@@ -316,16 +357,12 @@ def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
 
     if as_json:
         typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
-    elif not quiet:
-        typer.echo(plan_text(prepared.plan))
-        if prepared.strategy.name == "rs":
-            typer.echo(
-                "Hint: on few records one good default often beats a private search. "
-                "`--strategy fixed` trains it; it is another run, with a price of its own."
-            )
+    elif quiet:
+        pass
+    else:
+        typer.echo(plan_text(prepared.plan) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
-        typer.echo("")
 
 
 def _search(prepared: Prepared, out: Path | None, *, as_json: bool, quiet: bool) -> None:
@@ -357,11 +394,24 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
         noise = score["noise"]["standard_deviation"]
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
         typer.echo(
-            f"Test accuracy: {score['test']:.3f} (with noise of standard deviation {noise:.3f})"
-            f"{exact}"
+            f"Test accuracy: {score['test']:.3f} on {score['of']:,} records (standard error about "
+            f"{_standard_error(score):.3f}, of which noise {noise:.3f}){exact}"
         )
     price = document["price"]
+    note = ""
+    if document["reproducible"]:
+        note = " (NOT PRIVATE: --seed makes the noise reproducible)"
+    if document["dataset"]["declared_public"]:
+        note = " (NOT PRIVATE: the data was declared public)"
     typer.echo(
-        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}. Model, result and "
+        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Model, result and "
         f"privacy card: {result.path}/release"
+    )
+
+
+def _standard_error(score: dict[str, Any]) -> float:
+    """Return the standard error of a released accuracy: of the sample and of the noise."""
+    rate, count = score["test"], score["of"]
+    return math.hypot(
+        math.sqrt(max(rate * (1 - rate), 1 / count) / count), score["noise"]["standard_deviation"]
     )

@@ -12,7 +12,7 @@ price is the worst over the space (event `Worst`).
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
-Source: privacy.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
+Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ SCORE_RANGE = (1e-5, 50.0)
 
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
 UNIT = "one record"
+
+
+LEAST_SIGNAL = 5.0
+"""Training records times mu, a class: below it accuracy is close to guessing."""
+
+MOST_PARAMETERS = 2**28
+"""The largest network that may be drawn: its weights and their gradients take 2 GiB."""
 
 
 class Priced(Protocol):
@@ -322,6 +329,7 @@ def make_plan(
     """
     budget = budget.resolve(split.n)
     space.check_fits(schema.shape, schema.classes)
+    _check_size(space, schema)
     if not strategy.private_trials and not public:
         raise UsageError(
             f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
@@ -376,7 +384,10 @@ def make_plan(
         score=score,
         test=NoisyCount(epsilon=epsilon),
         lines=tuple(lines),
-        warnings=tuple(budget.warnings(split.n)),
+        warnings=(
+            *budget.warnings(split.n),
+            *_drowned(trial_mu if final_mu is None else final_mu, split.train, schema.classes),
+        ),
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -384,6 +395,29 @@ def make_plan(
             "lower the epsilon of the scores, or raise --eps."
         )
     return plan
+
+
+def _drowned(mu: float | None, slots: int, classes: int) -> list[str]:
+    """Warn when the training's noise is as large as what its records can say together.
+
+    Measured with `fixed` on digits: epsilon .05 is warned of and guesses; .1 is not and gets .5.
+    """
+    if mu is None or mu * slots >= LEAST_SIGNAL * classes:
+        return []
+    return [
+        f"{slots:,} training records at this budget say no more than the noise: expect little "
+        "better than guessing. More records or a larger --eps would help; more trainings would not."
+    ]
+
+
+def _check_size(space: SearchSpace, schema: Schema) -> None:
+    """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
+    largest = space.parameter_range(schema.shape, schema.classes)[1]
+    if largest > MOST_PARAMETERS:
+        raise UsageError(
+            f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
+            f"most {MOST_PARAMETERS:,}. Take fewer units, filters or layers."
+        )
 
 
 def _final_line(event: Event) -> Line:

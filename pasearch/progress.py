@@ -4,7 +4,7 @@ The terminal is outside the trust boundary. Under repeat-and-select the number o
 covered by the price, so nothing that counts trainings or their steps is shown: only that the
 search goes on. Otherwise the planned steps are public, and the bar shows the time left.
 
-Source: privacy.md, rules 10 and 13.
+Source: docs/rules.md, rules 10 and 13.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 plan, in the closed table of event types, so the price can be recomputed from it alone (`verify`).
 Nothing here reads a private record.
 
-Source: architecture.md, "What a run leaves"; docs/result.md describes every field.
+Source: docs/result.md describes every field.
 """
 
 from __future__ import annotations

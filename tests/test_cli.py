@@ -194,7 +194,7 @@ class TestRefusals:
             (["--eps", "1", "--batch", "0"], "batch"),
             (["--eps", "1", "--steps", "0"], "steps"),
             (["--eps", "1", "--steps", "-3"], "steps"),
-            (["--eps", "1", "--learning-rate", "nan"], "learning_rate"),
+            (["--eps", "1", "--learning-rate", "nan"], "--learning-rate is nan"),
             (["--eps", "1", "--split", "half"], "half"),
             (["--eps", "1", "--split", ".9,.2,.1"], "sum to 1"),
             (["--eps", "1", "--split", "paper"], "paper"),
@@ -202,13 +202,13 @@ class TestRefusals:
             (["--eps", "1", "--search-share", "nan"], "nan"),
             (["--eps", "1", "--strategy", "fixed", "--search-share", ".2"], "fixed"),
             (["--eps", "1", "--strategy", "fixed", "--candidates", "3"], "candidates"),
-            (["--eps", "1", "--candidates", "0"], "mean"),
-            (["--eps", "1", "--candidates", "nan"], "mean"),
+            (["--eps", "1", "--candidates", "0"], "--candidates is 0"),
+            (["--eps", "1", "--candidates", "nan"], "--candidates is nan"),
             (["--eps", "1", "--strategy", "paas", "--candidates", "nan"], "candidates"),
             (["--eps", "1", "--strategy", "paas", "--candidates", "2.5"], "whole"),
             (["--eps", "1", "--strategy", "mgrs", "--generations", "0"], "generations"),
             (["--eps", "1", "--generations", "2"], "generations"),
-            (["--eps", "1", "--score-eps", "-1"], "epsilon"),
+            (["--eps", "1", "--score-eps", "-1"], "--score-eps is -1"),
             (["--eps", "1", "--seed", "-1"], "-1"),
             (["--eps", "1", "--bounds", "0", "1"], "--bounds"),
             (["--eps", "1", "--frobnicate"], "frobnicate"),
@@ -404,3 +404,41 @@ class TestProcess:
         again = subprocess.run([*base, "--resume", str(out)], capture_output=True, text=True)
         assert again.returncode == 2
         assert "finished" in again.stderr
+
+
+class TestResumeAlone:
+    @pytest.mark.parametrize(
+        "more",
+        [["--eps", "9"], ["--strategy", "fixed"], ["mnist"], ["--device", "cpu", "--seed", "3"]],
+    )
+    def test_resume_takes_no_other_option(self, run: Run, more: list[str]):
+        code, _, err = run("arch", "--resume", "x", *more)
+        assert code == 2
+        assert "--resume takes none of the other options" in err
+
+    def test_quiet_and_json_are_allowed(self, run: Run):
+        code, _, err = run("arch", "--resume", "nowhere", "--quiet")
+        assert code == 2
+        assert "none of the other options" not in err
+
+
+@pytest.mark.parametrize("steps", ["100000000", "10000001"])
+def test_more_steps_than_can_be_priced_are_refused_at_once(run: Run, steps: str):
+    code, _, err = run("arch", "--eps", 1, "--steps", steps, "--dry-run")
+    assert (code, "--steps is" in err) == (2, True)
+    numbers = f"--sigma 2 --steps {steps} --batch 100 --n 60000 --delta 1e-5"
+    code, _, err = run("account", "price", *numbers.split())
+    assert (code, "--steps is" in err) == (2, True)
+
+
+def test_a_seeded_run_says_so_in_its_last_line(run: Run):
+    code, out, err = run("arch", "--eps", 4, *SMALL, "--seed", 3, "--quiet")
+    assert code == 0, err
+    assert "NOT PRIVATE: --seed" in out.splitlines()[-1]
+
+
+def test_a_budget_that_only_buys_noise_is_warned_of(run: Run):
+    code, out, _ = run("plan", "arch", "--eps", "0.02", "--strategy", "fixed")
+    assert code == 0
+    assert "little better than guessing" in out
+    assert out.strip().splitlines()[-1].startswith("Price: epsilon")

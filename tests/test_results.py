@@ -305,13 +305,11 @@ class TestCard:
         card, document = result.card, result.document
         price = document["price"]
         for text in (
-            f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private",
             "Central model",
             "Unit of privacy: one record",
             "zero-out",
             "n = 200",
             f"Accountant: {price['accountant']}",
-            "covers the model *and* the search",
             "Poisson",
             "two-sided geometric",
             f"Strategy: {document['strategy']['name']}",
@@ -320,6 +318,11 @@ class TestCard:
             *NOT_COVERED,
         ):
             assert text in card, text
+        stated = f"is ({price['epsilon']:.4f}, {price['delta']:g})-differentially private" in card
+        covers = "covers the model *and* the search" in card
+        # A known seed, or data declared public: there is nothing to promise.
+        assert stated == covers == (way in ("fixed", "rs"))
+        assert ("- None" in card) == (way in ("paas", "stw"))
         for line in document["events"]:
             assert line["name"] in card
             assert f"`{line['partition']}`" in card
@@ -355,7 +358,7 @@ class TestCard:
     def test_warns_of_a_seed_and_of_public_data(self, made: Made):
         cards = {way: load_result(path).card for way, path in made.paths.items()}
         assert [way for way in WAYS if "Noise reproducible: not private" in cards[way]] == ["paas"]
-        assert [way for way in WAYS if "declared this data public" in cards[way]] == ["stw"]
+        assert [way for way in WAYS if "Declared public: not private" in cards[way]] == ["stw"]
         private = {
             way: json.loads((path / "release" / "privacy-card.json").read_text())["private"]
             for way, path in made.paths.items()

@@ -6,6 +6,7 @@ Default delta: the largest power of ten strictly below 1/n, n the public number 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from pasearch.accounting.checks import fraction, positive, whole
@@ -58,5 +59,6 @@ class Budget:
         if self.delta is None or self.delta <= 1 / (10 * n):
             return []
         return [
-            f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):g}; consider a smaller one."
+            f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}: cautious readers will "
+            f"want --delta {10.0 ** math.floor(math.log10(1 / (10 * n))):g}."
         ]

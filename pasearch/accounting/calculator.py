@@ -25,7 +25,7 @@ from pasearch.accounting.events import (
     RepeatAndSelect,
     SelfComposed,
 )
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 
 COMPOSED = "composed"
@@ -79,6 +79,8 @@ class Answer:
         if self.candidates is not None:
             numbers["candidates"] = f"{self.candidates:g} ({self.law})"
         first = numbers.pop(self.solved)
+        if self.solved == "candidates" and self.candidates == MOST_RUNS:
+            first += ", or more: the most that is priced,"
         rest = ", ".join(f"{name} {value}" for name, value in numbers.items())
         return f"{self.solved} {first}   with {rest}; by {self.accountant}"
 
@@ -171,8 +173,8 @@ def _fitting(
         case "batch":
             return calibration.largest_count(event, budget, whole("n", given["n"]))
         case "candidates" if law != COMPOSED:
-            return calibration.largest(event, budget, 1.001, 10_000.0)
-    return calibration.largest_count(event, budget, MOST if wanted == "steps" else 10_000)
+            return calibration.largest(event, budget, 1.001, float(MOST_RUNS))
+    return calibration.largest_count(event, budget, MOST if wanted == "steps" else MOST_RUNS)
 
 
 def _event(numbers: dict[str, Any], law: str | None) -> Event:
@@ -181,7 +183,9 @@ def _event(numbers: dict[str, Any], law: str | None) -> Event:
         raise UsageError(f"batch is {batch}, n is {n}: expected a batch of at most n records.")
     sigma = positive("sigma", numbers["sigma"])
     step = Gaussian(sigma) if batch == n else PoissonGaussian(batch / n, sigma)
-    one = SelfComposed(step, whole("steps", numbers["steps"]))
+    if not (steps := whole("steps", numbers["steps"])) <= MOST:
+        raise UsageError(f"steps is {steps:,}: expected at most {MOST:,}.")
+    one = SelfComposed(step, steps)
     candidates = numbers["candidates"]
     if candidates is None:
         return one

@@ -9,7 +9,7 @@ is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1
 dial that gives trainings with different steps T comparable noise. It only proposes; the exact
 price of what it proposes is what is compared with the budget.
 
-Source: Bu, Dong, Long and Su 2020 (the rule); privacy.md, rule 5.
+Source: Bu, Dong, Long and Su 2020 (the rule); docs/rules.md, rule 5.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class Law:
                 raise UsageError(f"shape is {shape:g}; expected at most {MOST_RUNS}.")
         if not base_mean <= MOST_RUNS or not (shape == POISSON or base_mean > 1):
             raise UsageError(
-                f"mean is {base_mean:g}; expected above 1 and at most {MOST_RUNS} runs: "
-                "a single run needs no selection."
+                f"mean is {base_mean:g}; expected a mean number of runs above 1 (a single run "
+                f"needs no selection) and at most {MOST_RUNS:,}."
             )
         object.__setattr__(self, "base_mean", base_mean)
         object.__setattr__(self, "shape", shape)
@@ -198,6 +198,8 @@ def log_constant(law: Law, profile: Profile) -> float:
         top = np.log(law.derivative(1 - low))
         bound = top - np.log(law.derivative(1 - profile.neighbour_probability(high)))
         reached = top - np.log(law.derivative(1 - profile.neighbour_probability(low)))
+        if np.isnan(bound).any() or np.isnan(reached).any():
+            return math.inf
         attained = max(attained, float(reached.max()))
         open_ = bound > attained + 1e-5
         if not open_.any():

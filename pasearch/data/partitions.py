@@ -9,7 +9,7 @@ partitions. A private partition opens only under a ledger's receipt:
 A value that cannot be used (not finite, a label outside the declared classes) makes its slot the
 null record: features 0, and a mask that gives it gradient 0, loss 0 and score 0.
 
-Source: privacy.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-and-partitions.md.
+Source: docs/rules.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-and-partitions.md.
 """
 
 from __future__ import annotations
@@ -265,6 +265,16 @@ class Dataset:
             raise UsageError(
                 f"Data {self.name!r}: a record has shape {self.features.shape[1:]}, "
                 f"the schema says {self.schema.shape}."
+            )
+        kinds = self.features.dtype.kind, self.labels.dtype.kind
+        if kinds[0] not in "iufb" or kinds[1] not in "iu":
+            raise UsageError(
+                f"Data {self.name!r}: features are of type {self.features.dtype} and labels of "
+                f"{self.labels.dtype}: expected numbers, and whole numbers."
+            )
+        if type(self.public) is not bool:
+            raise UsageError(
+                f"Data {self.name!r}: public is {self.public!r}: expected True or False."
             )
         if len(self.features) != len(self.labels):
             raise UsageError(

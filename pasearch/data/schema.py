@@ -1,6 +1,6 @@
 """What is public about a data set before a record is read: shape, bounds and classes, declared.
 
-Source: privacy.md, rules 3 and 13.
+Source: docs/rules.md, rules 3 and 13.
 """
 
 from __future__ import annotations

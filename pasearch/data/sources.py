@@ -2,7 +2,7 @@
 
 Only the *form* of a file (names, shapes, number types) may raise an error here; values never do.
 
-Source: privacy.md, rules 3 and 13.
+Source: docs/rules.md, rules 3 and 13.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ def _check_arrays(x: object, y: object, where: str) -> None:
 
 def _open_npz(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise UsageError(f"{path} is not there: expected a .npz file with arrays x and y.")
+        fault = "is a folder" if path.is_dir() else "is not there"
+        raise UsageError(f"{path} {fault}: expected a .npz file with arrays x and y.")
     if not path.stat().st_size > 0:
         raise UsageError(f"{path} is empty: expected a .npz file with arrays x and y.")
     try:
@@ -251,10 +252,10 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = set(archive.files)
             arrays = {name: archive[name] for name in sorted(names & ARRAYS)}
-    except UNREADABLE as error:
+    except UNREADABLE:
         raise UsageError(
-            f"{path} is not a .npz of plain arrays ({error}). Write it with "
-            "numpy.savez(path, x=..., y=...); arrays of objects are not read."
+            f"{path} {_fault(path)}. Write it with numpy.savez(path, x=x, y=y), x and y arrays of "
+            "numbers."
         ) from None
     if missing := {"x", "y"} - names:
         raise UsageError(
@@ -262,6 +263,21 @@ def _open_npz(path: Path) -> dict[str, np.ndarray]:
             f"it holds {', '.join(sorted(names)) or 'nothing'}."
         )
     return arrays
+
+
+def _fault(path: Path) -> str:
+    """Say why a file is no .npz of plain arrays."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start == b"\x93NUMPY":
+        return "is a single array (.npy), not a .npz"
+    if start[:2] != b"PK":
+        return "is no .npz file"
+    return (
+        "is damaged or cut short"
+        if not zipfile.is_zipfile(path)
+        else ("is damaged, or holds arrays of objects, which are not read")
+    )
 
 
 def _declared_bounds(path: Path, arrays: dict[str, np.ndarray]) -> tuple[float, float] | None:

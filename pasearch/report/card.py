@@ -3,7 +3,7 @@
 Built from the plan and the result document alone; it computes nothing private. The JSON holds the
 same sections as the Markdown.
 
-Source: privacy.md, rules 2, 8, 10 to 15.
+Source: docs/rules.md, rules 2, 8, 10 to 15.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def card_markdown(document: dict[str, Any]) -> str:
             "",
         ]
     if document["dataset"]["declared_public"]:
-        lines += ["> The user declared this data public; the price protects nobody in it.", ""]
+        lines += ["> **Declared public: not private.** The price protects nobody in it.", ""]
     for section in card["sections"]:
         lines += [f"## {section['title']}", "", *(f"- {item}" for item in section["items"]), ""]
     return "\n".join(lines)
@@ -76,6 +76,17 @@ def escaped(text: str) -> str:
 def _statement(document: dict[str, Any]) -> list[str]:
     price = document["price"]
     names = sorted({line["name"] for line in document["events"]})
+    if document["dataset"]["declared_public"]:
+        return [
+            "None. The data was declared public, and exact figures on it are released: nothing "
+            "here protects its records. Prices below are what the noise of the plan would cost."
+        ]
+    if document["reproducible"]:
+        return [
+            "None: whoever knows the seed can subtract the noise. With secret keys from the "
+            f"operating system the same run would be ({price['epsilon']:.4f}, "
+            f"{price['delta']:g})-differentially private."
+        ]
     return [
         f"The joint release of everything in release/ (architecture, weights, test accuracy) is "
         f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private: for any two data "
@@ -110,15 +121,14 @@ def _accesses(document: dict[str, Any]) -> list[str]:
     items += [
         f"`{name}` in all: epsilon {share['epsilon']:.4f} ({share['accountant']})."
         for name, share in shares.items()
+        if share["epsilon"] > 0
     ]
     return [*items, "Every access was written to a ledger on disk before the records were opened."]
 
 
 def _mechanisms(document: dict[str, Any]) -> list[str]:
     recipe = document["recipe"]
-    items = [
-        f"{line['name']}: {describe(from_json(line['event']))}." for line in document["events"]
-    ]
+    items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
     if recipe["bounding"] is not None:
         items.append(
             f"The released model: {recipe['steps']} steps of DP-SGD, noise multiplier "
@@ -128,6 +138,12 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
         )
     return items
+
+
+def _mechanism(line: dict[str, Any]) -> str:
+    if line["event"]["type"] == "no-release":
+        return "without noise, on data declared public"
+    return describe(from_json(line["event"]))
 
 
 def _bound(bounding: dict[str, Any]) -> str:

@@ -34,13 +34,18 @@ def plan_text(plan: Plan) -> str:
         only = sum(other.partition == line.partition for other in plan.lines) == 1
         lines.append(f"  {name:<28}{line.partition:<12}{share if only else '   part of the sum'}")
         lines += [f"      {text}" for text in _noise(line.event)]
-    lines += [
-        "",
-        f"Price: epsilon {total.epsilon:.4f} at delta {total.delta:g} ({total.accountant}): the "
-        "largest of the partitions, because each record is in one.",
-    ]
-    lines += [f"Beside: {claim.describe()}" for claim in plan.claims()]
+    lines.append("")
+    lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
+    if plan.strategy.hides_trials and not plan.aside:
+        lines.append(
+            "Hint: on few records one good default often beats a private search. `--strategy "
+            "fixed` trains it; it is another run, with a price of its own."
+        )
+    lines.append(
+        f"Price: epsilon {total.epsilon:.4f} at delta {total.delta:g} ({total.accountant}): the "
+        "largest of the partitions, because each record is in one."
+    )
     return "\n".join(lines)
 
 

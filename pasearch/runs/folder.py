@@ -8,7 +8,7 @@ Under repeat-and-select the run time tells the number of runs, which the price d
 every published file and folder carries the run's *start* as its modification time. Unix cannot set
 the change time (`ctime`): hence 0700 around all of it, and one publishes a copy of `release/`.
 
-Source: privacy.md, rule 10; architecture.md, "What a run leaves".
+Source: docs/rules.md, rule 10; docs/result.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ trial; its numbers are given again as Optuna parameters, named by their path ("l
 its texts and truth values as attributes. It lies in `private/`: under repeat-and-select no trial
 may be shown.
 
-Source: privacy.md, rule 10; Optuna's `Study.add_trial`.
+Source: docs/rules.md, rule 10; Optuna's `Study.add_trial`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ sub-key unless SHA-256 fails. The step fills the counter's highest word: a step 
 2^192 blocks to reach the next. Nothing is stateful, so a resumed run draws what it drew before; for
 that reason the stored master is bound to a fingerprint of all its inputs.
 
-Source: privacy.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md.
+Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Keys:
             raise RuntimeError("The run's keys are destroyed: there is nothing to save.")
         content = {
             "version": VERSION,
-            "fingerprint": fingerprint,
+            "bound": _bound(self._master, fingerprint),
             "reproducible": self.reproducible,
             "master": self._master.hex(),
         }
@@ -173,13 +173,15 @@ class Keys:
             BudgetError: The fingerprint differs.
         """
         bound, keys = _read(Path(path).absolute())
-        if bound != fingerprint:
+        assert keys._master is not None
+        if not hmac.compare_digest(bound, _bound(keys._master, fingerprint)):
             keys.destroy()
+            # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(
-                f"{path}: the data, plan, code, versions or device differ from those of the run "
-                f"that began (fingerprint {fingerprint[:12]} instead of {bound[:12]}). The same "
-                "noise on another input would cancel, so the old keys are now destroyed. What the "
-                "run has spent stays spent: start a new run, with a budget of its own."
+                f"{path}: the data, plan, code, versions, threads or device differ from those of "
+                "the run that began. The same noise on another input would cancel, so the old keys "
+                "are now destroyed. What the run has spent stays spent: start a new run, with a "
+                "budget of its own."
             )
         return keys
 
@@ -221,6 +223,11 @@ def _mac(key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")
 
 
+def _bound(master: bytes, fingerprint: str) -> str:
+    """Return what ties keys to their inputs; without the master key it tells nothing of them."""
+    return _mac(master, b"f" + fingerprint.encode()).hex()
+
+
 def _encoded(element: object) -> bytes:
     """Encode one element of a context; the first byte is its type, and purposes start with p."""
     if isinstance(element, str):
@@ -240,7 +247,7 @@ def _step(step: object) -> int:
 
 
 def _read(path: Path) -> tuple[str, Keys]:
-    """Return the fingerprint and the keys that `Keys.save` wrote."""
+    """Return the tie to the inputs and the keys that `Keys.save` wrote."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             content = json.load(file)
@@ -248,7 +255,7 @@ def _read(path: Path) -> tuple[str, Keys]:
         keys._path = path
         keys._master = bytes.fromhex(content["master"])
         keys.reproducible = content["reproducible"]
-        bound = content["fingerprint"]
+        bound = content["bound"]
     except FileNotFoundError:
         raise UsageError(
             f"{path} is missing: the run is finished, or never started. Start a new run."

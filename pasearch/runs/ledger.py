@@ -7,7 +7,7 @@ exclusive transaction, synced to disk, and only then are the partitions opened; 
 any instant the ledger shows at least what was released. Ceilings and "append only" are triggers of
 the database: no code path gets around them.
 
-Source: privacy.md, rule 12. Proof: docs/guarantees/ledger.md.
+Source: docs/rules.md, rule 12. Proof: docs/guarantees/ledger.md.
 """
 
 from __future__ import annotations
@@ -257,6 +257,13 @@ class Ledger:
                 f"Line {line!r} pays for {limit} releases on {partition!r} and all are charged; "
                 f"release {key!r} would exceed the budget. Nothing was read."
             ) from None
+
+    def holds(self, line: str, key: str) -> bool:
+        """Return whether this release is charged already."""
+        rows = self._connection.execute(
+            "SELECT 1 FROM charges WHERE line = ? AND key = ?", (line, key)
+        )
+        return rows.fetchone() is not None
 
     def spent(self) -> list[tuple[str, str, Event, int]]:
         """Return (line, partition, event, number of releases charged), in the plan's order."""

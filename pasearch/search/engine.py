@@ -4,7 +4,7 @@ Every private read below stands inside `with ledger.charged(...)`. The engine ke
 its own: a resumed run replays the strategy from the same keys and takes finished trials from the
 journal, so that an interruption costs no release twice.
 
-Source: privacy.md, rules 1, 8, 10, 11 and 12; architecture.md, "What a run leaves".
+Source: docs/rules.md, rules 1, 8, 10, 11 and 12; docs/result.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from pasearch.errors import UsageError
 from pasearch.search.fitness import WORST, correct, failed, mark_failed, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
 
@@ -134,13 +135,16 @@ class Search:
 
     def _trial(self, number: int, trial: int, candidate: Candidate) -> TrialRecord:
         """Return a finished trial: from the journal, from an equal trial, or by running it."""
-        if (done := self.journal.get(trial)) is not None:
-            return done
         stream = self.keys.stream("trial", trial)
+        mark = f"{stream.child('mark').seed64():016x}"
+        if (done := self.journal.get(trial)) is not None:
+            self._check_own(done, candidate, mark, number)
+            return done
         tie_break = int(stream.child("tie-break").generator().integers(2**62))
         same = self._equal_trial(candidate) if self.strategy.memoised else None
         if same is not None:
-            attributes = {**same.attributes, "tie_break": tie_break, "same_as": same.number}
+            attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
+            attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
         suffix, key = self.strategy.charge(number, trial)
         recipe = self.plan.trial_recipe(candidate)
@@ -149,8 +153,23 @@ class Search:
         weights = self.folder.private / "trials" / f"{trial}.pt"
         self._save(network, weights)
         score = self._score(network, f"score{suffix}", key, stream)
-        attributes = {"tie_break": tie_break, "weights": weights.name}
+        attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
+
+    def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
+        """Refuse a stored trial that these keys did not make, or that this ledger does not hold.
+
+        Under other keys the slots were split otherwise: a record that an old trial was trained on
+        could then be among those it is scored with.
+        """
+        suffix, key = self.strategy.charge(number, done.number)
+        paid = "same_as" in done.attributes or self.ledger.holds(f"training{suffix}", key)
+        ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
+        if not (paid and ours):
+            raise UsageError(
+                f"{self.folder.private} holds trials of other keys or without a charge: it was "
+                "altered, so nothing more can be released from it. Start a new run."
+            )
 
     def _train(
         self,
@@ -169,7 +188,9 @@ class Search:
                     candidate, records, schema, recipe, stream, device=self.device,
                     on_step=lambda finished: self.progress.step(finished, recipe.steps),
                 )  # fmt: skip
-            except (MemoryError, torch.OutOfMemoryError):
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
                 network = candidate.architecture.build(
                     schema.shape, schema.classes, stream.child("weights").generator()
                 )
@@ -203,7 +224,7 @@ class Search:
     def _test(self, network: nn.Module) -> tuple[int, float | None]:
         with self.ledger.charged("test accuracy", self.dataset["test"], key="test") as records:
             hits = 0 if failed(network) else correct(network, records, device=self.device)
-            exact = hits / len(records) if records.public else None
+            exact = hits / len(records) if records.public is True else None
             return self.plan.test.release(hits, self.keys.stream("test")), exact
 
     def _weights_of(self, trial: int) -> Path:
@@ -225,3 +246,8 @@ class Search:
         network = candidate.architecture.build(schema.shape, schema.classes)
         network.load_state_dict(torch.load(path, weights_only=True))
         return network
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """On a CPU torch raises a plain RuntimeError when memory cannot be had."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate" in str(error)

@@ -5,7 +5,7 @@
 Divided by the public number of slots this is the paper's "accuracy plus Laplace noise of scale
 1 / (n epsilon')". A null record is no correct answer.
 
-Source: Bao et al., section VIII-A; privacy.md, rules 9 and 14. Proof:
+Source: Bao et al., section VIII-A; docs/rules.md, rules 9 and 14. Proof:
 docs/guarantees/geometric-scores.md.
 """
 

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from pasearch.accounting.checks import positive, whole
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
 from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
@@ -57,6 +57,16 @@ def strategy(
         "paas": ("candidates", "generations"),
         "stw": ("candidates", "generations"),
     }
+    if name in ("rs", "mgrs") and candidates is not None and not 1 < candidates <= MOST_RUNS:
+        raise UsageError(
+            f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
+            f"single one needs no selection: --strategy fixed) and at most {MOST_RUNS:,}."
+        )
+    if cap is not None and not cap >= 2:
+        raise UsageError(
+            f"max_candidates is {cap}: expected 2 or more; a single training needs no selection: "
+            "--strategy fixed."
+        )
     if name not in allowed:
         raise UsageError(
             f"Strategy {name!r} is not known: expected one of {', '.join(STRATEGIES)}."

@@ -19,7 +19,7 @@ one training (and, on the validation slots, one noisy score).
 | `paas` | generations x population copies of Q | adaptive, so composed; repeats are planned for |
 | `stw` | nothing | the search is not private: declared-public data only |
 
-Source: privacy.md, "Choosing among candidates". Proof: docs/guarantees/repeat-and-select.md.
+Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Rescale(nn.Module):
         low: The declared lower bound, in the data's own units.
         high: The declared upper bound.
 
-    Source: privacy.md, rule 13: the bounds are declared, never read from the records.
+    Source: docs/rules.md, rule 13: the bounds are declared, never read from the records.
     """
 
     def __init__(self, low: float, high: float):

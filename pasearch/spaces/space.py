@@ -41,6 +41,9 @@ SETTINGS = ("learning_rate", "learning_rate_scale", "steps", "steps_scale")
 MOST_STEPS = 16
 """How many different numbers of steps a space may have: each is priced on its own."""
 
+MOST_SCALE = 1e6
+"""The largest learning rate, and the largest factor: products of them stay finite."""
+
 RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
 
@@ -287,8 +290,10 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         if not 0.0 <= number < 1.0:
             raise UsageError(f"{where}: {value!r}: expected a rate in [0, 1).")
     elif gene.startswith("learning_rate") or gene == "steps_scale":
-        if not number > 0.0:
-            raise UsageError(f"{where}: {value!r}: expected a finite number above 0.")
+        if not 0.0 < number <= MOST_SCALE:
+            raise UsageError(
+                f"{where}: {value!r}: expected a finite number above 0, at most {MOST_SCALE:g}."
+            )
     elif not (isinstance(value, int) and number > 0):
         raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
     elif gene in ("layers", "blocks") and number > 3:

@@ -5,7 +5,7 @@
 so a batch costs about q n random numbers instead of n. A batch may be empty or large: an empty one
 still adds noise and steps, a large one is computed in chunks. Null slots are drawn like any other.
 
-Source: privacy.md, rule 7.
+Source: docs/rules.md, rule 7.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are float32, so the
 divisor is taken (1 + 1e-5) times too large. A norm that is not finite gets the factor 0.
 
-Source: privacy.md, "Sensitivities" and rule 14. Proof: docs/guarantees/dp-sgd.md.
+Source: docs/rules.md, rules 2 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 On a CPU the numbers come from numpy's Philox under a 128-bit key; CUDA's Philox takes 64 bits of
 it. The noise is float32: finite precision is covered by no theorem here, and the card says so.
 
-Source: privacy.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations

@@ -34,6 +34,10 @@ from pasearch.training.bounding import Bounding
 UNFOLDED = 2**23
 """Most numbers in one unfolded input of a convolution: 32 MiB, so that memory stays flat."""
 
+ROUNDINGS = 2.0
+"""How many roundings a term of a sum over positions meets, in units of a float's own: the product
+and the sum, in the norm and again in the weighted sum, half a unit each."""
+
 Loss = Callable[[Tensor], Tensor]
 """From the network's output, (batch, ...), to each record's own loss, (batch,)."""
 
@@ -382,7 +386,11 @@ def _kernel(layer: nn.Module) -> Kernel:
 
 
 def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Tensor:
-    """||g_i||^2 of a layer applied at L positions.
+    """||g_i||^2 of a layer applied at L positions, too large by what rounding may hide.
+
+    Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
+    positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
+    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added.
 
     Args:
         weight: The layer's weight.
@@ -391,17 +399,22 @@ def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Ten
         d: (batch, groups, outputs, L).
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
+    inputs, length = a.shape[2:]
+    rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
+    d_norms = torch.linalg.vector_norm(d.flatten(1), dim=1)
     if weight.requires_grad:
-        inputs, length = a.shape[2:]
         if inputs * d.shape[2] <= 2 * length**2:
             gradient = d @ a.transpose(2, 3)
-            squares = squares + gradient.square().sum(dim=(1, 2, 3))
+            computed = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
         else:
             a64, d64 = a.double(), d.double()
             gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
-            squares = squares + gram.sum(dim=(1, 2, 3)).clamp(min=0.0).to(squares.dtype)
+            computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
+        a_norms = torch.linalg.vector_norm(a.flatten(1), dim=1)
+        squares = squares + (computed + rounding * a_norms * d_norms).square()
     if bias is not None and bias.requires_grad:
-        squares = squares + d.sum(dim=3).square().sum(dim=(1, 2))
+        computed = torch.linalg.vector_norm(d.sum(dim=3).flatten(1), dim=1)
+        squares = squares + (computed + rounding * length**0.5 * d_norms).square()
     return squares
 
 

@@ -8,7 +8,7 @@
 
     price = steps x [PoissonGaussian(q, sigma)]
 
-Source: Abadi et al. 2016 (DP-SGD); privacy.md, rules 2 and 7. Proof: docs/guarantees/dp-sgd.md.
+Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2 and 7. Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from pasearch.training.bounding import Bounding, Flat, bounding_from_json
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 USUAL_BOUNDING = Flat(clip_norm=0.25)
+
+
+MOST_STEPS = 10_000_000
+"""The longest training: pricing more takes minutes, and training it months."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class Recipe:
             name: whole(name, getattr(self, name))
             for name in ("expected_batch_size", "steps", "chunk")
         }
+        if checked["steps"] > MOST_STEPS:
+            raise UsageError(f"steps is {checked['steps']:,}: expected at most {MOST_STEPS:,}.")
         for name in ("learning_rate", "noise_multiplier"):
             if getattr(self, name) is not None:
                 checked[name] = positive(name, getattr(self, name))

@@ -3,7 +3,7 @@
 The same path trains privately and, on declared-public data, without noise and bound. All
 randomness is keyed by purpose and step: no two trials and no two steps share any.
 
-Source: privacy.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations

@@ -430,3 +430,29 @@ class TestForm:
         again = copy.copy(dataset(*arrays()))
         with pytest.raises(UnchargedReadError):
             again["train"].open(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "x", [np.array([["1.0"], ["alice"]]), np.array([[1.0], ["bob"]], dtype=object)]
+)
+def test_features_that_are_no_numbers_are_refused_without_naming_one(x: np.ndarray):
+    with pytest.raises(UsageError, match="expected numbers") as refused:
+        Dataset(
+            name="d",
+            schema=Schema(shape=(1,), low=0.0, high=1.0, classes=2),
+            features=x,
+            labels=np.array([0, 1]),
+        )
+    assert "alice" not in str(refused.value)
+    assert "bob" not in str(refused.value)
+
+
+@pytest.mark.parametrize("y", [np.array([0.0, 1.5]), np.array(["0", "1"])])
+def test_labels_that_are_no_whole_numbers_are_refused(y: np.ndarray):
+    with pytest.raises(UsageError, match="whole numbers"):
+        Dataset(
+            name="d",
+            schema=Schema(shape=(1,), low=0.0, high=1.0, classes=2),
+            features=np.zeros((2, 1)),
+            labels=y,
+        )

@@ -294,7 +294,7 @@ def test_a_link_is_not_followed(tmp_path):
         {"master": "zz"},
         {"version": 2},
         {"reproducible": "no"},
-        {"fingerprint": 1},
+        {"bound": 1},
     ],
 )
 @pytest.mark.unit

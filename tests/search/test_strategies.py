@@ -387,7 +387,7 @@ class TestNames:
             ("rs", {"candidates": 1}, "mean"),
             ("rs", {"candidates": math.nan}, "mean"),
             ("rs", {"candidates": math.inf}, "mean"),
-            ("rs", {"cap": 0}, "cap"),
+            ("rs", {"cap": 0}, "max_candidates is 0"),
             ("rs", {"cap": 2.5}, "cap"),
             ("mgrs", {"candidates": 4, "generations": 3}, "mean"),
             ("mgrs", {"generations": 0}, "generations"),

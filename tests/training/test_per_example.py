@@ -20,6 +20,7 @@ from pasearch.training import per_example
 from pasearch.training.bounding import AutoS, Flat
 from pasearch.training.per_example import (
     Captured,
+    Conv2dKernel,
     LinearKernel,
     clipped_sum,
     trainable_parameters,
@@ -205,12 +206,14 @@ def test_norms_and_clipped_sums_are_those_of_one_record_at_a_time(
     norms = [norm(each) for each in gradients]
     watched = Watched()
     plain = clipped_sum(network, x, wave(own), watched, everyone(x))  # pyright: ignore
-    assert watched.norms.tolist() == pytest.approx(norms, rel=tolerance)
+    # Over positions a norm is taken too large by what rounding may hide, and never too small.
+    for found, exact in zip(watched.norms.tolist(), norms, strict=True):
+        assert (1 - tolerance) * exact <= found <= (1 + 30 * tolerance) * exact
     assert_close(plain, expected_sum(gradients, math.inf), tolerance)
     bound = sorted(norms)[BATCH // 2]
     clipped = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
     assert [each.shape for each in clipped] == [p.shape for p in trainable_parameters(network)]
-    assert_close(clipped, expected_sum(gradients, bound), tolerance)
+    assert_close(clipped, expected_sum(gradients, bound), 30 * tolerance)
 
 
 @pytest.mark.oracle
@@ -262,7 +265,10 @@ def test_gram_norms_hold_where_float32_cancels():
     assert 64 * 64 > 2 * 8**2, "the layer takes the Gram form"
     ours = LinearKernel().squared_norms(Captured(layer, a, d))
     assert ours.dtype == torch.float32
-    assert torch.allclose(ours.double(), exact, rtol=1e-6)
+    # What the weighted sum's rounding may be is added: here the terms cancel, so it shows.
+    rounding = 2 * 8 * torch.finfo(torch.float32).eps
+    added = rounding * a.flatten(1).norm(dim=1) * d.flatten(1).norm(dim=1)
+    assert torch.allclose(ours.double(), (exact.sqrt() + added.double()).square(), rtol=1e-6)
     coarse = ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).sum(dim=1)
     assert not torch.allclose(coarse.double(), exact, rtol=1e-3), "the test has no teeth"
 
@@ -633,3 +639,30 @@ def test_cross_entropy_with_saturated_outputs_stays_bounded():
     for i in range(2):
         mask = torch.arange(2) == i
         assert norm(clipped_sum(network, x, loss, Flat(clip_norm=0.1), mask)) <= 0.1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6, 1e8])
+@pytest.mark.parametrize("kind", ["convolution", "positions"])
+def test_positions_that_cancel_do_not_exceed_the_bound(kind: str, scale: float):
+    """Where output gradients nearly cancel over positions, only rounding is left of the sum."""
+    torch.manual_seed(1)
+    bounding = Flat(clip_norm=1.0)
+    if kind == "convolution":
+        layer, a, d = nn.Conv2d(1, 2, 3), torch.rand(6, 1, 28, 28) + 5.0, torch.randn(6, 2, 26, 26)
+        d = d - d.mean(dim=(2, 3), keepdim=True)
+        a = a.mean(dim=(2, 3), keepdim=True) + 1e-3 * (a - a.mean(dim=(2, 3), keepdim=True))
+    else:
+        layer, a, d = (
+            nn.Linear(40, 30),
+            5.0 + 1e-3 * torch.randn(6, 200, 40),
+            torch.randn(6, 200, 30),
+        )
+        d = d - d.mean(dim=1, keepdim=True)
+    seen = Captured(layer, a, scale * d)
+    kernel = Conv2dKernel() if kind == "convolution" else LinearKernel()
+    norms = kernel.squared_norms(seen).sqrt()
+    for record in range(6):
+        one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+        factor = bounding.factors(norms[record : record + 1])
+        sums = dict(kernel.weighted_sum(one, factor))
+        assert norm([value for value in sums.values()]) <= bounding.sensitivity * (1 + 1e-6)
