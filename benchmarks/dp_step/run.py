@@ -1,8 +1,9 @@
 """What privacy costs in time: one DP step against plain SGD and against Opacus with hooks.
 
 A network 784 - 300 - 128 - 10 with tanh, 60,000 made-up records, batches of 2048. Every way takes
-the whole step: gather the batch, forward, backward, update. Ours adds the draw of the Poisson
-batch, norms, clipped sums, noise, momentum and the average of the weights.
+the whole step with the same optimizer, SGD: gather the batch, forward, backward, update. Ours adds
+the draw of the Poisson batch, norms, clipped sums and noise (drawn in a thread beside); `default`
+is ours with what the default recipe has more: momentum and the average of the weights.
 
 The ways take turns inside every round, so what else the machine does meets all of them alike; a
 round's ratio compares neighbours in time. Usage: python benchmarks/dp_step/run.py --threads 1
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,10 +43,19 @@ def network() -> nn.Module:
 
 
 def our_step(records: SimpleNamespace, batch: int, device: str) -> Step:
-    """Return the library's step: Poisson batch, momentum, average."""
+    """Return the library's step with plain SGD."""
+    return _library_step(records, batch, device, optimizer="sgd", average=None)
+
+
+def default_step(records: SimpleNamespace, batch: int, device: str) -> Step:
+    """Return the library's step as the default recipe has it: momentum, averaged weights."""
+    return _library_step(records, batch, device)
+
+
+def _library_step(records: SimpleNamespace, batch: int, device: str, **settings: Any) -> Step:
     recipe = Recipe(
         expected_batch_size=batch, steps=1000, learning_rate=0.1, noise_multiplier=1.0,
-        bounding=Flat(clip_norm=0.25),
+        bounding=Flat(clip_norm=0.25), **settings,
     )  # fmt: skip
     streams = {purpose: Keys().stream(purpose) for purpose in ("batch", "noise", "dropout")}
     return Training(network(), records, recipe, streams, device=device).step
@@ -113,7 +124,7 @@ def compare(options: argparse.Namespace) -> dict[str, list[float]]:
         valid=torch.ones(RECORDS, dtype=torch.bool, device=options.device),
         public=False,
     )
-    makers = {"ours": our_step, "sgd": sgd_step, "opacus": opacus_step}
+    makers = {"ours": our_step, "default": default_step, "sgd": sgd_step, "opacus": opacus_step}
     ways = {name: make(records, options.batch, options.device) for name, make in makers.items()}
     for step in ways.values():
         seconds(step, 2, options.device)
@@ -142,7 +153,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="A .jsonl file to append to.")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    warnings.filterwarnings("ignore", message="Full backward hook is firing", module="torch")
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
     rounds = compare(options)
     line = {
         "date": date.today().isoformat(),
@@ -152,6 +163,9 @@ def main() -> None:
         "torch": torch.__version__,
         "threads": options.threads,
         "ours / sgd": summary([a / b for a, b in zip(rounds["ours"], rounds["sgd"], strict=True)]),
+        "default / sgd": summary(
+            [a / b for a, b in zip(rounds["default"], rounds["sgd"], strict=True)]
+        ),
         "opacus / ours": summary(
             [a / b for a, b in zip(rounds["opacus"], rounds["ours"], strict=True)]
         ),

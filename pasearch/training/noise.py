@@ -10,7 +10,10 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +23,12 @@ from pasearch.accounting.checks import positive
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
+
+
+BESIDE = 50_000
+"""From how many numbers on a thread pays."""
+
+Drawn = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +46,14 @@ class GaussianNoise:
         value = positive("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", value)
 
-    def add_(self, sums: list[torch.Tensor], sensitivity: float, stream: Stream, step: int) -> None:
+    def add_(
+        self,
+        sums: list[torch.Tensor],
+        sensitivity: float,
+        stream: Stream,
+        step: int,
+        drawn: Drawn | None = None,
+    ) -> None:
         """Add noise in place.
 
         Args:
@@ -45,11 +61,29 @@ class GaussianNoise:
             sensitivity: The bound's, in the units of the sums.
             stream: The trial's noise stream; no two trials share one.
             step: Which step; no two steps share their noise.
+            drawn: What `draw` returned for the same stream and step, if it was called.
         """
         scale = self.noise_multiplier * sensitivity
-        numbers = _normals(sum(each.numel() for each in sums), sums[0].device, stream, step)
+        drawn = drawn or draw(sum(each.numel() for each in sums), sums[0].device, stream, step)
+        numbers = drawn()
         for each, part in zip(sums, numbers.split([s.numel() for s in sums]), strict=True):
             each.add_(part.view_as(each), alpha=scale)
+
+
+def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
+    """Begin to draw a step's normal numbers; call what is returned to get them.
+
+    On a CPU many of them are drawn in a thread, while the gradients are computed: numpy holds no
+    lock meanwhile. The numbers depend on stream and step alone.
+    """
+    if device.type != "cpu" or count < BESIDE:
+        return lambda: _normals(count, device, stream, step)
+    return _thread().submit(_normals, count, device, stream, step).result
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="noise")
 
 
 def _normals(count: int, device: torch.device, stream: Stream, step: int) -> torch.Tensor:

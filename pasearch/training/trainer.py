@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
-from pasearch.training.noise import GaussianNoise
+from pasearch.training.noise import GaussianNoise, draw
 from pasearch.training.per_example import clipped_sum, trainable_parameters, validate
 
 if TYPE_CHECKING:
@@ -163,7 +163,11 @@ def batch_sum(
     step: int,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh Poisson batch."""
-    n = len(slots.y)
+    n, parameters = len(slots.y), trainable_parameters(network)
+    drawn = None
+    if recipe.noise_multiplier is not None:
+        count = sum(parameter.numel() for parameter in parameters)
+        drawn = draw(count, slots.x.device, streams["noise"], step)
     chosen = torch.from_numpy(recipe.batching(n).indices(n, streams["batch"].generator(step)))
     _reseed_dropout(network, streams["dropout"], step)
     sums: list[Tensor] = []
@@ -175,11 +179,11 @@ def batch_sum(
         loss = _CrossEntropy(slots.y.index_select(0, part).where(mask, 0))
         values = clipped_sum(network, slots.x.index_select(0, part), loss, recipe.bounding, mask)
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
-    sums = sums or [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
+    sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
     if recipe.noise_multiplier is not None:
         assert recipe.bounding is not None
         noise = GaussianNoise(noise_multiplier=recipe.noise_multiplier)
-        noise.add_(sums, recipe.bounding.sensitivity, streams["noise"], step)
+        noise.add_(sums, recipe.bounding.sensitivity, streams["noise"], step, drawn)
     return sums
 
 

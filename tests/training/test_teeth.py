@@ -292,7 +292,7 @@ def test_noise_that_is_used_for_two_steps_is_caught(monkeypatch: pytest.MonkeyPa
     made = recipe(batch=4)
     honest = GaussianNoise.add_
 
-    def add_(self: GaussianNoise, sums: list, sensitivity: float, stream: Stream, _: int) -> None:
+    def add_(self: GaussianNoise, sums: list, sensitivity: float, stream: Stream, *_: object):
         honest(self, sums, sensitivity, stream, 0)
 
     monkeypatch.setattr(GaussianNoise, "add_", add_)
