@@ -384,11 +384,11 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
         "family": "fcn",
         "choices": {
             "layers": (1, 2),
-            "units_1": (64, 128, 256, 512),
+            "units_1": (128, 256, 512),
             "units_2": (64, 128),
             "activation_1": ("tanh", "relu", "tempered_sigmoid"),
             "activation_2": ("tanh", "relu", "tempered_sigmoid"),
-            "learning_rate_scale": (0.7, 1.0, 1.4),
+            "learning_rate_scale": (0.8, 1.0, 1.25),
             "steps_scale": (0.5, 1.0),
         },
         "default": {
