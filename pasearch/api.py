@@ -419,10 +419,10 @@ def _run(
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     device = device_of(request)
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
-    begun = keys_path.exists()
-    _check_whole(folder, begun, resumed)
+    begun, known = keys_path.exists(), ledger_path.exists()
+    if resumed:
+        _check_whole(folder, keys=begun, ledger=known)
     # The ledger's lock comes first: two processes never hold the keys of one run.
-    known = ledger_path.exists()
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
         marks = fingerprint(dataset, plan, device)
@@ -457,16 +457,14 @@ def _run(
     return result
 
 
-def _check_whole(folder: Any, begun: bool, resumed: bool) -> None:
+def _check_whole(folder: Any, **parts: bool) -> None:
     """Refuse a run whose parts do not belong together: trials without the keys that made them."""
-    private = folder.private
-    parts = {"keys": begun, "ledger": (private / "ledger.sqlite").exists()}
-    parts["trials"] = (private / "trials.sqlite").exists() or (private / "trials").exists()
-    if resumed and ((parts["keys"] or parts["trials"]) and not all((begun, parts["ledger"]))):
-        gone = " and ".join(name for name in ("keys", "ledger") if not parts[name])
+    trials = any((folder.private / name).exists() for name in ("trials.sqlite", "trials"))
+    gone = [name for name, there in parts.items() if not there]
+    if gone and (parts["keys"] or trials):
         raise UsageError(
-            f"{folder.path} has begun, but its {gone} are gone, so it cannot be finished under its "
-            "price: start a new run."
+            f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
+            "finished under its price: start a new run."
         )
 
 
@@ -539,7 +537,6 @@ def result_document(
     planned = plan.to_json()
     candidate, schema = outcome.candidate, plan.schema
     total, trainable = candidate.architecture.parameters(schema.shape, schema.classes)
-    kept = "train"
     recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
     tested = plan.split.test
     score: dict[str, Any] = {
@@ -575,7 +572,7 @@ def result_document(
         "space": planned["space"],
         "recipe": {
             **recipe.to_json(),
-            "sampling_probability": recipe.sampling_probability(getattr(plan.split, kept)),
+            "sampling_probability": recipe.sampling_probability(plan.split.train),
         },
         "best": {
             **candidate.to_json(),

@@ -357,9 +357,7 @@ def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
 
     if as_json:
         typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
-    elif quiet:
-        pass
-    else:
+    elif not quiet:
         typer.echo(plan_text(prepared.plan) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")

@@ -144,7 +144,7 @@ class Plan:
     @property
     def trial_partition(self) -> str:
         """The partition that candidates are trained on."""
-        return "search" if self.split.search else "train"
+        return self.split.trial_partition
 
     @property
     def delta(self) -> float:
@@ -164,8 +164,7 @@ class Plan:
 
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
-        slots = getattr(self.split, self.trial_partition)
-        return candidate_recipe(self.recipe, candidate, self.trial_mu, slots)
+        return candidate_recipe(self.recipe, candidate, self.trial_mu, self.split.trial_slots)
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
         """Return how the winner is trained anew."""
@@ -204,10 +203,9 @@ class Plan:
         return [eq8(epsilon=one, runs=runs, delta_prime=self.delta)]
 
     def _trial_event(self) -> Event:
-        slots = getattr(self.split, self.trial_partition)
         assert self.trial_mu is not None
         settings = self.strategy.settings(self.space)
-        return training_event(self.recipe, settings, slots, self.trial_mu)
+        return training_event(self.recipe, settings, self.split.trial_slots, self.trial_mu)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -267,7 +265,7 @@ def candidate_recipe(recipe: Recipe, candidate: Candidate, mu: float | None, slo
     `steps_scale` and `learning_rate_scale` are factors on the recipe's own; a candidate's own
     `learning_rate` is taken as it is.
     """
-    noised = noised_recipe(recipe, candidate.settings, mu, slots)
+    noised = noised_recipe(recipe, _steps(recipe, candidate.settings), mu, slots)
     settings = dict(candidate.settings)
     if "learning_rate" in settings:
         return replace(noised, learning_rate=float(settings["learning_rate"]))
@@ -277,11 +275,15 @@ def candidate_recipe(recipe: Recipe, candidate: Candidate, mu: float | None, slo
     return replace(noised, learning_rate=rate * settings.get("learning_rate_scale", 1.0))
 
 
-def noised_recipe(recipe: Recipe, settings: Settings, mu: float | None, slots: int) -> Recipe:
-    """Return the recipe with a candidate's steps and the noise that the dial gives them."""
+def _steps(recipe: Recipe, settings: Settings) -> int:
+    """Return a candidate's number of steps: all that its settings change in the price."""
     values = dict(settings)
-    steps = values.get("steps", recipe.steps * values.get("steps_scale", 1.0))
-    recipe = replace(recipe, steps=max(1, round(steps)))
+    return max(1, round(values.get("steps", recipe.steps * values.get("steps_scale", 1.0))))
+
+
+def noised_recipe(recipe: Recipe, steps: int, mu: float | None, slots: int) -> Recipe:
+    """Return the recipe with so many steps and the noise that the dial gives them."""
+    recipe = replace(recipe, steps=steps)
     if mu is None:
         return recipe.with_noise(None)
     rate = recipe.sampling_probability(slots)
@@ -290,8 +292,9 @@ def noised_recipe(recipe: Recipe, settings: Settings, mu: float | None, slots: i
 
 def training_event(recipe: Recipe, settings: list[Settings], slots: int, mu: float) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
-    events = {noised_recipe(recipe, each, mu, slots).event(slots): None for each in settings}
-    return next(iter(events)) if len(events) == 1 else Worst(events=tuple(events))
+    counts = dict.fromkeys(_steps(recipe, each) for each in settings)
+    events = tuple(noised_recipe(recipe, steps, mu, slots).event(slots) for steps in counts)
+    return events[0] if len(events) == 1 else Worst(events=events)
 
 
 def make_plan(
@@ -335,8 +338,7 @@ def make_plan(
             f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
             "that you declare public (--data-is-public), or take rs, mgrs or paas."
         )
-    trial_on = "search" if split.search else "train"
-    slots = getattr(split, trial_on)
+    trial_on, slots = split.trial_partition, split.trial_slots
     recipe = make_recipe(slots)
     aside = bool(split.search) or not strategy.private_trials
     final = make_recipe(split.train) if aside else None

@@ -64,16 +64,7 @@ def _library_step(records: SimpleNamespace, batch: int, device: str, **settings:
 def sgd_step(records: SimpleNamespace, batch: int, device: str) -> Step:
     """Return plain PyTorch's step on a batch of fixed size, without momentum."""
     model = network().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step() -> None:
-        chosen = torch.randint(RECORDS, (batch,), device=device)
-        outputs = model(records.x.index_select(0, chosen))
-        nn.functional.cross_entropy(outputs, records.y.index_select(0, chosen)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return _torch_step(model, torch.optim.SGD(model.parameters(), lr=0.1), records, batch, device)
 
 
 def opacus_step(records: SimpleNamespace, batch: int, device: str) -> Step:
@@ -88,7 +79,16 @@ def opacus_step(records: SimpleNamespace, batch: int, device: str) -> Step:
         max_grad_norm=0.25,
         expected_batch_size=batch,
     )
+    return _torch_step(model, optimizer, records, batch, device)
 
+
+def _torch_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    records: SimpleNamespace,
+    batch: int,
+    device: str,
+) -> Step:
     def step() -> None:
         chosen = torch.randint(RECORDS, (batch,), device=device)
         outputs = model(records.x.index_select(0, chosen))

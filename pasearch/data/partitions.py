@@ -166,6 +166,16 @@ class Split:
         """The number of all slots."""
         return self.search + self.train + self.validation + self.test
 
+    @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on: `search` if there is one."""
+        return "search" if self.search else "train"
+
+    @property
+    def trial_slots(self) -> int:
+        """How many slots that partition has."""
+        return self.search or self.train
+
     def sizes(self) -> dict[str, int]:
         """Return the partitions that are not empty, with their sizes."""
         return {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}

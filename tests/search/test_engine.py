@@ -22,6 +22,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal, TrialRecord
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
 from pasearch.search.engine import Outcome, Progress, Search
 
@@ -421,3 +422,28 @@ class TestProgress:
         ]
         assert ("final",) in told
         assert told[-1] == ("step", 4, 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_two_trainings_and_no_two_scores_share_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+):
+    trainings, scores = [], []
+    train, release = engine.train_candidate, NoisyCount.release
+
+    def watched_train(candidate, records, schema, recipe, stream, **more):
+        trainings.append(stream.seed64())
+        return train(candidate, records, schema, recipe, stream, **more)
+
+    def watched_release(self, count, stream):
+        scores.append(stream.seed64())
+        return release(self, count, stream)
+
+    monkeypatch.setattr(engine, "train_candidate", watched_train)
+    monkeypatch.setattr(NoisyCount, "release", watched_release)
+    for seed in (1, 2, 3):
+        with searching(tmp_path / str(seed), way, seed=seed) as search:
+            search.run()
+    assert len(trainings) > 2
+    assert len(scores) > 2
+    assert len(set(trainings + scores)) == len(trainings + scores)
