@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api import plan_architecture_search, resume_search, search_architecture
     from pasearch.errors import BudgetError, PasearchError, UsageError
+    from pasearch.estimators import (
+        PrivateArchitectureSearchClassifier,
+        PrivateArchitectureSearchRegressor,
+    )
     from pasearch.results import SearchResult, load, load_result, verify
 
 _HOME = {
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
     "PasearchError": "pasearch.errors",
+    "PrivateArchitectureSearchClassifier": "pasearch.estimators",
+    "PrivateArchitectureSearchRegressor": "pasearch.estimators",
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
     "load": "pasearch.results",
@@ -38,6 +44,8 @@ __all__ = [
     "Budget",
     "BudgetError",
     "PasearchError",
+    "PrivateArchitectureSearchClassifier",
+    "PrivateArchitectureSearchRegressor",
     "SearchResult",
     "UsageError",
     "load",

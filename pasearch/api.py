@@ -8,10 +8,13 @@ Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import platform
+import secrets
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,14 +23,22 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import Gaussian
+from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.data.sources import from_arrays, load_dataset
-from pasearch.errors import InterruptedRunError, UsageError
-from pasearch.plan import Plan, make_plan
+from pasearch.data.sources import BELONGS, from_arrays, load_dataset
+from pasearch.data.sources import useful as _useful
+from pasearch.errors import InterruptedRunError, PasearchError, UsageError
+from pasearch.plan import PURCHASE_DELTA, Plan, events_by_partition, make_plan, planned_form
+from pasearch.search.auto import Option, choose
+from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
-from pasearch.spaces.space import MOST_SCALE, SearchSpace
+from pasearch.spaces.portfolio import signal_of, study_for
+from pasearch.spaces.space import BUILT_IN as SPACES
+from pasearch.spaces.space import MOST_SCALE, Portfolio, Space
 from pasearch.spaces.space import space as named_space
 from pasearch.training.recipe import Recipe, default_recipe
 
@@ -35,6 +46,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pasearch.results import SearchResult
+    from pasearch.runs.keys import Keys
     from pasearch.search.engine import Outcome, Progress
     from pasearch.search.strategy import Strategy
 
@@ -51,7 +63,7 @@ class Options(TypedDict, total=False):
     """Everything that may be said about a search beside data and budget; see `Request`."""
 
     strategy: str
-    space: str | Path | Mapping[str, Any] | SearchSpace
+    space: str | Path | Mapping[str, Any] | Space
     candidates: float | None
     generations: int | None
     law: str | None
@@ -63,9 +75,20 @@ class Options(TypedDict, total=False):
     learning_rate: float | None
     split: str | None
     search_share: float
+    search_on: str | Path | None
+    ledger: str | Path | None
+    ledger_budget: tuple[float, float] | None
     data_is_public: bool
     bounds: tuple[float, float] | None
     classes: int | None
+    regression: bool
+    target: str | None
+    schema: str | Path | None
+    image_side: int | None
+    grey: bool
+    max_categories: int
+    assume_public_schema: bool
+    cache: str | Path | None
     data_root: str
     download: bool
     device: str
@@ -80,8 +103,8 @@ class Request:
         data: A built-in name, a path, or "arrays" for records in memory.
         epsilon: Of the whole run.
         delta: Of the whole run; None takes the largest power of ten below 1/n.
-        strategy: One of `search.strategies.STRATEGIES`.
-        space: A built-in space, a TOML path, or a dictionary.
+        strategy: One of `search.strategies.STRATEGIES`, or "auto" for the one predicted best.
+        space: A built-in space, a TOML path, a dictionary, or "auto" for the portfolio.
         candidates: See `search.strategies.strategy`.
         generations: See there.
         law: See there.
@@ -91,11 +114,25 @@ class Request:
         batch: Expected batch size, instead of the default for n.
         steps: Number of steps, instead.
         learning_rate: Instead of the one tuned to the noise.
-        split: None for shares .8, .1, .1; "paper"; or three shares "train,validation,test".
+        split: None for the data's own test set, or shares .8, .1, .1; "paper"; or three shares
+            "train,validation,test".
         search_share: Share of the training slots set aside for the search; 0 keeps the winner.
+        search_on: Declared-public data of the same form, to search on for nothing; the whole budget
+            then goes to one training on the private data.
+        ledger: A file that adds up all runs on these data, and refuses one that is too much.
+        ledger_budget: (epsilon, delta) of all runs together, for a ledger that is not there yet.
         data_is_public: The user declares every record public.
         bounds: Declared (low, high) of the features, for .npz files and arrays.
         classes: Declared number of classes, for .npz files and arrays.
+        regression: A number is to be predicted, not a class; for .npz files, arrays and tables.
+        target: The column to predict, for tables; None takes the last one.
+        schema: Path of the declared schema of a table, TOML.
+        image_side: Pixels that the images of a folder are scaled to.
+        grey: Images of a folder get one channel.
+        max_categories: The most categories that an undeclared column is bought with.
+        assume_public_schema: What is not declared is read from the records for nothing.
+        cache: A private folder for what costly front ends make, kept for other runs on the same
+            data; None keeps it in `private/` until the run ends.
         data_root: Folder of the image data sets.
         download: Let torchvision download what is missing.
         device: "auto", "cpu" or "cuda".
@@ -105,8 +142,8 @@ class Request:
     data: str
     epsilon: float
     delta: float | None = None
-    strategy: str = "rs"
-    space: Any = "fcn"
+    strategy: str = "auto"
+    space: Any = "auto"
     candidates: float | None = None
     generations: int | None = None
     law: str | None = None
@@ -118,9 +155,20 @@ class Request:
     learning_rate: float | None = None
     split: str | None = None
     search_share: float = 0.0
+    search_on: str | Path | None = None
+    ledger: str | Path | None = None
+    ledger_budget: tuple[float, float] | None = None
     data_is_public: bool = False
     bounds: tuple[float, float] | None = None
     classes: int | None = None
+    regression: bool = False
+    target: str | None = None
+    schema: str | Path | None = None
+    image_side: int | None = None
+    grey: bool = False
+    max_categories: int = 32
+    assume_public_schema: bool = False
+    cache: str | Path | None = None
     data_root: str = "data"
     download: bool = False
     device: str = "auto"
@@ -129,7 +177,7 @@ class Request:
     def __post_init__(self) -> None:
         """Check what no other part checks."""
         Budget(self.epsilon, self.delta)
-        for name in ("batch", "steps", "generations", "max_candidates"):
+        for name in ("batch", "steps", "generations", "max_candidates", "image_side"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name in ("candidates", "score_epsilon", "learning_rate"):
@@ -139,6 +187,8 @@ class Request:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
             )
+        if self.ledger_budget is not None and self.ledger is None:
+            raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
         if self.preset is not None and self.preset not in PRESETS:
             raise UsageError(
                 f"Preset {self.preset!r} is not known: expected one of {', '.join(PRESETS)}."
@@ -147,8 +197,11 @@ class Request:
             raise UsageError(
                 f"learning_rate is {self.learning_rate!r}: expected at most {MOST_SCALE:g}."
             )
-        if type(self.data_is_public) is not bool:
-            raise UsageError(f"data_is_public is {self.data_is_public!r}: expected True or False.")
+        if not whole("max_categories", self.max_categories) >= 2:
+            raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
+        for name in ("data_is_public", "regression", "grey", "assume_public_schema"):
+            if type(value := getattr(self, name)) is not bool:
+                raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (counted and self.seed >= 0):
             raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
@@ -167,6 +220,7 @@ class Prepared:
     dataset: Dataset
     strategy: Strategy
     plan: Plan
+    proxy: Proxy | None = None
 
 
 def plan_architecture_search(
@@ -273,25 +327,49 @@ def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None
     from pasearch.runs.folder import RunFolder
 
     device_of(prepared.request)
+    if not prepared.plan.public:
+        _check_total(prepared.request)
     request = json.dumps(asdict(_anywhere(prepared)), default=_plain)
     folder = RunFolder.create(out, prepared.dataset.name)
     try:
         folder.atomic_write("request.json", request)
         return _run(prepared, folder, resumed=False, progress=progress)
+    except PasearchError:
+        if not _has_spent(folder):
+            shutil.rmtree(folder.path)
+        raise
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
+
+
+def _has_spent(folder: Any) -> bool:
+    """Return whether a run that was refused had charged anything."""
+    from pasearch.runs.ledger import Ledger
+
+    path = folder.private / "ledger.sqlite"
+    if not path.exists():
+        return False
+    with Ledger.open(path) as ledger:
+        return bool(ledger.spent())
 
 
 def _anywhere(prepared: Prepared) -> Request:
     """Return the request as a resume from another working directory needs it."""
     request = prepared.request
-    is_file = request.data.endswith(".npz")
-    return replace(
-        request,
-        space=prepared.plan.space.to_json(),
-        data=str(Path(request.data).absolute()) if is_file else request.data,
-        data_root=str(Path(request.data_root).absolute()),
-    )
+    paths: dict[str, Any] = {
+        name: str(Path(path).absolute())
+        for name in ("data_root", "schema", "cache", "ledger")
+        if (path := getattr(request, name)) is not None
+    }
+    if not isinstance(request.space, str) or request.space not in ("auto", *SPACES):
+        paths["space"] = prepared.plan.space.to_json()
+    if prepared.plan.searched_on is not None:
+        paths["space"] = prepared.plan.space.to_json()
+    for name in ("data", "search_on"):
+        given = getattr(request, name)
+        if given is not None and given not in ("arrays", *BUILT_IN):
+            paths[name] = str(Path(given).absolute())
+    return replace(request, **paths)
 
 
 def _plain(value: Any) -> Any:
@@ -333,40 +411,161 @@ def device_of(request: Request) -> str:
 
 
 def _dataset(data: Data, request: Request) -> Dataset:
-    declared = {
-        "public": request.data_is_public, "bounds": request.bounds, "classes": request.classes
-    }  # fmt: skip
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
+    said = {name: getattr(request, name) for name in (*BELONGS, "data_root", "download")}
     if isinstance(data, tuple):
-        x, y = data
-        return from_arrays(x, y, **declared)
-    return load_dataset(
-        str(data), data_root=request.data_root, download=request.download, **declared
-    )
+        return from_arrays(*data, public=request.data_is_public, **said)
+    return load_dataset(str(data), public=request.data_is_public, **said)
 
 
 def _prepare(request: Request, dataset: Dataset) -> Prepared:
     effective = request.preset_applied()
-    strategy = named_strategy(
-        effective.strategy,
-        candidates=effective.candidates,
-        generations=effective.generations,
-        law=effective.law,
-        cap=effective.max_candidates,
-    )
+    proxy, assumed = None, ()
+    if effective.search_on is not None:
+        proxy, dataset, assumed = _proxy(effective, dataset)
+    if effective.assume_public_schema or dataset.public:
+        dataset, read = assume_public(dataset, effective.max_categories)
+        assumed = (*assumed, *read)
+    study = study_for(dataset.schema, dataset.name)
+    study = study.ordered(_rough_signal(effective, dataset))
+    space = study.portfolio() if effective.space == "auto" else named_space(effective.space)
+    assembled = functools.partial(_assemble, effective, dataset, assumed)
+    auto = None
+    if proxy is not None:
+        plan, strategy = _searched_on(effective, proxy, space, assembled)
+    elif effective.strategy == "auto":
+        _check_auto(effective)
+        choice = choose(study, lambda option: assembled(space, option), device=device_of(request))
+        plan, strategy, auto = choice.plan, choice.strategy, choice.to_json()
+    else:
+        plan, strategy = assembled(space, None)
+    plan = replace(plan, auto=auto)
+    return Prepared(request=request, dataset=dataset, strategy=strategy, plan=plan, proxy=proxy)
+
+
+def _assemble(
+    request: Request,
+    dataset: Dataset,
+    assumed: tuple[str, ...],
+    space: Space,
+    option: Option | None,
+    *,
+    free_front_ends: bool = False,
+) -> tuple[Plan, Strategy]:
+    """Return the plan and the strategy of a request, or of an option that auto compares."""
+    settings: dict[str, Any] = {
+        "candidates": request.candidates,
+        "generations": request.generations,
+        "law": request.law,
+        "cap": request.max_candidates,
+    }
+    name = request.strategy
+    if option is not None:
+        name, settings = option.name, dict(option.settings)
+        request = replace(request, search_share=option.search_share)
+    strategy = named_strategy(name, **settings)
     plan = make_plan(
         name=dataset.name,
         schema=dataset.schema,
         public=dataset.public,
-        budget=Budget(effective.epsilon, effective.delta),
-        split=_split(effective, dataset, strategy),
+        budget=Budget(request.epsilon, request.delta),
+        split=_split(request, dataset, strategy),
         strategy=strategy,
-        space=named_space(effective.space),
-        make_recipe=_recipe_maker(effective),
-        score_epsilon=effective.score_epsilon,
+        space=space,
+        make_recipe=_recipe_maker(request),
+        score_epsilon=request.score_epsilon if strategy.scored else None,
+        most_categories=request.max_categories,
+        assumed_public=assumed,
+        free_front_ends=free_front_ends,
+        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
     )
-    return Prepared(request=request, dataset=dataset, strategy=strategy, plan=plan)
+    return plan, strategy
+
+
+def _rough_signal(request: Request, dataset: Dataset) -> float:
+    """Return about the signal that one training at the whole budget has: it orders a portfolio."""
+    budget = Budget(request.epsilon, request.delta).resolve(dataset.n)
+    sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
+    outputs = planned_form(dataset.schema, request.max_categories)[1]
+    return signal_of(1.0 / sigma, dataset.n, outputs)
+
+
+def _check_auto(request: Request) -> None:
+    """Refuse what only one strategy has, when auto is to choose the strategy."""
+    given = {
+        "--candidates": request.candidates, "--generations": request.generations,
+        "--law": request.law, "--max-candidates": request.max_candidates,
+        "--search-share": request.search_share or None, "--score-eps": request.score_epsilon,
+    }  # fmt: skip
+    if named := [name for name, value in given.items() if value is not None]:
+        raise UsageError(
+            f"{', '.join(named)}: auto chooses the strategy and its settings. Name a strategy, "
+            "such as --strategy rs, or leave that out."
+        )
+
+
+def _proxy(request: Request, dataset: Dataset) -> tuple[Proxy, Dataset, tuple[str, ...]]:
+    """Return the public data to search on, and the private data, its schema completed by it."""
+    if request.strategy not in ("auto", "fixed"):
+        raise UsageError(
+            f"--search-on searches on public data and trains once: --strategy {request.strategy} "
+            "has no place there. Leave it out."
+        )
+    _check_auto(request)
+    undeclared = Request(data=str(request.search_on), epsilon=1.0)
+    fits = _useful(str(request.search_on))
+    elsewhere = replace(
+        request,
+        data_is_public=True,
+        **{name: getattr(undeclared, name) for name in BELONGS if name not in fits},
+    )
+    public = _dataset(str(request.search_on), elsewhere)
+    if public.n == dataset.n and public.fingerprint() == dataset.fingerprint():
+        raise UsageError(
+            "--search-on names the private data themselves: they are not public. Name public data "
+            "of the same kind, or leave it out."
+        )
+    public, _ = assume_public(public, request.max_categories)
+    assumed: tuple[str, ...] = ()
+    if dataset.schema.undeclared:
+        assumed = (f"everything undeclared, from the public data {public.name}",)
+        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
+    proxy = Proxy(dataset=public)
+    proxy.check(dataset.schema)
+    return proxy, dataset, assumed
+
+
+def _searched_on(
+    request: Request, proxy: Proxy, space: Space, assembled: Callable[..., tuple[Plan, Strategy]]
+) -> tuple[Plan, Strategy]:
+    """Return the plan of one training of the candidate that does best on the public data."""
+    once = Option(name="fixed")
+    plan, _ = assembled(space, once, free_front_ends=True)
+    if isinstance(space, Portfolio) and space.name == FOUND:
+        best = space.entries[0]
+    else:
+        best = proxy.best(plan, space, device=device_of(request), on_trial=lambda *_: None)
+    found = Portfolio(name=FOUND, entries=(best,))
+    plan, strategy = assembled(found, once, free_front_ends=True)
+    return replace(plan, searched_on=proxy.dataset.name), strategy
+
+
+LEDGER_LEAK = 1e-3
+"""The share of delta for bought categories where runs share a ledger: it must do for all."""
+
+FOUND = "found on public data"
+"""The name of a space of the one candidate that a search on public data found."""
+
+
+def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
+    """Return the data set with everything undeclared read from its records, and its names."""
+    from pasearch.data.purchase import read_free
+
+    names = dataset.schema.undeclared
+    if not names:
+        return dataset, ()
+    return dataset.completed(lambda schema, x, y: read_free(schema, x, y, most)), names
 
 
 def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
@@ -375,7 +574,7 @@ def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
             f"--search-share sets slots aside for a private search; strategy {strategy.name!r} "
             "makes none. Leave it out, or take rs, mgrs or paas."
         )
-    shares: Any = (0.8, 0.1, 0.1)
+    shares: Any = None
     if request.split not in (None, "paper"):
         try:
             shares = tuple(float(share) for share in request.split.split(","))
@@ -414,7 +613,7 @@ def _run(
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
     from pasearch.search.engine import Progress as Silent
-    from pasearch.search.engine import Search
+    from pasearch.search.engine import Search, buy_schema, place_fits
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     device = device_of(request)
@@ -425,7 +624,7 @@ def _run(
     # The ledger's lock comes first: two processes never hold the keys of one run.
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
-        marks = fingerprint(dataset, plan, device)
+        marks = fingerprint(dataset, plan, device, prepared.proxy)
         if resumed and begun:
             keys = Keys.open(keys_path, marks)
         elif ledger.spent():
@@ -435,7 +634,13 @@ def _run(
         else:
             keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
             keys.save(keys_path, marks)
+        _reserve(prepared, folder, keys)
         dataset.partition(plan.split, keys.stream("split").generator())
+        dataset.cache = Path(request.cache or folder.private / "cache")
+        plan = buy_schema(plan, dataset, ledger, keys, folder)
+        if prepared.proxy is not None:
+            place_fits(plan, prepared.proxy, folder)
+        prepared = replace(prepared, plan=plan)
         journal = Journal(folder.private / "trials.sqlite")
         try:
             outcome = Search(
@@ -452,9 +657,87 @@ def _run(
         finally:
             journal.close()
         elapsed = time.time() - folder.started
-        result = _publish(prepared, outcome, folder, device, keys.reproducible, elapsed)
+        extra = _on_public(prepared, outcome, folder, progress)
+        result = _publish(prepared, outcome, folder, device, keys.reproducible, elapsed, extra)
         keys.destroy()
+    if request.cache is None:
+        shutil.rmtree(folder.private / "cache", ignore_errors=True)
     return result
+
+
+def _ledger(prepared: Prepared) -> dict[str, float] | None:
+    """Return the budget of all runs that share the ledger, if the user named one."""
+    from pasearch.runs.allowance import Allowance
+
+    if prepared.request.ledger is None or prepared.plan.public:
+        return None
+    total = Allowance.open(prepared.request.ledger).total()
+    assert total.delta is not None
+    return {"epsilon": total.epsilon, "delta": total.delta}
+
+
+def _on_public(
+    prepared: Prepared, outcome: Outcome, folder: Any, progress: Progress | None
+) -> dict[str, Any]:
+    """Return what may be shown of public data only: curves, and `fixed` at the same total."""
+    plan = prepared.plan
+    if not plan.public:
+        return {}
+    accuracy = [round(value, 4) for _, value in outcome.curve]
+    curve = {"name": "released network", "steps": [s for s, _ in outcome.curve]}
+    shown: dict[str, Any] = {"curves": [{**curve, "accuracy": accuracy}]} if accuracy else {}
+    if prepared.strategy.name == "fixed":
+        return shown
+    request = replace(prepared.request.preset_applied(), score_epsilon=None)
+    made = _assemble(
+        request, prepared.dataset, plan.assumed_public, plan.space, Option(name="fixed")
+    )
+    beside = replace(prepared, plan=made[0], strategy=made[1], proxy=None)
+    place = folder.private / "fixed"
+    shutil.rmtree(place, ignore_errors=True)
+    fixed = run(beside, out=place, progress=progress).document
+    shown["compared"] = {
+        "this": {"name": prepared.strategy.name, **_score(plan, outcome)},
+        "fixed": {"name": "fixed", **fixed["score"]},
+    }
+    beside_it = [{**each, "name": "fixed"} for each in fixed.get("curves", ())]
+    shown["curves"] = shown.get("curves", []) + beside_it
+    return shown
+
+
+def _check_total(request: Request) -> None:
+    """Refuse a ledger that is not there yet and has no budget."""
+    if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
+        return
+    raise UsageError(
+        f"{request.ledger} is not there yet: say what all runs on these data may cost together, "
+        "with --ledger-budget EPSILON DELTA."
+    )
+
+
+def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
+    """Reserve the whole plan in the ledger of the data set, if the user named one."""
+    from pasearch.runs.allowance import Allowance
+
+    request, plan = prepared.request, prepared.plan
+    if request.ledger is None or plan.public:
+        return
+    _check_total(request)
+    path, identity = Path(request.ledger), folder.private / "run-id"
+    if not keys.reproducible:
+        # Other keys make other releases: what they reserve must be a reservation of their own.
+        mark = keys.stream("run id")
+        name = f"{mark.child(0).seed64():016x}{mark.child(1).seed64():016x}"
+    else:
+        if not identity.exists():
+            folder.atomic_write(identity, secrets.token_hex(16))
+        name = identity.read_text(encoding="utf-8")
+    total = None
+    if request.ledger_budget is not None:
+        total = Budget(*request.ledger_budget).resolve(plan.split.n)
+    allowance = Allowance.open(path, total)
+    events = events_by_partition(plan.lines)
+    allowance.reserve(name, events, plan.split.n)
 
 
 def _check_whole(folder: Any, **parts: bool) -> None:
@@ -468,7 +751,7 @@ def _check_whole(folder: Any, **parts: bool) -> None:
         )
 
 
-def fingerprint(dataset: Dataset, plan: Plan, device: str) -> str:
+def fingerprint(dataset: Dataset, plan: Plan, device: str, proxy: Proxy | None = None) -> str:
     """Return a hash of everything the run's releases depend on; it stays in `private/`."""
     import torch
 
@@ -478,6 +761,7 @@ def fingerprint(dataset: Dataset, plan: Plan, device: str) -> str:
         code.update(file.read_bytes())
     parts = {
         "data": dataset.fingerprint(),
+        "public data": None if proxy is None else proxy.dataset.fingerprint(),
         "plan": plan.to_json(),
         "code": code.hexdigest(),
         "versions": versions(),
@@ -488,6 +772,7 @@ def fingerprint(dataset: Dataset, plan: Plan, device: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of everything a result depends on."""
     names = ("dp-accounting", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna")
@@ -502,18 +787,20 @@ def _publish(
     device: str,
     reproducible: bool,
     elapsed: float,
+    extra: dict[str, Any],
 ) -> SearchResult:
     import io
 
     import torch
 
     from pasearch.report.card import card_json, card_markdown
+    from pasearch.report.html import report_html
     from pasearch.results import SearchResult
 
     buffer = io.BytesIO()
-    torch.save(outcome.network.state_dict(), buffer)
+    torch.save(torch.nn.Sequential(outcome.front.module, outcome.network).state_dict(), buffer)
     weights = buffer.getvalue()
-    document = result_document(prepared, outcome, weights, device, reproducible)
+    document = result_document(prepared, outcome, weights, device, reproducible) | extra
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
     card = card_markdown(document)
     folder.publish(
@@ -521,6 +808,7 @@ def _publish(
             "result.json": json.dumps(document, indent=2) + "\n",
             "privacy-card.md": card,
             "privacy-card.json": json.dumps(card_json(document), indent=2) + "\n",
+            "report.html": report_html(document),
             "model.pt": weights,
         }
     )
@@ -536,22 +824,8 @@ def result_document(
     plan, strategy = prepared.plan, prepared.strategy
     planned = plan.to_json()
     candidate, schema = outcome.candidate, plan.schema
-    total, trainable = candidate.architecture.parameters(schema.shape, schema.classes)
+    total, trainable = candidate.parameters(schema.shape, schema.outputs)
     recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
-    tested = plan.split.test
-    score: dict[str, Any] = {
-        "metric": "accuracy",
-        "test": min(1.0, max(0.0, outcome.test_correct / tested)),
-        "correct": outcome.test_correct,
-        "of": tested,
-        "noise": {
-            "mechanism": "two-sided geometric",
-            "epsilon": plan.test.epsilon,
-            "standard_deviation": plan.test.standard_deviation / tested,
-        },
-    }
-    if outcome.exact_accuracy is not None:
-        score["exact"] = outcome.exact_accuracy
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "task": TASK,
@@ -580,12 +854,16 @@ def result_document(
             "parameters": total,
             "trainable_parameters": trainable,
         },
-        "score": score,
+        "score": _score(plan, outcome),
         "model": {"file": "model.pt", "sha256": digest(weights)},
-        "bought": [],
-        "assumed_public": [],
+        "bought": list(outcome.bought),
+        "assumed_public": list(plan.assumed_public),
         "claims": [claim.to_json() for claim in plan.claims()],
         "crossover": None,
+        "alternatives": plan.alternatives(),
+        "auto": plan.auto,
+        "searched_on": plan.searched_on,
+        "ledger": _ledger(prepared),
         "device": device,
         "reproducible": reproducible,
         "randomness": _randomness(device, reproducible),
@@ -599,6 +877,32 @@ def result_document(
         ]
         document["unique_trials"] = outcome.unique_trials
     return document
+
+
+def _score(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """Return what the released model does on the test slots: noisy, and exact on public data."""
+    tested, most = plan.split.test, plan.points_each
+
+    def share(points: int) -> float:
+        right = min(1.0, max(0.0, points / (tested * most)))
+        return 1.0 - right if plan.schema.regression else right
+
+    score: dict[str, Any] = {
+        "metric": "mean absolute error" if plan.schema.regression else "accuracy",
+        "test": share(outcome.test_points),
+        "points": outcome.test_points,
+        "of": tested,
+        "noise": {
+            "mechanism": "two-sided geometric",
+            "epsilon": plan.test.epsilon,
+            "standard_deviation": plan.test.standard_deviation / (tested * most),
+        },
+    }
+    if plan.schema.regression:
+        score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
+    if outcome.exact_points is not None:
+        score["exact"] = share(outcome.exact_points)
+    return score
 
 
 def _selection(plan: Plan, strategy: Strategy) -> dict[str, Any]:

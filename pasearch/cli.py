@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `plan arch`, `account price` and `verify`.
+"""The command line: `pasearch arch`, `plan arch`, `check`, `account price` and `verify`.
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -7,12 +7,15 @@ input, 3 budget, 130 interrupted). Everything heavy is imported inside the comma
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import math
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -41,7 +44,10 @@ app.add_typer(account_app, name="account")
 
 Data = Annotated[
     str,
-    typer.Argument(help="digits, mnist, fashion-mnist, or a .npz with arrays x and y."),
+    typer.Argument(
+        help="digits, mnist, fashion-mnist, cifar10, svhn, a .csv, a .npz with arrays x and y, or "
+        "a folder of images."
+    ),
 ]
 Eps = Annotated[float | None, typer.Option("--eps", help="Epsilon of the whole run.")]
 Delta = Annotated[
@@ -49,11 +55,15 @@ Delta = Annotated[
     typer.Option("--delta", help="Delta of the whole run. [default: power of ten below 1/n]"),
 ]
 Strategy = Annotated[
-    str, typer.Option("--strategy", help="fixed, rs, mgrs, paas, or stw (public data only).")
+    str, typer.Option("--strategy", help="auto, fixed, rs, mgrs, paas, or stw (public data only).")
 ]
 Space = Annotated[
     str,
-    typer.Option("--space", help="fcn, cnn, fcn-paper, cnn-paper, fcn-rwt, cnn-rwt, or a .toml."),
+    typer.Option(
+        "--space",
+        help="auto (the portfolio), images, tables, fcn, cnn, fcn-paper, cnn-paper, fcn-rwt, "
+        "cnn-rwt, or a .toml.",
+    ),
 ]
 Candidates = Annotated[
     float | None,
@@ -106,6 +116,38 @@ Classes = Annotated[
 DataRoot = Annotated[str, typer.Option("--data-root", help="Folder with MNIST/raw/ and the like.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the images if missing.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Regression = Annotated[bool, typer.Option("--regression", help="Predict a number, not a class.")]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Column to predict (.csv). [default: the last]")
+]
+SchemaOption = Annotated[
+    Path | None, typer.Option("--schema", help="Declared columns of a .csv: a .toml.")
+]
+MaxCategories = Annotated[
+    int, typer.Option("--max-categories", help="Most categories bought for an undeclared column.")
+]
+AssumePublic = Annotated[
+    bool,
+    typer.Option("--assume-public-schema", help="Read what is undeclared for nothing: a leak."),
+]
+ImageSide = Annotated[
+    int | None, typer.Option("--image-side", help="Pixels (folder of images). [default: 32]")
+]
+Grey = Annotated[bool, typer.Option("--grey", help="One channel (folder of images).")]
+SearchOn = Annotated[
+    str | None, typer.Option("--search-on", help="Public data of the same kind to search on, free.")
+]
+LedgerOption = Annotated[
+    Path | None, typer.Option("--ledger", help="File that adds up all runs on these data.")
+]
+LedgerBudget = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--ledger-budget", help="EPSILON DELTA of all runs together, for a new ledger."),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", help="Private folder that keeps transformed images for other runs."),
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Reproducible noise: NOT private; for tests and benchmarks."),
@@ -173,14 +215,12 @@ def _root(
         raise typer.Exit
 
 
-@app.command()
-def arch(
-    context: typer.Context,
+def _asked(
     data: Data = "digits",
     eps: Eps = None,
     delta: Delta = None,
-    strategy: Strategy = "rs",
-    space: Space = "fcn",
+    strategy: Strategy = "auto",
+    space: Space = "auto",
     candidates: Candidates = None,
     generations: Generations = None,
     law: Law = None,
@@ -192,13 +232,53 @@ def arch(
     learning_rate: LearningRate = None,
     split: SplitOption = None,
     search_share: SearchShare = 0.0,
+    search_on: SearchOn = None,
+    ledger: LedgerOption = None,
+    ledger_budget: LedgerBudget = None,
     data_is_public: Public = False,
+    target: Target = None,
+    schema: SchemaOption = None,
+    regression: Regression = False,
+    max_categories: MaxCategories = 32,
+    assume_public_schema: AssumePublic = False,
     bounds: Bounds = None,
     classes: Classes = None,
+    image_side: ImageSide = None,
+    grey: Grey = False,
+    cache: Cache = None,
     data_root: DataRoot = "data",
     download: Download = False,
     device: Device = "auto",
     seed: Seed = None,
+) -> None:
+    """What may be said about an architecture search, to `arch` and to `plan arch` alike."""
+
+
+def _asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose first argument is `asked`, the options of `_asked` in its place."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = list(inspect.signature(_asked, eval_str=True).parameters.values())
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        asked = {each.name: given.pop(each.name) for each in shared}
+        command(asked, **given)
+
+    # Every option has a default but typer's context, which must then come first.
+    own.sort(key=lambda each: each.default is not inspect.Parameter.empty)
+    place = sum(each.default is inspect.Parameter.empty for each in own)
+    merged = [*own[:place], *shared, *own[place:]]
+    run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+    hints = get_type_hints(_asked, include_extras=True)
+    run.__annotations__ = {**hints, **get_type_hints(command, include_extras=True)}
+    return run
+
+
+@app.command()
+@_asks
+def arch(
+    asked: dict[str, Any],
+    context: typer.Context,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
     ] = None,
@@ -215,7 +295,7 @@ def arch(
         _check_alone(context)
         _resume(resume, as_json=as_json, quiet=quiet)
         return
-    prepared = _prepared(locals())
+    prepared = _prepared(asked)
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet)
         return
@@ -228,34 +308,13 @@ def arch(
 
 
 @plan_app.command("arch")
-def plan_arch(
-    data: Data = "digits",
-    eps: Eps = None,
-    delta: Delta = None,
-    strategy: Strategy = "rs",
-    space: Space = "fcn",
-    candidates: Candidates = None,
-    generations: Generations = None,
-    law: Law = None,
-    max_candidates: MaxCandidates = None,
-    preset: Preset = None,
-    score_eps: ScoreEps = None,
-    batch: Batch = None,
-    steps: Steps = None,
-    learning_rate: LearningRate = None,
-    split: SplitOption = None,
-    search_share: SearchShare = 0.0,
-    data_is_public: Public = False,
-    bounds: Bounds = None,
-    classes: Classes = None,
-    data_root: DataRoot = "data",
-    download: Download = False,
-    device: Device = "auto",
-    seed: Seed = None,
-    as_json: Json = False,
-) -> None:
-    """Print the plan of an architecture search: no private record is used, nothing is written."""
-    _show_plan(_prepared(locals()), as_json=as_json, quiet=False)
+@_asks
+def plan_arch(asked: dict[str, Any], as_json: Json = False) -> None:
+    """Print the plan of an architecture search: nothing is written.
+
+    No private record is read, unless --assume-public-schema says that some of it is public.
+    """
+    _show_plan(_prepared(asked), as_json=as_json, quiet=False)
 
 
 @account_app.command("price")
@@ -294,6 +353,35 @@ def account_price(
 
 
 @app.command()
+def check(
+    data: Annotated[Path, typer.Argument(help="A .csv with a header.")],
+    target: Target = None,
+    schema: SchemaOption = None,
+    propose: Annotated[
+        Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
+    ] = None,
+) -> None:
+    """For the curator: every problem with its row, and a schema to edit into public knowledge.
+
+    What it prints is private: it shows values, and no budget pays for it.
+    """
+    from pasearch.data.check import check_table
+    from pasearch.data.tables import TableSchema
+
+    declared = None if schema is None else TableSchema.from_toml(schema)
+    if propose is not None and (propose.exists() or not propose.absolute().parent.is_dir()):
+        raise UsageError(
+            f"{propose} exists, or its folder does not: name a new file for the proposed schema."
+        )
+    report = check_table(data, target, declared)
+    typer.echo(report.text())
+    if propose is not None:
+        propose.touch(mode=0o600)
+        propose.write_text(report.toml(), encoding="utf-8")
+        typer.echo(f"Proposed schema: {propose}. Edit it into what is publicly known.")
+
+
+@app.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
     as_json: Json = False,
@@ -324,7 +412,7 @@ def _prepared(options: dict[str, Any]) -> Prepared:
     if options["eps"] is None:
         raise UsageError("--eps is missing: give the epsilon of the whole run, such as --eps 2.")
     renamed = {**options, "score_epsilon": options["score_eps"]}
-    settings = {name: renamed[name] for name in Options.__annotations__}
+    settings = {name: renamed[name] for name in Options.__annotations__ if name in renamed}
     budget = Budget(options["eps"], options["delta"])
     return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
 
@@ -392,8 +480,9 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
         noise = score["noise"]["standard_deviation"]
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
         typer.echo(
-            f"Test accuracy: {score['test']:.3f} on {score['of']:,} records (standard error about "
-            f"{_standard_error(score):.3f}, of which noise {noise:.3f}){exact}"
+            f"Test {score['metric']}: {score['test']:.3f} on {score['of']:,} records "
+            f"(standard error about {_standard_error(score):.3f}, of which noise {noise:.3f})"
+            f"{exact}"
         )
     price = document["price"]
     note = ""

@@ -6,9 +6,11 @@ Three dials are solved, each on the private side of the budget:
     noise of a candidate's training   on `train` (in place) or `search` (aside)
     noise of a candidate's score      on `validation`, which has the whole epsilon for scores
     noise of the printed accuracy     on `test`, likewise
-and, aside, the noise of the final training on `train`. Candidates may differ in their number of
-steps: the dial is then mu, which gives each its noise multiplier by the CLT rule, and the exact
-price is the worst over the space (event `Worst`).
+and, aside, the noise of the final training on `train`. Before them stand what is bought of an
+undeclared schema (three quarters of the epsilon of `validation`, or of `test`) and the fit of front
+ends (a tenth of the epsilon each, where candidates are trained). Candidates may differ in their
+number of steps: the dial is then mu, which gives each its noise multiplier by the CLT rule, and the
+exact price is the worst over the space (event `Worst`).
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
@@ -26,21 +28,43 @@ from pasearch.accounting import calibration
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import Claim, eq8, eq9_corrected
-from pasearch.accounting.events import Composed, Event, Geometric, SelfComposed, Worst
+from pasearch.accounting.events import Composed, Event, Gaussian, Geometric, SelfComposed, Worst
 from pasearch.data.partitions import Split
+from pasearch.data.purchase import Purchase
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
+from pasearch.runs.sums import NoisySum
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 
 if TYPE_CHECKING:
-    from pasearch.data.schema import Schema
-    from pasearch.spaces.space import Candidate, SearchSpace
+    from pasearch.data.front_ends import FrontEnd
+    from pasearch.data.partitions import AnySchema
+    from pasearch.spaces.space import Candidate, Space
 
 Settings = tuple[tuple[str, float], ...]
+ScoreNoise = NoisyCount | NoisySum
+
+PURCHASE_SHARE = 0.75
+"""The share of epsilon that an undeclared schema may take, of the slots it is bought from."""
+
+PURCHASE_DELTA = 0.1
+"""The share of delta that goes to categories which one record alone might show."""
+
+WORST_LOSS = 0.1
+"""The share of slots that a bought category may need, before the plan warns of it."""
+
+FRONT_END_SHARE = 0.1
+"""The share of epsilon that the fit of one front end takes, of the slots it reads."""
+
+ERROR_GRID = 100
+"""How finely one record's error is told; the noise grows with it, so that 1 % is enough."""
 
 MU_RANGE = (1e-4, 50.0)
 """Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
+
+SIGMA_RANGE = (0.05, 1e6)
+"""Where the noise multiplier of a front end's fit, or of a purchase, may stand."""
 
 SCORE_RANGE = (1e-5, 50.0)
 """Where the epsilon of one score may stand."""
@@ -82,8 +106,12 @@ class Priced(Protocol):
         """Return what the search is charged on one partition."""
         ...
 
-    def settings(self, space: SearchSpace) -> list[Settings]:
+    def settings(self, space: Space) -> list[Settings]:
         """Return every combination of recipe settings that a candidate may have."""
+        ...
+
+    def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
+        """Return every front end that a candidate may have."""
         ...
 
     def quantile(self, share: float) -> int:
@@ -118,23 +146,35 @@ class Plan:
         score: The noise of a candidate's score; None when nothing is compared.
         test: The noise of the printed accuracy.
         lines: Everything that will be charged.
+        purchase: How what the schema leaves undeclared is bought; None when nothing is.
+        front_noise: Noise multipliers of the fitted front ends, by their text.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        most: The most categories that an undeclared column is bought with.
+        auto: Why `auto` took this strategy, where it did.
+        searched_on: Name of the declared-public data that the candidate was found on, if any.
     """
 
     name: str
-    schema: Schema
+    schema: AnySchema
     public: bool
     budget: Budget
     split: Split
     strategy: Priced
-    space: SearchSpace
+    space: Space
     recipe: Recipe
     final: Recipe | None
     trial_mu: float | None
     final_mu: float | None
-    score: NoisyCount | None
-    test: NoisyCount
+    score: ScoreNoise | None
+    test: ScoreNoise
     lines: tuple[Line, ...]
     warnings: tuple[str, ...] = field(default=())
+    purchase: Purchase | None = None
+    front_noise: tuple[tuple[str, float], ...] = ()
+    assumed_public: tuple[str, ...] = ()
+    most: int = 32
+    auto: dict[str, Any] | None = field(default=None, hash=False)
+    searched_on: str | None = None
 
     @property
     def aside(self) -> bool:
@@ -145,6 +185,11 @@ class Plan:
     def trial_partition(self) -> str:
         """The partition that candidates are trained on."""
         return self.split.trial_partition
+
+    @property
+    def purchase_partition(self) -> str:
+        """The partition that an undeclared schema is bought from: it has epsilon to spare."""
+        return purchase_partition(self.split)
 
     @property
     def delta(self) -> float:
@@ -162,6 +207,11 @@ class Plan:
         """The price of the whole run: the maximum over its partitions."""
         return self.prices[0]
 
+    @property
+    def points_each(self) -> int:
+        """How many points the best answer to a record has: 1, or the grid of an error."""
+        return ERROR_GRID if self.schema.regression else 1
+
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
         return candidate_recipe(self.recipe, candidate, self.trial_mu, self.split.trial_slots)
@@ -178,11 +228,66 @@ class Plan:
         (measured on fully connected networks; a convolution re-uses its weights and takes longer).
         """
         recipe = self.final or self.recipe
-        default, largest = self.space.parameter_range(self.schema.shape, self.schema.classes)
+        default, largest = self.space.parameter_range(*planned_form(self.schema, self.most))
         return tuple(  # pyright: ignore[reportReturnType]
             recipe.steps * (1e-3 + recipe.expected_batch_size * each * 8 / 1e11)
             for each in (default, largest)
         )
+
+    def alternatives(self, factors: tuple[float, ...] = (0.5, 1.0, 2.0)) -> list[dict[str, Any]]:
+        """Return about what other budgets would buy: the noise of the released model's training.
+
+        Args:
+            factors: Of the budget's epsilon.
+
+        Returns:
+            One dictionary a factor: epsilon, noise_multiplier, signal_to_noise (mu n). Both are
+            None where the budget would be too small.
+        """
+        slots = self.split.train if self.aside else self.split.trial_slots
+        found = []
+        for factor in factors:
+            budget = Budget(factor * self.budget.epsilon, self.delta)
+            try:
+                mu = self._mu(budget) if factor != 1.0 else self.final_mu or self.trial_mu
+            except BudgetError:
+                mu = None
+            recipe = self.final or self.recipe
+            noise = None if mu is None else noised_recipe(recipe, recipe.steps, mu, slots)
+            found.append(
+                {
+                    "epsilon": budget.epsilon,
+                    "noise_multiplier": None if noise is None else noise.noise_multiplier,
+                    "signal_to_noise": None if mu is None else mu * slots,
+                }
+            )
+        return found
+
+    def _mu(self, budget: Budget) -> float:
+        """Return about the dial of the released model's training under another budget."""
+        if self.final is not None:
+            final, slots = self.final, self.split.train
+            settings = self.strategy.settings(self.space)
+
+            def lines(mu: float) -> list[Line]:
+                return [_final_line(training_event(final, settings, slots, mu))]
+        else:
+
+            def lines(mu: float) -> list[Line]:
+                settings = self.strategy.settings(self.space)
+                event = training_event(self.recipe, settings, self.split.trial_slots, mu)
+                return self.strategy.lines(event, self.trial_partition, "training")
+
+        fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
+        _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
+
+        def event(mu: float) -> Event:
+            own = lines(mu)
+            (partition,) = {line.partition for line in own}
+            beside = [line for line in fits if line.partition == partition]
+            return events_by_partition([*beside, *own])[partition]
+
+        return calibration.about(event, budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -214,6 +319,8 @@ class Plan:
         total, by_partition = self.prices
         return {
             "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
+            "purchase": None if self.purchase is None else self.purchase.to_json(),
+            "assumed_public": list(self.assumed_public),
             "data_is_public": self.public,
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
             "split": self.split.sizes(),
@@ -241,6 +348,8 @@ class Plan:
                 name: {"epsilon": price.epsilon, "accountant": price.accountant}
                 for name, price in by_partition.items()
             },
+            "auto": self.auto,
+            "searched_on": self.searched_on,
             "warnings": list(self.warnings),
         }
 
@@ -271,7 +380,7 @@ def candidate_recipe(recipe: Recipe, candidate: Candidate, mu: float | None, slo
         return replace(noised, learning_rate=float(settings["learning_rate"]))
     rate = noised.learning_rate
     if rate is None:
-        rate = tuned_learning_rate(noised, mu, slots) * candidate.architecture.rate_factor()
+        rate = tuned_learning_rate(noised, mu, slots) * candidate.rate_factor()
     return replace(noised, learning_rate=rate * settings.get("learning_rate_scale", 1.0))
 
 
@@ -300,14 +409,18 @@ def training_event(recipe: Recipe, settings: list[Settings], slots: int, mu: flo
 def make_plan(
     *,
     name: str,
-    schema: Schema,
+    schema: AnySchema,
     public: bool,
     budget: Budget,
     split: Split,
     strategy: Priced,
-    space: SearchSpace,
+    space: Space,
     make_recipe: Callable[[int], Recipe],
     score_epsilon: float | None = None,
+    most_categories: int = 32,
+    assumed_public: tuple[str, ...] = (),
+    free_front_ends: bool = False,
+    leak_share: float = PURCHASE_DELTA,
 ) -> Plan:
     """Solve the noise of everything a run will release.
 
@@ -321,6 +434,10 @@ def make_plan(
         space: What it is drawn from.
         make_recipe: How a network is trained on a partition of so many slots, before its noise.
         score_epsilon: Epsilon of one score, instead of the most that fits.
+        most_categories: The most categories that an undeclared column may be bought with.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
+        leak_share: The share of delta that may go to categories which one record might show.
 
     Returns:
         Plan: Its price is at most the budget.
@@ -331,8 +448,9 @@ def make_plan(
         BudgetError: Even the most noise costs more than the budget.
     """
     budget = budget.resolve(split.n)
-    space.check_fits(schema.shape, schema.classes)
-    _check_size(space, schema)
+    form = planned_form(schema, most_categories)
+    space.check_fits(*form)
+    _check_size(space, *form)
     if not strategy.private_trials and not public:
         raise UsageError(
             f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
@@ -343,8 +461,11 @@ def make_plan(
     aside = bool(split.search) or not strategy.private_trials
     final = make_recipe(split.train) if aside else None
 
+    purchase, bought = _solve_purchase(schema, split, budget, most_categories, leak_share)
+    fitted = () if free_front_ends else strategy.front_ends(space)
+    front_noise, fits = _solve_front_ends(fitted, trial_on, budget)
     settings = strategy.settings(space)
-    lines: list[Line] = []
+    lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
         trial_mu, charged = _solve(
@@ -353,6 +474,7 @@ def make_plan(
             ),
             budget,
             MU_RANGE,
+            lines,
         )
         lines += charged
     else:
@@ -362,13 +484,14 @@ def make_plan(
             lambda mu: [_final_line(training_event(final, settings, split.train, mu))],
             budget,
             MU_RANGE,
+            lines,
         )
         lines += charged
     if strategy.scored:
-        score, charged = _solve_score(strategy, budget, score_epsilon)
+        score, charged = _solve_score(strategy, budget, score_epsilon, lines)
         lines += charged
     epsilon, charged = _solve(
-        lambda value: [_test_line(Geometric(epsilon=value))], budget, SCORE_RANGE
+        lambda value: [_test_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines
     )
     lines += charged
     plan = Plan(
@@ -383,13 +506,18 @@ def make_plan(
         final=final,
         trial_mu=trial_mu,
         final_mu=final_mu,
-        score=score,
-        test=NoisyCount(epsilon=epsilon),
+        score=None if score is None else score_noise(schema.regression, score),
+        test=score_noise(schema.regression, epsilon),
         lines=tuple(lines),
         warnings=(
             *budget.warnings(split.n),
-            *_drowned(trial_mu if final_mu is None else final_mu, split.train, schema.classes),
+            *_unbought(purchase, split),
+            *_drowned(trial_mu if final_mu is None else final_mu, split.train, form[1]),
         ),
+        purchase=purchase,
+        front_noise=front_noise,
+        assumed_public=assumed_public,
+        most=most_categories,
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -397,6 +525,72 @@ def make_plan(
             "lower the epsilon of the scores, or raise --eps."
         )
     return plan
+
+
+def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
+    """Return how a score is released: correct answers, or points of at most `ERROR_GRID` each.
+
+    Both are epsilon-DP, and both are priced as `Geometric`, which bounds every epsilon-DP release.
+    """
+    if regression:
+        return NoisySum(epsilon=epsilon, most=ERROR_GRID)
+    return NoisyCount(epsilon=epsilon)
+
+
+def purchase_partition(split: Split) -> str:
+    """Return where an undeclared schema is bought: where epsilon is to spare."""
+    return "validation" if split.validation else "test"
+
+
+def _solve_purchase(
+    schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float
+) -> tuple[Purchase | None, list[Line]]:
+    items = len(schema.undeclared)
+    if not items:
+        return None, []
+    partition = purchase_partition(split)
+    delta = leak_share * _known_delta(budget) / items
+
+    def purchase(sigma: float) -> Purchase:
+        return Purchase(noise_multiplier=sigma, delta=delta, most=most)
+
+    sigma = calibration.smallest(
+        lambda value: SelfComposed(event=purchase(value).event, count=items),
+        Budget(PURCHASE_SHARE * budget.epsilon, budget.delta),
+        *SIGMA_RANGE,
+    )
+    event = purchase(sigma).event
+    return purchase(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
+
+
+def _solve_front_ends(
+    front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget
+) -> tuple[tuple[tuple[str, float], ...], list[Line]]:
+    """Return the noise of every fitted front end, and their lines."""
+    noise, lines = [], []
+    share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
+    for each in dict.fromkeys(front for front in front_ends if front.fitted):
+        sigma = calibration.smallest(
+            lambda value: Gaussian(noise_multiplier=value), share, *SIGMA_RANGE
+        )
+        event = Gaussian(noise_multiplier=sigma)
+        noise.append((each.text, sigma))
+        lines.append(Line(name=f"front end {each.text}", partition=partition, event=event, count=1))
+    return tuple(noise), lines
+
+
+def _unbought(purchase: Purchase | None, split: Split) -> list[str]:
+    """Warn when a category must be common to be bought."""
+    if purchase is None:
+        return []
+    slots = getattr(split, purchase_partition(split))
+    if not purchase.least > WORST_LOSS * slots:
+        return []
+    return [
+        f"the undeclared schema is bought from {slots:,} slots, and only what at least about "
+        f"{purchase.least:.0f} of them hold will be found: rarer categories and classes are lost. "
+        "Declare the schema, or have larger scored parts (--split)."
+    ]
 
 
 def _drowned(mu: float | None, slots: int, classes: int) -> list[str]:
@@ -412,9 +606,19 @@ def _drowned(mu: float | None, slots: int, classes: int) -> list[str]:
     ]
 
 
-def _check_size(space: SearchSpace, schema: Schema) -> None:
+def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a record and the outputs of a network, at most, whatever is bought.
+
+    Args:
+        schema: Declared, or to be bought.
+        most: The most categories, or classes, that are bought for a column.
+    """
+    return schema.widest_shape(most), schema.outputs or max(2, most)
+
+
+def _check_size(space: Space, shape: tuple[int, ...], outputs: int) -> None:
     """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
-    largest = space.parameter_range(schema.shape, schema.classes)[1]
+    largest = space.parameter_range(shape, outputs)[1]
     if largest > MOST_PARAMETERS:
         raise UsageError(
             f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
@@ -431,27 +635,43 @@ def _test_line(event: Event) -> Line:
 
 
 def _solve(
-    make_lines: Callable[[float], list[Line]], budget: Budget, bounds: tuple[float, float]
+    make_lines: Callable[[float], list[Line]],
+    budget: Budget,
+    bounds: tuple[float, float],
+    others: list[Line] | None = None,
 ) -> tuple[float, list[Line]]:
-    """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes."""
+    """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes.
+
+    Args:
+        make_lines: The lines of a value of the dial, all on one partition.
+        budget: Of the whole run.
+        bounds: Where the dial may stand.
+        others: Lines solved before; those on the same partition count.
+    """
 
     def event(value: float) -> Event:
-        (composed,) = events_by_partition(make_lines(value)).values()
-        return composed
+        own = make_lines(value)
+        (partition,) = {line.partition for line in own}
+        beside = [line for line in others or () if line.partition == partition]
+        return events_by_partition([*beside, *own])[partition]
 
     value = calibration.largest(event, budget, *bounds)
     return value, make_lines(value)
 
 
 def _solve_score(
-    strategy: Priced, budget: Budget, score_epsilon: float | None
-) -> tuple[NoisyCount, list[Line]]:
+    strategy: Priced, budget: Budget, score_epsilon: float | None, others: list[Line]
+) -> tuple[float, list[Line]]:
     def lines(value: float) -> list[Line]:
         return strategy.lines(Geometric(epsilon=value), "validation", "score")
 
     if not strategy.private_trials:
-        return NoisyCount(epsilon=budget.epsilon), lines(budget.epsilon)
+        return budget.epsilon, lines(budget.epsilon)
     if score_epsilon is None:
-        value, charged = _solve(lines, budget, SCORE_RANGE)
-        return NoisyCount(epsilon=value), charged
-    return NoisyCount(epsilon=score_epsilon), lines(score_epsilon)
+        return _solve(lines, budget, SCORE_RANGE, others)
+    return score_epsilon, lines(score_epsilon)
+
+
+def _known_delta(budget: Budget) -> float:
+    assert budget.delta is not None
+    return budget.delta

@@ -20,11 +20,13 @@ from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
+    from pasearch.data.partitions import AnySchema
     from pasearch.spaces.space import Candidate
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TOLERANCE = 1e-6
 """By how much two computations of one price may differ, relatively."""
 
@@ -60,17 +62,64 @@ class SearchResult:
 
     @property
     def test_accuracy(self) -> float:
-        """The noisy accuracy on the test slots, in [0, 1]."""
-        return float(self.document["score"]["test"])
+        """The noisy accuracy on the test slots, in [0, 1].
+
+        Raises:
+            UsageError: A number was predicted: see `test_error`.
+        """
+        return self._score("accuracy")
+
+    @property
+    def test_error(self) -> float:
+        """The noisy mean absolute error on the test slots, as a share of the target's width."""
+        return self._score("mean absolute error")
+
+    def _score(self, metric: str) -> float:
+        score = self.document["score"]
+        if score["metric"] != metric:
+            raise UsageError(f"This run was scored by its {score['metric']}, not its {metric}.")
+        return float(score["test"])
 
     @property
     def model(self) -> nn.Module:
-        """The trained network with its front end: records in the data's own units to logits."""
+        """The trained network with its front end; see `load`."""
         return load(self.path)
 
+    @property
+    def schema(self) -> AnySchema:
+        """The schema of the records: declared, bought or assumed public."""
+        return schema_of(self.document)
+
+    def scores(self, records: Any) -> np.ndarray:
+        """Return what the network says of new records.
+
+        Args:
+            records: In the data's own units: an array, (rows, *shape), or a table (a pandas frame
+                with the columns of the data, in any order).
+
+        Returns:
+            float32, (rows, classes): scores of the classes; or (rows,): predicted numbers, in the
+            target's own units.
+
+        Cost: none; the model was paid for.
+        """
+        import torch
+
+        schema = self.schema
+        x = schema.encode_new(records)
+        with torch.no_grad():
+            outputs = behind_encoding(self.path)(torch.from_numpy(x)).numpy()
+        return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
+
+    def predict(self, records: Any) -> np.ndarray:
+        """Return the class of each record (a table's class by its name), or its number; (rows,)."""
+        scores = self.scores(records)
+        return scores if self.schema.regression else self.schema.decode_class(scores.argmax(1))
+
     def __repr__(self) -> str:
+        score = self.document["score"]
         return (
-            f"SearchResult({self.best.describe()}: test accuracy {self.test_accuracy:.3f} "
+            f"SearchResult({self.best.describe()}: test {score['metric']} {score['test']:.3f} "
             f"for epsilon {self.price.epsilon:.4g}, in {self.path})"
         )
 
@@ -131,19 +180,42 @@ def load(path: str | Path) -> nn.Module:
         path: The run's folder, or its `release/` folder.
 
     Returns:
-        nn.Sequential: In evaluation mode: clamps and rescales records in the data's own units,
-        (batch, *shape), and gives logits, (batch, classes).
+        nn.Sequential: In evaluation mode. Of arrays it clamps and rescales records in the data's
+        own units, (batch, *shape); of tables it takes rows encoded by the schema (`scores` and
+        `predict` of `load_result` take the table itself). It gives logits, (batch, classes), or the
+        scaled number, (batch, 1).
 
     Raises:
         UsageError: No result is there, of another version, or the model file was changed.
 
     Cost: none; the model was paid for.
     """
-    import torch
     from torch import nn
 
     from pasearch.data.schema import Schema
     from pasearch.spaces.modules import Rescale
+
+    schema = schema_of(read_document(path))
+    model = behind_encoding(path)
+    if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
+        model = nn.Sequential(Rescale(schema.low, schema.high), *model)
+    return model.eval()
+
+
+def schema_of(document: dict[str, Any]) -> AnySchema:
+    """Return the schema that a run's `result.json` describes."""
+    from pasearch.data.schema import Schema
+    from pasearch.data.tables import TableSchema
+
+    values = document["dataset"]["schema"]
+    return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
+
+
+def behind_encoding(path: str | Path) -> nn.Sequential:
+    """Return front end and network of a finished run: they take records scaled to [0, 1]."""
+    import torch
+    from torch import nn
+
     from pasearch.spaces.space import Candidate
 
     release = release_of(path)
@@ -151,11 +223,11 @@ def load(path: str | Path) -> nn.Module:
     file = release / document["model"]["file"]
     if not file.is_file() or digest(file.read_bytes()) != document["model"]["sha256"]:
         raise UsageError(f"{file} is missing or not the file that result.json describes.")
-    schema = Schema.from_json(document["dataset"]["schema"])
-    architecture = Candidate.from_json(document["best"]).architecture
-    network = architecture.build(schema.shape, schema.classes)
-    network.load_state_dict(torch.load(file, weights_only=True))
-    return nn.Sequential(Rescale(schema.low, schema.high), network).eval()
+    schema, candidate = schema_of(document), Candidate.from_json(document["best"])
+    network = candidate.build(schema.shape, schema.outputs)
+    model = nn.Sequential(candidate.front_end.module(schema.shape), network)
+    model.load_state_dict(torch.load(file, weights_only=True))
+    return model.eval()
 
 
 def digest(content: bytes) -> str:

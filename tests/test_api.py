@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pasearch import api
 from pasearch.accounting.budget import Budget
@@ -21,15 +22,17 @@ from pasearch.api import plan_architecture_search, resume_search, search_archite
 from pasearch.data.partitions import Partition, UnchargedReadError
 from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.results import SearchResult, load_result, verify
+from pasearch.results import SearchResult, behind_encoding, load_result, verify
+from pasearch.runs.allowance import Allowance
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search import engine, multi_generation, randomized
 
 BUDGET = Budget(3.0)
-FILES = ["model.pt", "privacy-card.json", "privacy-card.md", "result.json"]
+FILES = ["model.pt", "privacy-card.json", "privacy-card.md", "report.html", "result.json"]
 OPTIONS: dict[str, Any] = {
+    "strategy": "fixed",
     "space": {"name": "small", "choices": {"layers": [1, 2], "units_1": [2, 4]}},
     "steps": 4,
     "batch": 40,
@@ -137,8 +140,9 @@ class TestEveryRun:
         assert document == json.loads((path / "release/result.json").read_text())
         assert set(document) >= {
             "schema_version", "task", "dataset", "budget", "price", "price_by_partition", "events",
-            "way", "selection", "strategy", "space", "recipe", "best", "score", "model", "claims",
-            "device", "reproducible", "randomness", "warnings", "versions",
+            "way", "selection", "strategy", "space", "recipe", "best", "score", "model", "bought",
+            "assumed_public", "claims", "alternatives", "auto", "searched_on", "ledger", "device",
+            "reproducible", "randomness", "warnings", "versions",
         }  # fmt: skip
         assert document["dataset"]["n"] == sum(document["dataset"]["slots"].values()) == 200
         assert document["strategy"]["name"] == WAYS[way]["strategy"]
@@ -184,7 +188,7 @@ def test_an_interrupted_run_is_taken_up_and_pays_once(
 def test_a_read_without_a_charge_would_be_caught(tmp_path: Path, monkeypatch):
     """The instruments above have teeth: a ledger that charges nothing opens nothing."""
 
-    def peek(search: engine.Search, network):
+    def peek(search: engine.Search, candidate, network):
         return search.dataset["test"].open(Receipt("train")), None
 
     monkeypatch.setattr(engine.Search, "_test", peek)
@@ -204,7 +208,7 @@ class TestInputs:
         for number, data in enumerate(((x, y), tmp_path / "people.npz", dataset)):
             out = tmp_path / str(number)
             result = search_architecture(data, budget=BUDGET, out=out, **options)
-            accuracies.add(result.document["score"]["correct"])
+            accuracies.add(result.document["score"]["points"])
             weights.add(result.document["model"]["sha256"])
         assert len(accuracies) == len(weights) == 1
 
@@ -269,7 +273,8 @@ class TestFolders:
         [
             ({"batch": 1000}, UsageError),
             ({"strategy": "magic"}, UsageError),
-            ({"bounds": None}, UsageError),
+            ({"bounds": (3.0, -3.0)}, UsageError),
+            ({"max_categories": 1}, UsageError),
             ({"seed": 1.5}, UsageError),
             ({"strategy": "stw"}, UsageError),
             ({"strategy": "paas", "score_epsilon": 5.0}, BudgetError),
@@ -489,8 +494,7 @@ class TestHiddenNumber:
         path = finished("rs").path
         content = torch.load(path / "release/model.pt", weights_only=True)
         assert all(isinstance(value, torch.Tensor) for value in content.values())
-        names = set(load_result(path).model[1].state_dict())  # type: ignore[index]
-        assert set(content) == names
+        assert set(content) == set(behind_encoding(path).state_dict())
 
     @pytest.mark.unit
     def test_the_sizes_of_the_files_tell_the_winner_only(self, tmp_path: Path, monkeypatch):
@@ -519,7 +523,7 @@ def test_a_run_on_a_file_is_resumed_from_another_directory(
     with monkeypatch.context() as patched:
         interrupt(patched, at=0)
         with pytest.raises(InterruptedRunError):
-            search_architecture("mine.npz", budget=BUDGET, out="run", strategy="fixed", **OPTIONS)
+            search_architecture("mine.npz", budget=BUDGET, out="run", **OPTIONS)
     monkeypatch.chdir(there)
     assert resume_search("../here/run").price.epsilon <= BUDGET.epsilon
 
@@ -609,3 +613,442 @@ def test_every_name_of_the_package_is_there():
     assert all(getattr(pasearch, name) is not None for name in pasearch.__all__)
     with pytest.raises(AttributeError):
         pasearch.nothing  # noqa: B018
+
+
+class TestUndeclared:
+    """What is not declared is bought, with the budget, and is part of what is released."""
+
+    @pytest.fixture
+    def bare(self) -> dict[str, Any]:
+        return {**OPTIONS, "bounds": None, "classes": None}
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("way", ["fixed", "rs aside", "paas"])
+    def test_a_run_buys_it_and_says_so(self, tmp_path: Path, bare: dict, way: str):
+        result = search_architecture(
+            arrays(), budget=BUDGET, out=tmp_path / "x", **{**bare, **WAYS[way]}
+        )
+        document = result.document
+        assert document["price"]["epsilon"] <= 3.0
+        (line,) = (each for each in document["events"] if each["name"] == "schema")
+        assert (line["count"], line["partition"]) == (
+            2, "test" if way == "fixed" else "validation",
+        )  # fmt: skip
+        assert spent(tmp_path / "x")["schema", line["partition"]][1] == 2
+        schema = document["dataset"]["schema"]
+        assert schema["low"] < schema["high"]
+        assert schema["classes"] >= 2
+        assert document["bought"] == result.schema.describe_items()
+        for item in document["bought"]:
+            assert item in result.card
+        assert verify(tmp_path / "x")[1] == []
+        assert result.predict(arrays()[0]).shape == (200,)
+
+    @pytest.mark.contract
+    def test_an_interrupted_one_buys_nothing_twice(
+        self, tmp_path: Path, bare: dict, monkeypatch: pytest.MonkeyPatch
+    ):
+        options = {**bare, "seed": 4}
+        whole = search_architecture(arrays(), budget=BUDGET, out=tmp_path / "whole", **options)
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=0)
+            with pytest.raises(InterruptedRunError):
+                search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
+        assert spent(tmp_path / "x")["schema", "test"][1] == 2
+        resumed = resume_search(tmp_path / "x", data=arrays())
+        assert resumed.document == whole.document
+        assert spent(tmp_path / "x") == spent(tmp_path / "whole")
+
+    @pytest.mark.unit
+    def test_read_for_nothing_it_is_listed(self, tmp_path: Path, bare: dict):
+        result = search_architecture(
+            arrays(), budget=BUDGET, out=tmp_path / "x", assume_public_schema=True, **bare
+        )
+        x, y = arrays()
+        schema = result.schema
+        assert (schema.low, schema.high, schema.classes) == (x.min(), x.max(), y.max() + 1)
+        assert result.document["assumed_public"] == ["bounds", "target"]
+        assert result.document["bought"] == []
+        assert "## Assumed public, read without a charge" in result.card
+
+
+class TestAllowance:
+    """--ledger: all runs on the same data together, and one too many is refused."""
+
+    def started(self, path: Path, ledger: Path, **options: Any) -> SearchResult:
+        settings = {**OPTIONS, "ledger": ledger, **options}
+        return search_architecture(arrays(), budget=Budget(1.0), out=path, **settings)
+
+    @pytest.mark.contract
+    def test_a_run_too_many_is_refused_and_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        ledger = tmp_path / "people.allowance"
+        for name in ("one", "two"):
+            result = self.started(tmp_path / name, ledger, ledger_budget=(3.0, 1e-3))
+            assert result.document["ledger"] == {"epsilon": 3.0, "delta": 1e-3}
+            assert "at most epsilon 3 at delta 0.001 together" in result.card
+        spent = Allowance.open(ledger).spent()
+        monkeypatch.setattr(Partition, "open", lambda *arguments: pytest.fail("read"))
+        with pytest.raises(BudgetError, match="does not fit"):
+            self.started(tmp_path / "three", ledger)
+        assert not (tmp_path / "three").exists()
+        assert len(Allowance.open(ledger).runs()) == 2
+        assert Allowance.open(ledger).spent() == spent
+
+    @pytest.mark.contract
+    def test_a_resumed_run_reserves_nothing_twice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        ledger = tmp_path / "people.allowance"
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=0)
+            with pytest.raises(InterruptedRunError):
+                self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+        spent = Allowance.open(ledger).spent()
+        assert spent.epsilon > 0.9
+        resume_search(tmp_path / "x", data=arrays())
+        assert len(Allowance.open(ledger).runs()) == 1
+        assert Allowance.open(ledger).spent() == spent
+
+    @pytest.mark.contract
+    def test_is_reserved_before_a_record_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        ledger, genuine = tmp_path / "people.allowance", Partition.open
+
+        def opening(partition: Partition, receipt: Receipt):
+            assert len(Allowance.open(ledger).runs()) == 1
+            return genuine(partition, receipt)
+
+        monkeypatch.setattr(Partition, "open", opening)
+        self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+
+    @pytest.mark.unit
+    def test_a_new_one_needs_a_total(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="--ledger-budget"):
+            self.started(tmp_path / "x", tmp_path / "new")
+        assert not os.listdir(tmp_path)
+
+    @pytest.mark.unit
+    def test_another_total_is_refused(self, tmp_path: Path):
+        self.started(tmp_path / "x", tmp_path / "new", ledger_budget=(3.0, 1e-3))
+        with pytest.raises(UsageError, match="a total is fixed"):
+            self.started(tmp_path / "y", tmp_path / "new", ledger_budget=(9.0, 1e-3))
+        assert not (tmp_path / "y").exists()
+
+    @pytest.mark.unit
+    def test_a_total_without_a_ledger_is_refused(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="ledger"):
+            search_architecture(
+                arrays(), budget=BUDGET, out=tmp_path / "x", ledger_budget=(3.0, 1e-3), **OPTIONS
+            )
+
+    @pytest.mark.unit
+    def test_public_data_need_none(self, tmp_path: Path):
+        result = self.started(tmp_path / "x", tmp_path / "new", data_is_public=True)
+        assert result.document["ledger"] is None
+        assert not (tmp_path / "new").exists()
+
+
+class TestPublicData:
+    """Curves, exact scores and a comparison with `fixed`: of declared-public data only."""
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("way", ["rs", "paas", "stw"])
+    def test_has_curves_and_is_compared(self, tmp_path: Path, way: str):
+        document = run(tmp_path / "x", way, data_is_public=True).document
+        names = [each["name"] for each in document["curves"]]
+        assert names == ["released network", "fixed"]
+        for curve in document["curves"]:
+            assert curve["steps"] == [1, 2, 3, 4]
+            assert len(curve["accuracy"]) == 4
+            assert all(0.0 <= each <= 1.0 for each in curve["accuracy"])
+        this, fixed = document["compared"]["this"], document["compared"]["fixed"]
+        assert this == {"name": WAYS[way]["strategy"], **document["score"]}
+        assert fixed["name"] == "fixed"
+        assert 0.0 <= fixed["exact"] <= 1.0
+        assert sorted(os.listdir(tmp_path / "x" / "release")) == FILES
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("way", ["fixed", "rs", "rs aside", "paas"])
+    def test_private_data_have_nothing_of_it(self, finished: Callable[[str], Finished], way: str):
+        document = finished(way).result.document
+        assert not {"curves", "compared"} & set(document)
+        assert not (finished(way).path / "private" / "fixed").exists()
+        for file in ("result.json", "report.html"):
+            text = (finished(way).path / "release" / file).read_text()
+            for word in ('"curves"', '"compared"', '"exact"', "exactly"):
+                assert word not in text
+
+    @pytest.mark.unit
+    def test_fixed_is_not_compared_with_itself(self, tmp_path: Path):
+        document = run(tmp_path / "x", "fixed", data_is_public=True).document
+        assert [each["name"] for each in document["curves"]] == ["released network"]
+        assert "compared" not in document
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", ["paas", "stw"])
+    def test_interrupted_while_it_compares_it_is_finished(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        whole = run(tmp_path / "whole", way, data_is_public=True, seed=4)
+        genuine = api._on_public
+
+        def stop(*arguments: Any) -> dict:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "_on_public", stop)
+            with pytest.raises(InterruptedRunError):
+                run(tmp_path / "x", way, data_is_public=True, seed=4)
+        assert api._on_public is genuine
+        assert resume_search(tmp_path / "x", data=arrays()).document == whole.document
+
+
+class TestRegression:
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        x, _ = arrays()
+        y = 100.0 + 20.0 * x[:, 0]
+        x[3, 1], x[5], y[7], y[8], y[9] = np.nan, np.inf, np.nan, np.inf, 1e300
+        return x, y
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("strategy", ["fixed", "paas"])
+    def test_predicts_numbers_in_their_own_units(self, tmp_path: Path, strategy: str, capsys):
+        options = {**OPTIONS, "classes": None, "strategy": strategy}
+        if strategy == "paas":
+            options |= {"candidates": 2, "generations": 1}
+        result = search_architecture(
+            self.numbers(), budget=Budget(6.0), out=tmp_path / "x", regression=True, **options
+        )
+        score = result.document["score"]
+        assert score["metric"] == "mean absolute error"
+        assert 0.0 <= result.test_error <= 1.0
+        assert score["test"] == pytest.approx(
+            1 - min(1, max(0, score["points"] / (100 * score["of"])))
+        )
+        with pytest.raises(UsageError, match="mean absolute error"):
+            _ = result.test_accuracy
+        low, high = result.schema.target
+        predicted = result.predict(arrays(3)[0][:9])
+        assert predicted.shape == (9,)
+        assert np.isfinite(predicted).all()
+        scaled = result.model(torch.from_numpy(arrays(3)[0][:9]))
+        assert scaled.shape == (9, 1)
+        assert predicted == pytest.approx(
+            low + scaled.detach().numpy()[:, 0] * (high - low), rel=1e-4
+        )
+        assert verify(tmp_path / "x")[1] == []
+        assert capsys.readouterr() == ("", "")
+        assert "test mean absolute error" in repr(result)
+
+    @pytest.mark.unit
+    def test_has_no_classes(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="no classes"):
+            api.prepare(self.numbers(), budget=BUDGET, **{**OPTIONS, "regression": True})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three columns and a class; ragged rows, empty cells, no numbers, and one rare value."""
+    generator = np.random.default_rng(1)
+    lines = ["age,city,note,income"]
+    for row in range(240):
+        age, city = int(generator.integers(18, 90)), ("Rome", "Oslo", "Lima")[row % 3]
+        lines.append(f"{age},{city},n{row % 2},{'high' if age > 50 else 'low'}")
+    lines[5], lines[9] = "12,Rome", "13,Rome,n0,low,low,low"
+    lines[11], lines[12], lines[13] = "nan,Rome,n0,low", ",?,,", "inf,1e999,n1,high"
+    lines[14] = "unheard-of-77,Atlantis-77,note-77,caste-77"
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+TABLES: dict[str, Any] = {"space": "tables", "steps": 5, "batch": 20, "device": "cpu"}
+
+
+class TestTables:
+    KNOWN = """target = "income"
+[columns.age]
+low = 18
+high = 90
+[columns.city]
+categories = ["Rome", "Oslo", "Lima"]
+[columns.note]
+kind = "ignore"
+[columns.income]
+categories = ["low", "high"]
+"""
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("strategy", ["fixed", "rs"])
+    def test_an_undeclared_one_is_bought_and_values_stop_and_show_nothing(
+        self, tmp_path: Path, table: Path, strategy: str, capsys, recwarn
+    ):
+        import pandas as pd
+
+        more = {"candidates": 2} if strategy == "rs" else {}
+        result = search_architecture(
+            table, budget=Budget(8.0), out=tmp_path / "x", strategy=strategy, **more,
+            **TABLES,
+        )  # fmt: skip
+        document = result.document
+        (line,) = (each for each in document["events"] if each["name"] == "schema")
+        assert line["count"] == 4
+        assert document["dataset"]["n"] == 240
+        assert len(document["bought"]) == 4
+        assert document["dataset"]["schema"]["kind"] == "table"
+        assert document["price"]["epsilon"] <= 8.0
+        assert verify(tmp_path / "x")[1] == []
+        rare = pd.DataFrame(
+            {"income": ["?"], "city": ["Atlantis-77"], "note": [None], "age": ["old"], "more": [1]}
+        )
+        assert result.predict(rare).shape == (1,)
+        assert capsys.readouterr() == ("", "")
+        assert not list(recwarn)
+        for file in (tmp_path / "x" / "release").iterdir():
+            assert b"-77" not in file.read_bytes()
+
+    @pytest.mark.contract
+    def test_a_declared_one_costs_nothing(self, tmp_path: Path, table: Path):
+        (tmp_path / "s.toml").write_text(self.KNOWN)
+        plan = plan_architecture_search(
+            table, budget=BUDGET, schema=tmp_path / "s.toml", strategy="fixed", **TABLES
+        )
+        assert [line.name for line in plan.lines] == ["training", "test accuracy"]
+        assert plan.schema.shape == (12 + 5,)
+        assert plan.schema.classes == 2
+
+    @pytest.mark.unit
+    def test_a_plan_depends_on_no_cell(self, tmp_path: Path, table: Path):
+        plans = []
+        for content in (None, ",,,", "x,y", '"'):
+            if content is not None:
+                header, *rows = table.read_text().splitlines()
+                content = content.replace('"', "a")
+                table.write_text("\n".join([header, *([content] * len(rows))]) + "\n")
+            plan = plan_architecture_search(table, budget=BUDGET, strategy="rs", **TABLES)
+            plans.append(plan.to_json())
+        assert all(plan == plans[0] for plan in plans)
+
+    @pytest.mark.unit
+    def test_a_resume_finds_file_and_schema_from_elsewhere(
+        self, tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        (tmp_path / "s.toml").write_text(self.KNOWN)
+        monkeypatch.chdir(tmp_path)
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=0)
+            with pytest.raises(InterruptedRunError):
+                search_architecture(
+                    "people.csv", budget=BUDGET, out="x", schema="s.toml", strategy="fixed",
+                    **TABLES,
+                )  # fmt: skip
+        (tmp_path / "there").mkdir()
+        monkeypatch.chdir(tmp_path / "there")
+        assert set(resume_search("../x").predict([[20, "Rome", None]])) <= {"low", "high"}
+
+    @pytest.mark.unit
+    def test_a_number_is_predicted_when_the_user_says_so(self, tmp_path: Path, table: Path):
+        result = search_architecture(
+            table, budget=Budget(8.0), out=tmp_path / "x", target="age", regression=True,
+            strategy="fixed", **TABLES,
+        )  # fmt: skip
+        assert result.document["score"]["metric"] == "mean absolute error"
+        low, high = result.schema.target_bounds
+        assert low < high
+        assert np.isfinite(result.predict([["Rome", "n0", "low"]])).all()
+
+    @pytest.mark.unit
+    def test_the_target_may_not_be_declared_as_something_else(self, tmp_path: Path, table: Path):
+        (tmp_path / "s.toml").write_text(self.KNOWN)
+        with pytest.raises(UsageError, match="declares column 'income' as a category"):
+            plan_architecture_search(
+                table, budget=BUDGET, schema=tmp_path / "s.toml", regression=True
+            )
+
+
+class TestImages:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("grey", [True, False])
+    def test_a_folder_of_images_from_end_to_end(self, tmp_path: Path, grey: bool, capsys):
+        generator = np.random.default_rng(0)
+        root = tmp_path / "shapes"
+        for name, bright in (("dark", 60), ("light", 200)):
+            (root / name).mkdir(parents=True)
+            for number in range(30):
+                side = 8 + number % 3
+                pixels = generator.integers(bright - 50, bright + 50, size=(side, side, 3))
+                Image.fromarray(pixels.astype(np.uint8)).save(root / name / f"{number}.png")
+        (root / "dark" / "broken-77.png").write_bytes(b"no image")
+        (root / "light" / "empty-77.png").write_bytes(b"")
+        (root / "light" / "notes.txt").write_text("left alone")
+        result = search_architecture(
+            root, budget=Budget(8.0), out=tmp_path / "x", strategy="fixed", image_side=8,
+            grey=grey, space={"choices": {"front_end": ["max_pool:2"], "units_1": [4]}}, steps=5,
+            batch=20, device="cpu",
+        )  # fmt: skip
+        document = result.document
+        assert document["dataset"]["n"] == 62
+        shape = [8, 8] if grey else [3, 8, 8]
+        assert document["dataset"]["schema"]["shape"] == shape
+        assert document["best"]["front_end"] == "max_pool:2"
+        assert [line["name"] for line in document["events"]] == ["training", "test accuracy"]
+        new = generator.integers(0, 255, size=(5, *shape)).astype(np.uint8)
+        assert set(result.predict(new)) <= {0, 1}
+        assert capsys.readouterr() == ("", "")
+        for file in (tmp_path / "x" / "release").iterdir():
+            assert b"-77" not in file.read_bytes()
+
+    @pytest.mark.unit
+    def test_a_folder_without_classes_is_refused(self, tmp_path: Path):
+        (tmp_path / "one" / "only").mkdir(parents=True)
+        with pytest.raises(UsageError, match="one folder a class"):
+            api.prepare(tmp_path / "one", budget=BUDGET)
+
+
+class TestAuto:
+    @pytest.mark.contract
+    def test_the_defaults_run_from_end_to_end(self, tmp_path: Path):
+        result = search_architecture(
+            arrays(), budget=BUDGET, out=tmp_path / "x", steps=5, batch=20, device="cpu"
+        )
+        document = result.document
+        assert set(document["auto"]) == {"chosen", "why", "expected"}
+        assert document["auto"]["chosen"].startswith(document["strategy"]["name"])
+        assert document["space"]["family"] == "portfolio"
+        assert result.best.to_json() in document["space"]["entries"]
+        assert verify(tmp_path / "x")[1] == []
+
+    @pytest.mark.unit
+    def test_an_interrupted_one_is_taken_up_with_the_same_choice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        options = {"steps": 5, "batch": 20, "device": "cpu", "bounds": (-3, 3), "classes": 2}
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=0)
+            with pytest.raises(InterruptedRunError):
+                search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
+        result = resume_search(tmp_path / "x", data=arrays())
+        plan = plan_architecture_search(arrays(), budget=BUDGET, **options)
+        assert result.document["auto"] == plan.auto
+
+
+@pytest.mark.unit
+def test_the_cache_is_private_and_gone_unless_it_was_asked_for(tmp_path: Path):
+    x = np.random.default_rng(0).integers(0, 255, size=(60, 16, 16)).astype(np.uint8)
+    options = {
+        "strategy": "fixed", "steps": 2, "batch": 20, "device": "cpu", "classes": 2,
+        "space": {"choices": {"front_end": ["scattering"], "layers": [0]}},
+    }  # fmt: skip
+    data = x, np.arange(60) % 2
+    search_architecture(data, budget=BUDGET, out=tmp_path / "x", **options)
+    assert not (tmp_path / "x" / "private" / "cache").exists()
+    kept = tmp_path / "kept"
+    search_architecture(data, budget=BUDGET, out=tmp_path / "y", cache=kept, **options)
+    files = [each for each in kept.rglob("*") if each.is_file()]
+    assert files
+    for each in files:
+        assert stat.S_IMODE(each.stat().st_mode) == 0o600
+        assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700

@@ -17,6 +17,8 @@ import pytest
 from pasearch import cli
 
 SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
+RS = ["--strategy", "rs", *SMALL]
+FIXED = ["--strategy", "fixed", "--space", "fcn", "--steps", "5"]
 
 
 @pytest.fixture
@@ -57,14 +59,18 @@ def npz(tmp_path: Path) -> Path:
 
 class TestArch:
     def test_leaves_a_result_and_says_where(self, run: Run, tmp_path: Path):
-        code, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 12)
+        code, out, _ = run(
+            "arch", "--eps", 2, "--space", "fcn", "--strategy", "fixed", "--steps", 12
+        )
         assert code == 0
         lines = out.strip().splitlines()
         assert lines[0].startswith("Budget: epsilon 2, delta 0.0001")
         assert lines[-1].startswith("Price: epsilon ")
         assert lines[-1].endswith("runs/digits-1/release")
         names = sorted(path.name for path in (tmp_path / "runs/digits-1/release").iterdir())
-        assert names == ["model.pt", "privacy-card.json", "privacy-card.md", "result.json"]
+        assert names == [
+            "model.pt", "privacy-card.json", "privacy-card.md", "report.html", "result.json",
+        ]  # fmt: skip
         private = tmp_path / "runs/digits-1/private"
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
         assert not (private / "keys").exists(), "keys are destroyed at the end"
@@ -82,7 +88,7 @@ class TestArch:
         assert run("verify", "x")[0] == 0
 
     def test_aside_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
-        code, _out, err = run("arch", "--eps", 4, *SMALL, "--search-share", 0.3, "--out", "x")
+        code, _out, err = run("arch", "--eps", 4, *RS, "--search-share", 0.3, "--out", "x")
         assert code == 0, err
         document = json.loads(Path("x/release/result.json").read_text())
         assert document["way"] == "aside"
@@ -102,12 +108,12 @@ class TestArch:
         assert "exactly" in out
 
     def test_json_is_all_of_the_output(self, run: Run):
-        code, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--json")
+        code, out, _ = run("arch", "--eps", 2, *FIXED, "--json")
         assert code == 0
-        assert json.loads(out)["schema_version"] == 1
+        assert json.loads(out)["schema_version"] == 2
 
     def test_quiet_prints_the_last_line(self, run: Run):
-        _, out, _ = run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--quiet")
+        _, out, _ = run("arch", "--eps", 2, *FIXED, "--quiet")
         assert len(out.strip().splitlines()) == 1
         assert out.startswith("Price: ")
 
@@ -115,13 +121,13 @@ class TestArch:
         space = npz.with_name("mine.toml")
         space.write_text('family = "fcn"\n[choices]\nunits_1 = [4, 8]\nlearning_rate = [1.0, 2]\n')
         code, _, err = run(
-            "arch", npz, "--eps", 3, "--space", space, *SMALL[:2], "--batch", 60, "--out", "y"
+            "arch", npz, "--eps", 3, "--space", space, *RS[:4], "--batch", 60, "--out", "y"
         )
         assert code == 0, err
         assert json.loads(Path("y/release/result.json").read_text())["dataset"]["name"] == "people"
 
     def test_repeat_and_select_hides_the_number_of_trainings(self, run: Run):
-        code, _out, _err = run("arch", "--eps", 4, *SMALL, "--out", "x", "--seed", 3)
+        code, _out, _err = run("arch", "--eps", 4, *RS, "--out", "x", "--seed", 3)
         assert code == 0
         release = Path("x/release")
         started = json.loads(Path("x/private/run.json").read_text())["started"]
@@ -133,38 +139,38 @@ class TestArch:
         assert trials >= 1
 
     def test_a_seed_is_said_to_be_not_private(self, run: Run):
-        run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--seed", 1, "--out", "x")
+        run("arch", "--eps", 2, *FIXED, "--seed", 1, "--out", "x")
         assert "not private" in Path("x/release/privacy-card.md").read_text()
         assert json.loads(Path("x/release/privacy-card.json").read_text())["private"] is False
 
 
 class TestPlan:
     def test_prints_everything_and_writes_nothing(self, run: Run, tmp_path: Path):
-        code, out, _ = run("plan", "arch", "digits", "--eps", 2)
+        code, out, _ = run("plan", "arch", "digits", "--eps", 2, "--strategy", "rs")
         assert code == 0
         for word in ("training", "score", "test accuracy", "validation", "99.9%", "Price: "):
             assert word in out
         assert not written(tmp_path)
 
     def test_dry_run_is_the_same(self, run: Run, tmp_path: Path):
-        plan = run("plan", "arch", "--eps", 2)[1]
-        assert run("arch", "--eps", 2, "--dry-run")[1] == plan
+        plan = run("plan", "arch", "--eps", 2, *FIXED)[1]
+        assert run("arch", "--eps", 2, *FIXED, "--dry-run")[1] == plan
         assert not written(tmp_path)
 
     def test_json(self, run: Run):
-        document = json.loads(run("plan", "arch", "--eps", 2, "--json")[1])
+        document = json.loads(run("plan", "arch", "--eps", 2, *FIXED, "--json")[1])
         assert document["price"]["epsilon"] <= 2
 
     def test_does_not_depend_on_a_value(self, run: Run, npz: Path):
-        first = run("plan", "arch", npz, "--eps", 2)[1]
+        first = run("plan", "arch", npz, "--eps", 2, *FIXED)[1]
         with np.load(npz) as old:
             arrays = {**old}
         arrays["x"] = np.full_like(arrays["x"], np.nan)
         np.savez(npz, **arrays)
-        assert run("plan", "arch", npz, "--eps", 2)[1] == first
+        assert run("plan", "arch", npz, "--eps", 2, *FIXED)[1] == first
 
     def test_uses_the_papers_split(self, run: Run, mnist_root: Path):
-        options = ["--data-root", mnist_root, "--eps", 3, "--split", "paper"]
+        options = ["--data-root", mnist_root, "--eps", 3, "--split", "paper", "--strategy", "rs"]
         code, out, err = run("plan", "arch", "mnist", *options)
         assert code == 0, err
         assert "train 60,000, validation 5,000, test 5,000" in out
@@ -211,12 +217,20 @@ class TestRefusals:
             (["--eps", "1", "--score-eps", "-1"], "--score-eps is -1"),
             (["--eps", "1", "--seed", "-1"], "-1"),
             (["--eps", "1", "--bounds", "0", "1"], "--bounds"),
+            (["--eps", "1", "--max-categories", "1"], "max_categories is 1"),
+            (["--eps", "1", "--target", "age"], "--target is for a table"),
+            (["--eps", "1", "--regression"], "--regression is for"),
+            (["--eps", "1", "--image-side", "8"], "--image-side is for a folder"),
+            (["--eps", "1", "--search-on", "digits"], "--strategy rs has no place"),
+            (["--eps", "1", "--strategy", "auto", "--candidates", "3"], "--candidates: auto"),
+            (["--eps", "1", "--strategy", "auto", "--law", "poisson"], "--law: auto"),
+            (["--eps", "1", "--strategy", "auto", "--search-share", "0.2"], "--search-share: auto"),
             (["--eps", "1", "--frobnicate"], "frobnicate"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
     def test_options(self, run: Run, tmp_path: Path, arguments: list[str], word: str):
-        code, _, err = run("arch", *arguments)
+        code, _, err = run("arch", "--strategy", "rs", *arguments)
         assert code == 2, err
         assert word in err
         assert "Traceback" not in err
@@ -227,7 +241,7 @@ class TestRefusals:
 
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-        code, _, err = run("arch", "--eps", 1, "--device", "cuda")
+        code, _, err = run("arch", "--eps", 1, *FIXED, "--device", "cuda")
         assert (code, "cuda" in err) == (2, True)
         assert not written(tmp_path)
 
@@ -240,13 +254,8 @@ class TestRefusals:
             (lambda path: np.savez(path, x=np.zeros((5, 2))), "no array y"),
             (lambda path: np.savez(path, x=np.zeros((5, 2)), y=np.zeros(4, int)), "4"),
             (lambda path: np.savez(path, x=np.zeros((0, 2)), y=np.zeros(0, int)), "no record"),
-            (lambda path: np.savez(path, x=np.zeros((5, 2)), y=np.zeros(5, int)), "--bounds"),
-            (
-                lambda path: np.savez(path, x=np.zeros((5, 2), "u1"), y=np.zeros(5, int)),
-                "--classes",
-            ),
         ],
-        ids=["missing", "empty", "no npz", "no y", "lengths", "no record", "bounds", "classes"],
+        ids=["missing", "empty", "no npz", "no y", "lengths", "no record"],
     )
     def test_files(self, run: Run, tmp_path: Path, make: Callable[[Path], object], word: str):
         path = tmp_path / "data.npz"
@@ -264,20 +273,20 @@ class TestRefusals:
 
     def test_an_existing_folder(self, run: Run, tmp_path: Path):
         (tmp_path / "x").mkdir()
-        code, _, err = run("arch", "--eps", 1, "--out", "x")
+        code, _, err = run("arch", "--eps", 1, *FIXED, "--out", "x")
         assert (code, "exists" in err) == (2, True)
         assert not list((tmp_path / "x").iterdir())
 
     def test_a_budget_too_small_says_which_would_do(self, run: Run, tmp_path: Path):
-        code, _, err = run("arch", "--eps", "1e-6")
+        code, _, err = run("arch", "--eps", "1e-6", "--strategy", "rs")
         assert code == 3
         assert "epsilon" in err
         assert not written(tmp_path)
 
     def test_a_result_of_another_version(self, run: Run):
-        run("arch", "--eps", 2, "--strategy", "fixed", "--steps", 5, "--out", "x")
+        run("arch", "--eps", 2, *FIXED, "--out", "x")
         file = Path("x/release/result.json")
-        file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+        file.write_text(file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
         code, _, err = run("verify", "x")
         assert (code, "99" in err) == (2, True)
 
@@ -289,7 +298,7 @@ class TestRefusals:
 class TestVerify:
     @pytest.fixture
     def result(self, run: Run) -> Path:
-        run("arch", "--eps", 2, *SMALL, "--out", "x")
+        run("arch", "--eps", 2, *RS, "--out", "x")
         return Path("x/release/result.json")
 
     def test_agrees(self, run: Run, result: Path):
@@ -382,7 +391,8 @@ class TestProcess:
     def test_an_interrupted_run_is_resumed_and_pays_once(self, tmp_path: Path, sent: int):
         out = tmp_path / "x"
         base = [sys.executable, "-m", "pasearch", "arch"]
-        options = "--eps 4 --strategy paas --generations 2 --candidates 3 --steps 400".split()
+        options = "--eps 4 --strategy paas --generations 2 --candidates 3 --steps 150 --space fcn"
+        options = options.split()
         process = subprocess.Popen(
             [*base, *options, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, cwd=tmp_path,
@@ -424,7 +434,7 @@ class TestResumeAlone:
 
 @pytest.mark.parametrize("steps", ["100000000", "10000001"])
 def test_more_steps_than_can_be_priced_are_refused_at_once(run: Run, steps: str):
-    code, _, err = run("arch", "--eps", 1, "--steps", steps, "--dry-run")
+    code, _, err = run("arch", "--eps", 1, "--strategy", "fixed", "--steps", steps, "--dry-run")
     assert (code, "--steps is" in err) == (2, True)
     numbers = f"--sigma 2 --steps {steps} --batch 100 --n 60000 --delta 1e-5"
     code, _, err = run("account", "price", *numbers.split())
@@ -432,13 +442,153 @@ def test_more_steps_than_can_be_priced_are_refused_at_once(run: Run, steps: str)
 
 
 def test_a_seeded_run_says_so_in_its_last_line(run: Run):
-    code, out, err = run("arch", "--eps", 4, *SMALL, "--seed", 3, "--quiet")
+    code, out, err = run("arch", "--eps", 4, *RS, "--seed", 3, "--quiet")
     assert code == 0, err
     assert "NOT PRIVATE: --seed" in out.splitlines()[-1]
 
 
 def test_a_budget_that_only_buys_noise_is_warned_of(run: Run):
-    code, out, _ = run("plan", "arch", "--eps", "0.02", "--strategy", "fixed")
+    code, out, _ = run("plan", "arch", "--eps", "0.02", *FIXED)
     assert code == 0
     assert "little better than guessing" in out
     assert out.strip().splitlines()[-1].startswith("Price: epsilon")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Ragged rows, empty cells, what is no number, and one rare value."""
+    rows = [f"{18 + i % 70},{('Rome', 'Oslo')[i % 2]},{('low', 'high')[i % 2]}" for i in range(250)]
+    rows[3], rows[4], rows[5] = "12,Rome", "nan,Rome,low,low", ",?,"
+    rows[6] = "unheard-of-77,Atlantis-77,caste-77"
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(["age,city,income", *rows]) + "\n")
+    return path
+
+
+SMALL_TABLE = ["--strategy", "fixed", "--space", "tables", "--steps", "5", "--batch", "20"]
+
+
+class TestTables:
+    def test_one_about_which_nothing_is_said(self, run: Run, table: Path):
+        code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, "--out", "x")
+        assert code == 0, err
+        assert "schema, 3 times" in out
+        assert "Undeclared, so bought from `test` before the first training: age, city" in out
+        assert out.strip().splitlines()[-1].startswith("Price: epsilon ")
+        assert "77" not in out + err
+        document = json.loads(Path("x/release/result.json").read_text())
+        assert len(document["bought"]) == 3
+        assert run("verify", "x")[0] == 0
+
+    def test_its_number_is_predicted(self, run: Run, table: Path):
+        options = ["--regression", "--target", "age", "--out", "x"]
+        code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, *options)
+        assert code == 0, err
+        assert "Test mean absolute error: 0." in out or "Test mean absolute error: 1." in out
+        assert "77" not in out + err
+        assert json.loads(Path("x/release/result.json").read_text())["score"]["scale"]
+
+    def test_a_column_that_is_not_there(self, run: Run, table: Path):
+        code, _, err = run("arch", table, "--eps", 1, "--target", "incom")
+        assert (code, "did you mean 'income'" in err) == (2, True)
+
+    def test_assumed_public_it_is_warned_of(self, run: Run, table: Path):
+        code, out, _ = run("plan", "arch", table, "--eps", 1, *SMALL_TABLE,
+                           "--assume-public-schema")  # fmt: skip
+        assert code == 0
+        assert "because you say it is public: age, city, income" in out
+        assert "bought" not in out
+
+
+class TestCheck:
+    def test_shows_values_says_so_and_proposes(self, run: Run, table: Path, tmp_path: Path):
+        code, out, err = run("check", table, "--propose", "s.toml")
+        assert code == 0, err
+        assert out.startswith("WARNING. This shows private values.")
+        assert "unheard-of-77" in out
+        assert "rows: 5, 6" in out or "5, 6" in out, "the ragged rows, as a spreadsheet counts"
+        proposed = tmp_path / "s.toml"
+        assert stat.S_IMODE(proposed.stat().st_mode) == 0o600
+        assert "PRIVATE until you have edited it" in proposed.read_text()
+        assert sorted(path.name for path in written(tmp_path)) == ["people.csv", "s.toml"]
+
+    def test_what_it_proposes_can_be_declared(self, run: Run, table: Path):
+        run("check", table, "--propose", "s.toml")
+        options = ["--schema", "s.toml", "--eps", 1, *SMALL_TABLE]
+        code, out, err = run("plan", "arch", table, *options)
+        assert code == 0, err
+        assert "schema, " not in out
+        code, again, _ = run("check", table, "--schema", "s.toml")
+        assert code == 0
+        assert again.startswith("WARNING. ")
+
+    def test_a_file_is_never_replaced(self, run: Run, table: Path, tmp_path: Path):
+        (tmp_path / "s.toml").write_text("mine")
+        code, out, err = run("check", table, "--propose", "s.toml")
+        assert (code, out, "exists" in err) == (2, "", True)
+        assert (tmp_path / "s.toml").read_text() == "mine"
+
+    def test_without_one_to_write_it_writes_nothing(self, run: Run, table: Path, tmp_path: Path):
+        assert run("check", table)[0] == 0
+        assert [path.name for path in written(tmp_path)] == ["people.csv"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (["nowhere.csv"], "is not there"),
+            (["people.csv", "--target", "wealth"], "no column 'wealth'"),
+            (["people.csv", "--schema", "none.toml"], "is not there"),
+            (["people.csv", "--propose", "nowhere/s.toml"], "nowhere"),
+            ([], "data"),
+        ],
+    )
+    def test_refuses(self, run: Run, table: Path, arguments: list[str], word: str):
+        code, _, err = run("check", *arguments)
+        assert code == 2
+        assert word in err.lower()
+        assert "Traceback" not in err
+
+
+class TestLedger:
+    def test_a_run_too_many_is_refused_with_3_and_leaves_nothing(
+        self, run: Run, npz: Path, tmp_path: Path
+    ):
+        options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
+                   "--batch", 20, "--ledger", "people.allowance"]  # fmt: skip
+        for name in ("a", "b"):
+            code, _, err = run("arch", *options, "--ledger-budget", 3, "1e-3", "--out", name)
+            assert code == 0, err
+        code, _, err = run("arch", *options, "--out", "c")
+        assert code == 3
+        assert "people.allowance" in err
+        assert "Nothing was read" in err
+        assert not (tmp_path / "c").exists()
+        card = Path("b/release/privacy-card.md").read_text()
+        assert "cost at most epsilon 3 at delta 0.001 together" in card
+
+    def test_a_new_one_needs_a_total(self, run: Run, npz: Path, tmp_path: Path):
+        code, _, err = run("arch", npz, "--eps", 1, *FIXED, "--ledger", "new")
+        assert (code, "--ledger-budget" in err) == (2, True)
+        assert not written(tmp_path)
+
+
+class TestAuto:
+    def test_says_why_and_is_the_default(self, run: Run, npz: Path):
+        code, out, err = run("plan", "arch", npz, "--eps", 1, "--steps", 5, "--batch", 20)
+        assert code == 0, err
+        (why,) = (line for line in out.splitlines() if line.startswith("Why "))
+        assert "Predicted: fixed 0." in why
+        assert "portfolio of arrays networks" in out
+
+    def test_searching_elsewhere_is_said(self, run: Run, npz: Path):
+        with np.load(npz) as old:
+            np.savez(npz.with_name("others.npz"), **old)
+        code, out, err = run(
+            "arch", npz, "--eps", 4, "--search-on", "others.npz", "--steps", 5, "--batch", 20,
+            "--out", "x",
+        )  # fmt: skip
+        assert code == 0, err
+        assert "searched on the public data others" in out
+        names = [line["name"] for line in json.loads(Path("x/release/result.json").read_text())[
+            "events"]]  # fmt: skip
+        assert names == ["training", "test accuracy"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ LAYERS = [
     {"search"},
     {"results", "report"},
     {"progress", "api"},
+    {"estimators"},
     {"cli"},
     {"__main__"},
 ]
@@ -84,6 +87,26 @@ def test_lower_layers_stay_light(part: str, banned: set[str]):
             )
         }
         assert not names & banned, f"{file} imports {names & banned}"
+
+
+@pytest.mark.contract
+def test_the_form_of_a_table_needs_neither_torch_nor_pandas():
+    """What reads data loads them inside the functions that need them, so a file is read quickly."""
+    code = (
+        "import sys\n"
+        "import pasearch.data.sources, pasearch.data.tables\n"
+        "import pasearch.data.front_ends, pasearch.data.check, pasearch.data.purchase\n"
+        "import pasearch.spaces.portfolio\n"
+        "print(sorted({'torch', 'pandas', 'sklearn', 'optuna'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+@pytest.mark.contract
+def test_every_part_has_a_layer():
+    assert {part_of(file) for file in FILES} == set(RANK) | FREE
+    assert RANK["api"] < RANK["estimators"] < RANK["cli"]
 
 
 @pytest.mark.contract

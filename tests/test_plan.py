@@ -11,15 +11,27 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Geometric, RepeatAndSelect, SelfComposed, Worst
+from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
 from pasearch.api import plan_architecture_search
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.plan import Plan, candidate_recipe, events_by_partition
+from pasearch.plan import (
+    ERROR_GRID,
+    FRONT_END_SHARE,
+    PURCHASE_SHARE,
+    Plan,
+    candidate_recipe,
+    events_by_partition,
+    planned_form,
+    score_noise,
+)
 from pasearch.report.plan import plan_text, time_text
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 
@@ -40,12 +52,24 @@ class Untouchable:
     __hash__ = None  # type: ignore[assignment]
 
 
-def unreadable(n: int = 1000, *, public: bool = False, official_test: int = 0) -> Dataset:
+KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
+
+
+def unreadable(
+    n: int = 1000,
+    *,
+    public: bool = False,
+    official_test: int = 0,
+    schema: Schema | TableSchema = KNOWN,
+    name: str = "people",
+) -> Dataset:
+    table = isinstance(schema, TableSchema)
+    shape = (len(schema.columns),) if table else schema.shape
     return Dataset(
-        name="people",
-        schema=Schema(shape=(5,), low=0.0, high=1.0, classes=3),
-        features=Untouchable((n, 5), "f8"),  # type: ignore[arg-type]
-        labels=Untouchable((n,), "i8"),  # type: ignore[arg-type]
+        name=name,
+        schema=schema,
+        features=Untouchable((n, *shape), "O" if table else "f8"),  # type: ignore[arg-type]
+        labels=Untouchable((n,), "O" if table else "i8"),  # type: ignore[arg-type]
         public=public,
         official_test=official_test,
     )
@@ -328,6 +352,226 @@ class TestRefusals:
     @pytest.mark.unit
     def test_few_records_still_have_a_plan(self):
         assert small(5).split.sizes() == {"train": 4, "test": 1}
+
+
+def priced(schema: Schema | TableSchema, epsilon: float = 1.0, **options: Any) -> Plan:
+    """A plan of unreadable records of this form."""
+    settings = {"space": SPACE, "steps": 20, "strategy": "fixed", **options}
+    dataset = unreadable(schema=schema, public=settings.pop("public", False))
+    return plan_architecture_search(dataset, budget=Budget(epsilon), **settings)
+
+
+def named(plan: Plan, name: str) -> list:
+    return [line for line in plan.lines if line.name == name]
+
+
+AGE = Column(name="age", low=0, high=90)
+UNDECLARED: dict[str, tuple[Schema | TableSchema, int]] = {
+    "bounds": (Schema(shape=(5,), classes=3), 1),
+    "classes": (Schema(shape=(5,), low=0.0, high=1.0), 1),
+    "both": (Schema(shape=(5,)), 2),
+    "a number": (Schema(shape=(5,), regression=True), 2),
+    "table": (TableSchema(columns=(AGE, Column(name="b")), target=Column(name="c")), 2),
+    "target": (TableSchema(columns=(AGE,), target=Column(name="c", kind="number")), 1),
+}
+
+
+class TestUndeclared:
+    """What is not declared is bought from the slots of scores, or of the test."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("strategy", ["fixed", "rs"])
+    @pytest.mark.parametrize("what", UNDECLARED)
+    def test_has_one_line_that_counts_its_items(self, what: str, strategy: str):
+        schema, items = UNDECLARED[what]
+        plan = priced(schema, strategy=strategy)
+        (line,) = named(plan, "schema")
+        assert line.count == items == len(schema.undeclared)
+        assert line.partition == plan.purchase_partition
+        assert line.partition == ("validation" if strategy == "rs" else "test")
+        assert plan.purchase is not None
+        assert line.event == plan.purchase.event
+        assert "bought from" in plan_text(plan)
+        for name in schema.undeclared:
+            assert name in plan_text(plan)
+
+    @pytest.mark.property
+    @settings(max_examples=12, deadline=None)
+    @given(
+        epsilon=st.floats(0.1, 20.0),
+        what=st.sampled_from(sorted(UNDECLARED)),
+        strategy=st.sampled_from(["fixed", "rs"]),
+    )
+    def test_leaves_training_its_whole_epsilon(self, epsilon: float, what: str, strategy: str):
+        plan = priced(UNDECLARED[what][0], epsilon, strategy=strategy)
+        total, by_partition = plan.prices
+        assert total.epsilon <= epsilon
+        assert by_partition["train"].epsilon >= 0.98 * epsilon
+        own = priced(KNOWN, epsilon, strategy=strategy)
+        assert plan.trial_mu == own.trial_mu, "training pays nothing of it"
+        alone = price_partitions({"x": events_by_partition(named(plan, "schema"))[
+            plan.purchase_partition]}, plan.delta)[0]  # fmt: skip
+        assert alone.epsilon <= PURCHASE_SHARE * epsilon
+        assert by_partition[plan.purchase_partition].epsilon > alone.epsilon
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("strategy", ["fixed", "rs"])
+    def test_what_is_left_pays_for_scores_and_test(self, strategy: str):
+        bought, own = (priced(s, strategy=strategy) for s in (UNDECLARED["both"][0], KNOWN))
+        if strategy == "fixed":
+            assert bought.test.epsilon < own.test.epsilon
+        else:
+            assert bought.score is not None
+            assert own.score is not None
+            assert bought.score.epsilon < own.score.epsilon
+            assert bought.test.epsilon == own.test.epsilon
+
+    @pytest.mark.unit
+    def test_more_items_share_the_same_epsilon(self):
+        one, two = (priced(UNDECLARED[what][0]) for what in ("bounds", "both"))
+        assert one.purchase is not None
+        assert two.purchase is not None
+        assert two.purchase.noise_multiplier > one.purchase.noise_multiplier
+        assert one.test.epsilon == pytest.approx(two.test.epsilon, rel=0.05)
+
+    @pytest.mark.unit
+    def test_the_plan_reads_no_value_of_it(self):
+        for schema, _ in UNDECLARED.values():
+            plan = priced(schema, strategy="rs")
+            assert json.loads(json.dumps(plan.to_json(), allow_nan=False))["purchase"]
+
+    @pytest.mark.unit
+    def test_a_declared_schema_buys_nothing(self):
+        plan = priced(KNOWN)
+        assert (plan.purchase, named(plan, "schema")) == (None, [])
+        assert plan.to_json()["purchase"] is None
+        assert "bought" not in plan_text(plan)
+
+    @pytest.mark.unit
+    def test_networks_are_checked_at_the_widest_that_may_be_bought(self):
+        table = UNDECLARED["table"][0]
+        assert planned_form(table, 7) == ((12 + 12,), 7)
+        assert planned_form(table, 70) == ((12 + 72,), 70)
+        wide = {"choices": {"units_1": [50_000]}}
+        assert priced(table, space=wide, max_categories=20)
+        with pytest.raises(UsageError, match="largest network"):
+            priced(table, space=wide, max_categories=200_000)
+
+    @pytest.mark.unit
+    def test_a_score_epsilon_that_does_not_fit_beside_the_purchase_is_refused(self):
+        options = {"strategy": "paas", "candidates": 2, "generations": 1}
+        assert priced(KNOWN, **options, score_epsilon=0.45)
+        with pytest.raises(BudgetError, match="lower the epsilon of the scores"):
+            priced(UNDECLARED["both"][0], **options, score_epsilon=0.45)
+
+
+IMAGES = Schema(shape=(8, 8), low=0.0, high=1.0, classes=3)
+
+
+class TestFrontEnds:
+    """A fitted front end is a release on the slots it reads; the others cost nothing."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("text", ["pca:3", "standardise"])
+    @pytest.mark.parametrize("share", [0.0, 0.25])
+    def test_a_fitted_one_is_a_line_of_the_trials_partition(self, text: str, share: float):
+        space = {"choices": {"front_end": [text, "raw"], "units_1": [4]}}
+        options = {"strategy": "rs", "search_share": share}
+        plan = priced(IMAGES, space=space, **options)
+        (line,) = named(plan, f"front end {text}")
+        assert (line.partition, line.count) == ("search" if share else "train", 1)
+        (noise,) = dict(plan.front_noise).values()
+        assert line.event == Gaussian(noise_multiplier=noise)
+        alone = price_partitions({"x": line.event}, plan.delta)[0].epsilon
+        assert 0.95 * FRONT_END_SHARE <= alone <= FRONT_END_SHARE
+        raw = priced(IMAGES, space={"choices": {"units_1": [4]}}, **options)
+        assert plan.trial_mu is not None
+        assert raw.trial_mu is not None
+        assert plan.trial_mu < raw.trial_mu, "the fit is paid for by the trainings beside it"
+        assert plan.final_mu == raw.final_mu, "the final training reads other records"
+        assert plan.price.epsilon <= 1.0
+
+    @pytest.mark.unit
+    def test_every_fitted_one_is_paid_for_once(self):
+        space = {"choices": {"front_end": ["pca:3", "pca:4", "standardise", "raw"]}}
+        plan = priced(IMAGES, space=space, strategy="paas", candidates=4, generations=2)
+        fits = {line.name: line.count for line in plan.lines if line.name.startswith("front")}
+        assert fits == dict.fromkeys(
+            ("front end pca:3", "front end pca:4", "front end standardise"), 1
+        )
+        assert plan.price.epsilon <= 1.0
+
+    @pytest.mark.unit
+    def test_one_that_knows_no_other_record_costs_nothing(self):
+        raw = priced(IMAGES, space={"choices": {"units_1": [4]}})
+        for text in ("raw", "max_pool:2"):
+            plan = priced(IMAGES, space={"choices": {"front_end": [text], "units_1": [4]}})
+            assert (plan.lines, plan.trial_mu, plan.front_noise) == (raw.lines, raw.trial_mu, ())
+
+    @pytest.mark.unit
+    def test_fixed_pays_for_its_own_only(self):
+        choices = {"front_end": ["pca:3", "raw"], "units_1": [4]}
+        assert named(priced(IMAGES, space={"choices": choices}), "front end pca:3")
+        raw = {"choices": choices, "default": {"front_end": "raw"}}
+        assert not named(priced(IMAGES, space=raw), "front end pca:3")
+
+    @pytest.mark.unit
+    def test_one_that_does_not_fit_is_refused(self):
+        with pytest.raises(UsageError, match="16 x 16"):
+            priced(IMAGES, space={"choices": {"front_end": ["scattering"]}})
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("front", ["raw", "pca:3"])
+    def test_another_budget_is_told_as_it_would_be_planned(self, front: str):
+        space = {"choices": {"front_end": [front], "units_1": [4]}}
+        told = priced(IMAGES, 1.0, space=space, strategy="rs").alternatives()
+        for epsilon, each in zip((0.5, 1.0, 2.0), told, strict=True):
+            plan = priced(IMAGES, epsilon, space=space, strategy="rs")
+            assert plan.trial_mu is not None
+            assert each["epsilon"] == epsilon
+            signal = plan.trial_mu * plan.split.train
+            assert each["signal_to_noise"] == pytest.approx(signal, rel=5e-3)
+
+
+class TestRegression:
+    @pytest.mark.unit
+    def test_errors_are_counted_on_a_grid_at_the_same_price(self):
+        number = Schema(shape=(5,), low=0.0, high=1.0, target=(0.0, 9.0), regression=True)
+        plan, classes = (priced(each, strategy="rs") for each in (number, KNOWN))
+        assert plan.lines == classes.lines
+        assert (plan.points_each, classes.points_each) == (ERROR_GRID, 1)
+        ratio = plan.test.standard_deviation / classes.test.standard_deviation
+        assert ratio == pytest.approx(ERROR_GRID, rel=0.2)
+        assert planned_form(number, 32)[1] == 1
+
+    @pytest.mark.property
+    @given(epsilon=st.floats(1e-4, 10.0))
+    def test_both_scores_have_the_epsilon_that_is_charged(self, epsilon: float):
+        for regression in (False, True):
+            assert score_noise(regression, epsilon).epsilon == epsilon
+
+
+class TestAssumedPublic:
+    @pytest.mark.unit
+    def test_is_warned_of_and_buys_nothing(self):
+        generator = np.random.default_rng(0)
+        data = generator.normal(size=(200, 3)), generator.integers(3, size=200)
+        plan = plan_architecture_search(
+            data, budget=Budget(1.0), strategy="fixed", space=SPACE, steps=5,
+            assume_public_schema=True,
+        )  # fmt: skip
+        assert plan.assumed_public == ("bounds", "target")
+        assert (plan.purchase, plan.schema.classes) == (None, 3)
+        assert "not charged, because you say it is public: bounds, target" in plan_text(plan)
+        assert plan.to_json()["assumed_public"] == ["bounds", "target"]
+
+    @pytest.mark.unit
+    def test_only_then_a_value_is_read(self):
+        with pytest.raises(AssertionError, match="touched"):
+            priced(UNDECLARED["both"][0], assume_public_schema=True)
+        with pytest.raises(AssertionError, match="touched"):
+            priced(UNDECLARED["both"][0], public=True)
+        assert priced(KNOWN, assume_public_schema=True).assumed_public == ()
 
 
 @pytest.mark.unit

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import pasearch
+from pasearch.cli import app
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
-README = PAGES[0].read_text()
+README = PAGES[0]
+QUICKSTART = ROOT / "docs/quickstart.md"
+COMMANDS = ([], ["arch"], ["plan", "arch"], ["check"], ["account", "price"], ["verify"])
+SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every whole `pasearch` command in a page's blocks, without its comment."""
+    lines = [line for block in blocks("(?:sh)?", page) for line in block.splitlines()]
+    found = [line.partition("#")[0].split() for line in lines if line.startswith("pasearch ")]
+    return [command[1:] for command in found]
+
+
+def table(path: Path, rows: int = 120) -> None:
+    """Write a table with the columns that quickstart and README speak of."""
+    generator = np.random.default_rng(0)
+    lines = ["age,workclass,note,id,income"]
+    for row in range(rows):
+        age = generator.integers(17, 91)
+        work = generator.choice(["Private", "State-gov", "?"])
+        lines.append(f"{age},{work},an urgent note,{row},{'>50K' if age > 50 else '<=50K'}")
+    path.write_text("\n".join(lines) + "\n")
 
 
 def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from pasearch.cli import app
-
     monkeypatch.chdir(tmp_path)
     first = CliRunner().invoke(app, ["arch", "--eps", "2", "--strategy", "fixed", "--steps", "5"])
     assert first.exit_code == 0, first.output
@@ -27,15 +52,86 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
     assert tuple(names["logits"].shape) == (5, 10)
+    assert set(np.unique(names["labels"])) <= {0, 1}
+    assert names["estimator"].price_.epsilon <= 2.0
     assert (tmp_path / "demo" / "release" / "result.json").is_file()
+
+
+def test_the_quickstart_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "mine.csv")
+    (shell,) = blocks("sh", QUICKSTART)
+    lines = [line.split() for line in shell.splitlines()]
+    assert len(lines) + len(blocks("python", QUICKSTART)[0].splitlines()) <= 15
+    for command, *arguments in lines:
+        if command == "pasearch":
+            done = CliRunner().invoke(app, arguments)
+            assert done.exit_code == 0, done.output
+        else:
+            assert Path(arguments[-1]).is_file(), command  # what the editor or the browser opens
+    names: dict[str, object] = {}
+    exec(compile(blocks("python", QUICKSTART)[0], "quickstart.md", "exec"), names)
+    assert names["result"].price.epsilon <= 3.0
+
+
+def test_the_schema_example_is_a_schema_of_the_commands_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "mine.csv")
+    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
+    said = [command for command in commands(README) if "--ledger" in command]
+    assert len(said) == 2
+    for command in said:
+        assert command[:4] == ["arch", "mine.csv", "--schema", "mine.toml"]
+        done = CliRunner().invoke(app, [*command, "--strategy", "fixed", "--quiet"])
+        assert done.exit_code == 0, f"{done.output} {done.exception}"
 
 
 def test_the_space_example_is_a_space(tmp_path: Path):
     from pasearch.spaces.space import space
 
-    (example,) = blocks("toml")
+    (example,) = blocks("toml", ROOT / "docs/spaces.md")
     (tmp_path / "mine.toml").write_text(example)
     assert space(tmp_path / "mine.toml").count() > 1
+
+
+def test_the_spaces_that_are_named_are_there():
+    from pasearch.spaces.space import BUILT_IN
+
+    told = re.findall(r"`([a-z-]+)`", (ROOT / "docs/spaces.md").read_text().split("```toml")[0])
+    assert {"auto", *BUILT_IN} <= set(told)
+
+
+def test_every_strategy_event_and_field_is_described():
+    from pasearch.accounting.events import TYPES
+    from pasearch.results import SCHEMA_VERSION
+    from pasearch.search.strategies import STRATEGIES
+
+    for name in ("auto", *STRATEGIES):
+        assert re.search(rf"^\| `{name}`", README.read_text(), re.MULTILINE), name
+    result = (ROOT / "docs/result.md").read_text()
+    for name in TYPES:
+        assert re.search(rf"^\| `{name}` \|", result, re.MULTILINE), name
+    assert f"schema version {SCHEMA_VERSION}\n" in result
+
+
+def test_every_field_of_a_result_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from pasearch.results import read_document
+
+    monkeypatch.chdir(tmp_path)
+    asked = ["arch", "--eps", "9", "--strategy", "paas", "--candidates", "1", "--generations", "1"]
+    done = CliRunner().invoke(app, [*asked, "--steps", "2", "--data-is-public", "--out", "run"])
+    assert done.exit_code == 0, done.output
+    described = (ROOT / "docs/result.md").read_text()
+    document = read_document(tmp_path / "run")
+    assert {"curves", "compared", "trials"} <= set(document)
+    for field in (*document, *document["score"], *document["dataset"]):
+        assert f"`{field}`" in described, field
+    private = {path.name for path in (tmp_path / "run" / "private").iterdir()}
+    for name in (*private, *(path.name for path in (tmp_path / "run" / "release").iterdir())):
+        assert name in described or name == "privacy-card.json", name
 
 
 def test_the_first_two_blocks_of_shell_are_the_two_commands():
@@ -46,7 +142,7 @@ def test_the_first_two_blocks_of_shell_are_the_two_commands():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
@@ -58,23 +154,48 @@ def test_files_that_are_named_exist(page: Path):
         assert (ROOT / name).exists(), name
 
 
-def test_options_that_are_named_exist():
-    from pasearch.cli import app
-
-    runner = CliRunner()
+@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda p: p.name)
+def test_options_that_are_named_exist(page: Path):
     known = " ".join(
-        runner.invoke(app, [*command, "--help"], terminal_width=200).output
-        for command in ([], ["arch"], ["plan", "arch"], ["account", "price"], ["verify"])
+        CliRunner().invoke(app, [*command, "--help"], terminal_width=200).output
+        for command in COMMANDS
     )
-    for option in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))):
+    for option in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))):
         assert option in known or option in ("--quiet",), option
 
 
 def test_pages_that_the_source_cites_exist():
-    cited = {
-        page
-        for file in (ROOT / "pasearch").rglob("*.py")
-        for page in re.findall(r"docs/[\w/-]+\.md", file.read_text())
-    }
+    cited = {page for file in SOURCES for page in re.findall(r"docs/[\w/-]+\.md", file.read_text())}
     assert len(cited) > 5
     assert [page for page in sorted(cited) if not (ROOT / page).is_file()] == []
+
+
+def test_names_that_docstrings_refer_to_exist():
+    parts = {part.name for part in pkgutil.iter_modules(pasearch.__path__)}
+    named = {
+        name
+        for file in SOURCES
+        for name in re.findall(r"`(\w+(?:\.\w+)+)`", file.read_text())
+        if name.partition(".")[0] in parts
+    }
+    assert len(named) > 3
+    assert [name for name in sorted(named) if not resolves(f"pasearch.{name}")] == []
+
+
+def test_a_name_that_is_gone_would_be_caught():
+    assert resolves("pasearch.search.strategies.STRATEGIES")
+    assert not resolves("pasearch.search.strategies.GONE")
+    assert not resolves("pasearch.gone.strategy")
+
+
+def resolves(name: str) -> bool:
+    """Whether a name is a module of the package or something in one."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, last = name.rpartition(".")
+        try:
+            return hasattr(importlib.import_module(module), last)
+        except ModuleNotFoundError:
+            return False
+    return True

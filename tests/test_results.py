@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -21,7 +22,9 @@ from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
 from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escaped
 from pasearch.results import (
+    SCHEMA_VERSION,
     SearchResult,
+    behind_encoding,
     events_of,
     load,
     load_result,
@@ -30,7 +33,7 @@ from pasearch.results import (
     verify,
 )
 from pasearch.runs.ledger import Receipt
-from pasearch.search.fitness import correct
+from pasearch.search.fitness import points
 
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed", "learning_rate": 1.0},
@@ -59,7 +62,8 @@ class Made:
             def opening(partition: Partition, receipt: Receipt, way: str = way) -> Records:
                 records = genuine(partition, receipt)
                 if partition.name == "test":
-                    self.tests[way] = records
+                    # On public data a second run, of `fixed`, opens its own test slots later.
+                    self.tests.setdefault(way, records)
                 return records
 
             with pytest.MonkeyPatch.context() as patch:
@@ -112,11 +116,11 @@ class TestEveryResult:
         model = result.model
         units = records.x * 6.0 - 3.0  # the data's own units
         hits = int(((model(units).argmax(dim=1) == records.y) & records.valid).sum())
-        assert hits == correct(model[1], records, device="cpu")  # type: ignore[index]
+        assert hits == points(behind_encoding(made.paths[way]), records, device="cpu")
         score = result.document["score"]
         # The noise's standard deviation is below .1 records at this epsilon.
         assert score["noise"]["standard_deviation"] * score["of"] < 0.1
-        assert abs(score["correct"] - hits) <= 2
+        assert abs(score["points"] - hits) <= 2
         if way == "stw":
             assert score["exact"] == hits / len(records)
 
@@ -150,7 +154,7 @@ class TestEveryResult:
 
 class TestReading:
     @pytest.mark.unit
-    @pytest.mark.parametrize("version", [2, 0, "1", None, 1.5, [1]])
+    @pytest.mark.parametrize("version", [1, 3, 0, "2", None, 2.5, [2]])
     def test_another_version_is_refused(self, copy: Path, version: object):
         change(copy, lambda document: document.update(schema_version=version))
         for read in (read_document, load_result, load, verify):
@@ -402,6 +406,157 @@ class TestCard:
     def test_ordinary_names_are_not_touched(self):
         for name in ("digits", "fashion-mnist", "people 2024.v1", "größe"):
             assert escaped(name) == name
+
+
+class TestPredict:
+    """New records through `SearchResult`: encoded as in training, answered in their own units."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("way", WAYS)
+    def test_arrays_are_answered_as_by_the_model(self, made: Made, way: str):
+        result, x = load_result(made.paths[way]), arrays()[0]
+        scores = result.scores(x)
+        assert scores.shape == (200, 2)
+        assert scores.dtype == np.float32
+        with torch.no_grad():
+            own = result.model(torch.from_numpy(x)).numpy()
+        assert scores == pytest.approx(own, abs=1e-4)
+        assert (result.predict(x) == scores.argmax(axis=1)).all()
+
+    @pytest.mark.unit
+    def test_values_that_cannot_be_used_are_answered_like_the_null_record(self, made: Made):
+        result = load_result(made.paths["fixed"])
+        x = np.array([[np.nan, 1, 1], [np.inf, -1, 2], [1e300, 0, 0], [3.0, 0, 0]])
+        scores = result.scores(x)
+        assert np.isfinite(scores).all()
+        assert (scores[0] == scores[1]).all()
+        assert (scores[2] == scores[3]).all(), "clamped to the bounds"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "records", [np.zeros((3, 4)), np.zeros(3), np.zeros((3, 3, 1)), np.array([["a"] * 3])]
+    )
+    def test_records_of_another_form_are_refused(self, made: Made, records: np.ndarray):
+        with pytest.raises(UsageError, match="expected numbers"):
+            load_result(made.paths["fixed"]).predict(records)
+
+    @pytest.mark.unit
+    def test_no_record_has_no_answer(self, made: Made):
+        result = load_result(made.paths["fixed"])
+        assert result.scores(np.zeros((0, 3))).shape == (0, 2)
+        assert result.predict(np.zeros((0, 3))).shape == (0,)
+
+    @pytest.mark.unit
+    def test_the_error_of_a_classifier_is_refused(self, made: Made):
+        result = load_result(made.paths["fixed"])
+        with pytest.raises(UsageError, match="accuracy, not its mean absolute error"):
+            _ = result.test_error
+
+    @pytest.mark.unit
+    def test_weights_behind_a_front_end_come_back(self, tmp_path: Path):
+        result = search_architecture(
+            arrays(), budget=Budget(8.0), out=tmp_path / "x", bounds=(-3, 3), classes=2, steps=3,
+            space={"choices": {"front_end": ["pca:2"], "units_1": [4]}}, batch=20, device="cpu",
+            strategy="fixed",
+        )  # fmt: skip
+        content = torch.load(tmp_path / "x/release/model.pt", weights_only=True)
+        fitted = torch.load(tmp_path / "x/private/front_ends/pca-2.pt", weights_only=True)
+        assert {name for name in content if name.startswith("0.")} == {f"0.{n}" for n in fitted}
+        for name, value in fitted.items():
+            assert torch.equal(content[f"0.{name}"], value)
+        assert result.document["bought"] == ["front end pca:2"]
+        assert load(tmp_path / "x")(torch.zeros(5, 3)).shape == (5, 2)
+
+
+TABLE = """target = "income"
+[columns.age]
+low = 18
+high = 90
+[columns.city]
+categories = ["Rome", "Oslo", "Lima"]
+[columns.note]
+kind = "ignore"
+[columns.income]
+categories = ["low", "high"]
+"""
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    folder = tmp_path_factory.mktemp("table")
+    rows = [f"{18 + i % 72},{('Rome', 'Oslo')[i % 2]},x,{('low', 'high')[i % 2]}"
+            for i in range(200)]  # fmt: skip
+    (folder / "people.csv").write_text("\n".join(["age,city,note,income", *rows]))
+    (folder / "s.toml").write_text(TABLE)
+    return search_architecture(
+        folder / "people.csv", budget=Budget(8.0), out=folder / "x", schema=folder / "s.toml",
+        space={"choices": {"layers": [0]}}, strategy="fixed", steps=60, batch=60, device="cpu",
+    )  # fmt: skip
+
+
+class TestPredictTables:
+    def frame(self, **columns: Any) -> pd.DataFrame:
+        plain = {"age": [20, 70, 40], "city": ["Rome", "Oslo", "Lima"], "note": ["a", "b", "c"]}
+        return pd.DataFrame({**plain, **columns})
+
+    @pytest.mark.unit
+    def test_classes_are_answered_by_their_names(self, result: SearchResult):
+        predicted = result.predict(self.frame())
+        assert predicted.shape == (3,)
+        assert set(predicted) <= {"low", "high"}
+        assert list(predicted[:2]) == ["low", "high"], "the city tells"
+        assert result.scores(self.frame()).shape == (3, 2)
+
+    @pytest.mark.unit
+    def test_columns_may_come_in_any_order_and_with_others(self, result: SearchResult):
+        frame = self.frame(more=[1, 2, 3])
+        turned = frame[["more", "note", "city", "age"]]
+        assert (result.scores(turned) == result.scores(self.frame())).all()
+        assert (result.scores(frame.set_index("more")) == result.scores(self.frame())).all()
+
+    @pytest.mark.unit
+    def test_cells_in_the_schemas_order_do_too(self, result: SearchResult):
+        cells = [[20, "Rome", "a"], [70, "Oslo", "b"], [40, "Lima", "c"]]
+        for given in (cells, np.array(cells, object), np.array(cells)):
+            assert (result.scores(given) == result.scores(self.frame())).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("cell", ["Atlantis", "", "?", None, np.nan, pd.NA, 7, 1.5])
+    def test_unseen_and_missing_categories_are_answered(self, result: SearchResult, cell: Any):
+        scores = result.scores(self.frame(city=[cell, "Oslo", "Lima"]))
+        assert np.isfinite(scores).all()
+        assert (scores[1:] == result.scores(self.frame())[1:]).all(), "each row is on its own"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("cell", ["old", None, np.nan, np.inf, 1e300, -1e300, "", pd.NA])
+    def test_numbers_that_are_none_are_answered(self, result: SearchResult, cell: Any):
+        column = pd.Series([cell, 70, 40], dtype=object)
+        assert np.isfinite(result.scores(self.frame(age=column))).all()
+
+    @pytest.mark.unit
+    def test_a_column_that_is_missing_is_named(self, result: SearchResult):
+        with pytest.raises(UsageError, match="no column 'city'"):
+            result.predict(self.frame().drop(columns="city"))
+        with pytest.raises(UsageError, match="'age', 'city'"):
+            result.predict(pd.DataFrame({"other": [1]}))
+
+    @pytest.mark.unit
+    def test_one_that_is_ignored_need_not_be_there(self, result: SearchResult):
+        bare = self.frame().drop(columns="note")
+        assert (result.scores(bare) == result.scores(self.frame())).all()
+
+    @pytest.mark.unit
+    def test_rows_of_another_length_are_refused(self, result: SearchResult):
+        with pytest.raises(UsageError, match="expected"):
+            result.predict([[20, "Rome"]])
+
+    @pytest.mark.unit
+    def test_its_price_and_schema_come_back(self, result: SearchResult):
+        again = load_result(result.path)
+        assert verify(result.path)[1] == []
+        assert again.schema == result.schema
+        assert again.schema.class_names == ("low", "high")
+        assert again.document["schema_version"] == SCHEMA_VERSION
 
 
 @pytest.mark.unit

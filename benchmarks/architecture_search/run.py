@@ -1,4 +1,4 @@
-"""What one command finds, and how long it takes: `fixed` and `rs` on digits and MNIST.
+"""What one command finds, and how long it takes: `auto`, `fixed` and `rs` on digits and MNIST.
 
 Every repetition is the command itself in a process of its own, start-up included; accuracies are
 those the command releases, noise included. Repetitions of the arms take turns, so that a slow
@@ -25,18 +25,30 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BUDGETS = {"digits": ("2", "1e-4"), "mnist": ("3", "1e-5"), "fashion-mnist": ("3", "1e-5")}
-ARMS = {"fixed": ["--strategy", "fixed"], "rs": ["--strategy", "rs"]}
+BUDGETS = {
+    "auto": {"digits": ("2", "1e-4"), "mnist": ("1", "1e-5"), "fashion-mnist": ("1", "1e-5")},
+    "other": {"digits": ("2", "1e-4"), "mnist": ("3", "1e-5"), "fashion-mnist": ("3", "1e-5")},
+}
+ARMS = {
+    "auto": [],
+    "fixed": ["--strategy", "fixed", "--space", "fcn"],
+    "rs": ["--strategy", "rs", "--space", "fcn"],
+}
 FULL = {
-    "rs aside": ["--strategy", "rs", "--search-share", "0.2"],
-    "mgrs": ["--strategy", "mgrs", "--candidates", "8"],
-    "paas": ["--strategy", "paas", "--candidates", "5", "--generations", "4"],
+    "rs aside": ["--strategy", "rs", "--space", "fcn", "--search-share", "0.2"],
+    "mgrs": ["--strategy", "mgrs", "--space", "fcn", "--candidates", "8"],
+    "paas": ["--strategy", "paas", "--space", "fcn", "--candidates", "5", "--generations", "4"],
 }
 
 
-def command(data: str, arm: list[str], options: argparse.Namespace) -> list[str]:
+def budget(data: str, arm: str) -> tuple[str, str]:
+    """Return epsilon and delta of an arm."""
+    return BUDGETS["auto" if arm == "auto" else "other"][data]
+
+
+def command(data: str, name: str, arm: list[str], options: argparse.Namespace) -> list[str]:
     """Return the command of one repetition, less its folder."""
-    epsilon, delta = BUDGETS[data]
+    epsilon, delta = budget(data, name)
     words = ["arch", data, "--eps", epsilon, "--delta", delta, *arm, "--device", options.device]
     return words if data == "digits" else [*words, "--data-root", str(options.data_root)]
 
@@ -70,7 +82,7 @@ def table(lines: list[dict[str, Any]]) -> str:
         mine = [line for line in lines if (line["data"], line["arm"], line["device"]) == key]
         found = sorted(line["accuracy"] for line in mine)
         times = [line["seconds"] for line in mine]
-        epsilon, delta = BUDGETS[key[0]]
+        epsilon, delta = budget(*key[:2])
         rows.append(
             f"| {key[0]}, ({epsilon}, {delta}), {key[2]} | `{key[1]}` | {len(mine)} | "
             f"{statistics.median(found):.4f} ({found[0]:.4f}, {found[-1]:.4f}) | "
@@ -82,9 +94,10 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run what is missing, append to the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", choices=tuple(BUDGETS))
+    parser.add_argument("data", choices=tuple(BUDGETS["auto"]))
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--arms", nargs="+", choices=(*ARMS, *FULL), default=list(ARMS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--full", action="store_true", help="The other strategies too.")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "runs.jsonl")
@@ -94,12 +107,13 @@ def main() -> None:
         options.out.exists()
     ) else []  # fmt: skip
     arms = {**ARMS, **(FULL if options.full else {})}
+    chosen = {name: arm for name, arm in arms.items() if options.full or name in options.arms}
     for number in range(options.repeats):
-        for name, arm in arms.items():
+        for name, arm in chosen.items():
             key = {"data": options.data, "arm": name, "device": options.device, "repeat": number}
             if any(all(line[part] == value for part, value in key.items()) for line in lines):
                 continue
-            words = command(options.data, arm, options)
+            words = command(options.data, name, arm, options)
             shown = "pasearch " + " ".join("DIR" if word == str(options.data_root) else word
                                            for word in words)  # fmt: skip
             line = {**key, **repetition(words), "date": date.today().isoformat(),

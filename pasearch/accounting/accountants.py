@@ -5,6 +5,9 @@
     PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with others as
                                   the loss distribution dominating min(1, m delta_Q(e - log c))
 
+An (epsilon, delta)-DP release leaks its delta: PLD counts it as infinite loss, RDP takes it from
+the delta of the whole.
+
 All are upper bounds under zero-out adjacency, so the least is one too. `Worst` is the maximum of
 RDP curves order by order, and the pointwise largest profile. A partition's records meet only that
 partition's events, so several partitions cost the maximum, at the same delta.
@@ -23,6 +26,7 @@ import numpy as np
 from pasearch.accounting.checks import fraction, nonnegative
 from pasearch.accounting.events import (
     NAMES,
+    Approximate,
     Event,
     Gaussian,
     Geometric,
@@ -34,8 +38,8 @@ from pasearch.accounting.events import (
     describe,
     parts,
 )
-from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid
-from pasearch.accounting.renyi import Unsupported, delta_from_rdp, epsilon_from_rdp, rdp
+from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid, leaky_response
+from pasearch.accounting.renyi import Unsupported, leaked_delta, rdp_delta, rdp_epsilon
 from pasearch.accounting.selection import Law, log_constant
 from pasearch.accounting.sketch import sketch
 from pasearch.errors import UsageError
@@ -81,7 +85,7 @@ def rough_price(event: Event, delta: float) -> Price:
 
 def rdp_price(event: Event, delta: float) -> Price:
     """The price by RDP alone."""
-    epsilon = epsilon_from_rdp(rdp(_known(event)), fraction("delta", delta))
+    epsilon = rdp_epsilon(_known(event), fraction("delta", delta))
     return Price(epsilon=epsilon, delta=delta, accountant="RDP")
 
 
@@ -90,7 +94,7 @@ def delta_for(event: Event, epsilon: float) -> float:
     epsilon = nonnegative("epsilon", epsilon)
     found, _ = _best(
         _known(event),
-        lambda: delta_from_rdp(rdp(event), epsilon),
+        lambda: rdp_delta(event, epsilon),
         lambda: _delta(event, epsilon),
     )
     return min(1.0, found)
@@ -117,7 +121,7 @@ def _price(event: Event, delta: float) -> Price:
         return Price(epsilon=0.0, delta=delta, accountant="nothing released")
     epsilon, accountant = _best(
         event,
-        lambda: epsilon_from_rdp(rdp(event), delta),
+        lambda: rdp_epsilon(event, delta),
         lambda: _epsilon(event, delta),
     )
     return Price(epsilon=epsilon, delta=delta, accountant=accountant)
@@ -196,8 +200,9 @@ def _profile(event: Event) -> Profile:
             bound, top = _selection_bound(inner, law)
             shared = grid(top, _interval(event))
             return Profile(shared, bound(shared))
-    losses = _pld(event)
-    tops = (losses.get_epsilon_for_delta(tail) for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
+    losses, leak = _pld(event), leaked_delta(event)
+    tails = (leak + tail for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
+    tops = (losses.get_epsilon_for_delta(tail) for tail in tails)
     top = next((float(top) for top in tops if math.isfinite(top)), 0.0)
     return Profile.sampled(losses.get_delta_for_epsilon, grid(min(top, 500.0), _interval(event)))
 
@@ -259,6 +264,8 @@ def _single(atom: Event, interval: float) -> Any:
             return losses.from_discrete_laplace_mechanism(
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
             )
+        case Approximate(epsilon, delta):
+            return bounding_pld(leaky_response(epsilon, delta), epsilon, interval)
         case Worst():
             profile = _profile(atom)
             return bounding_pld(profile.at, profile.top, interval)
@@ -295,12 +302,14 @@ def _interval(event: Event) -> float:
     interval = max(math.sqrt(size.variance / size.count) / FINENESS, size.width / MOST_POINTS)
     # Coarse grids are for losses so large that nobody would pay them.
     interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MOST_LOSSES))
-    values = {atom.epsilon for atom in parts(event) if isinstance(atom, Geometric | Pure)}
+    two_valued = [a for a in parts(event) if isinstance(a, Geometric | Pure | Approximate)]
+    values = {atom.epsilon for atom in two_valued} - {0.0}  # a leak's loss is on every grid
     if not values:
         return interval
     if len(values) == 1:
         (epsilon,) = values
-        return epsilon / math.ceil(epsilon / interval)
+        # A grain more than a whole share: no rounding may leave the grid's last point below eps.
+        return epsilon / math.ceil(epsilon / interval) * (1 + 1e-15)
     return max(min(interval, 1e-3 * min(values)), max(values) / MOST_POINTS)
 
 

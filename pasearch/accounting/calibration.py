@@ -73,6 +73,22 @@ def largest(make_event: Callable[[float], Event], budget: Budget, low: float, hi
     return value
 
 
+def about(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
+    """Return about what `largest` would, quickly and without its guarantee: never to be charged.
+
+    Args, raises: as of `largest`.
+    """
+
+    def rough(value: float) -> float:
+        return rough_price(make_event(value), _delta(budget)).epsilon
+
+    start = _guess(make_event, budget, low, high)
+    value = _climb(rough, budget.epsilon, start, low, high)
+    if not rough(value) <= budget.epsilon:
+        raise _too_small(budget, rough(value))
+    return value
+
+
 def smallest(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:

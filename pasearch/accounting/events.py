@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pasearch.accounting.checks import positive, probability, whole
+from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 
 __all__ = [
+    "Approximate",
     "Composed",
     "DiscreteGaussian",
     "Event",
@@ -120,6 +121,22 @@ class Pure(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Approximate(Event):
+    """Any (epsilon, delta)-DP release; of epsilon 0, a leak: nothing at all, but for delta.
+
+    Priced as the worst of them: it tells all with probability delta, and is `Pure` otherwise.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self, nonnegative, "epsilon")
+        _check(self, fraction, "delta")
+
+
+@dataclass(frozen=True, slots=True)
 class DiscreteGaussian(Event):
     """Integers of L2 sensitivity `sensitivity` plus discrete Gaussian noise `sigma` (RDP only)."""
 
@@ -186,6 +203,7 @@ TYPES: dict[str, type[Event]] = {
     "truncated-poisson-gaussian": TruncatedPoissonGaussian,
     "geometric": Geometric,
     "pure": Pure,
+    "approximate": Approximate,
     "discrete-gaussian": DiscreteGaussian,
     "composed": Composed,
     "self-composed": SelfComposed,
@@ -300,6 +318,10 @@ def describe(event: Event) -> str:
             return f"a count with geometric noise (epsilon {event.epsilon:g})"
         case Pure():
             return f"a pure-DP release (epsilon {event.epsilon:g})"
+        case Approximate(epsilon=0.0):
+            return f"a leak (delta {event.delta:g})"
+        case Approximate():
+            return f"an approximate-DP release (epsilon {event.epsilon:g}, delta {event.delta:g})"
         case DiscreteGaussian():
             return f"discrete Gaussian noise (sigma {event.sigma:g} at {event.sensitivity:g})"
         case SelfComposed():

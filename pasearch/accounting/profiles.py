@@ -14,6 +14,7 @@ loss distribution can represent (Doroshenko et al. 2022, "Connect the Dots").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,18 @@ class Profile:
         slopes = np.minimum.accumulate(-np.diff(deltas) / np.diff(alphas))
         best: Any = np.searchsorted(-slopes, -u)
         return np.minimum(alphas[best] * u + deltas[best], 1.0)
+
+
+def leaky_response(epsilon: float, delta: float) -> Callable[[Array], Array]:
+    """The profile, for e >= 0, that bounds every (epsilon, delta)-DP release.
+
+    It is that of randomised response which tells all with probability delta:
+    delta + (1 - delta) max(0, 1 - exp(e - epsilon)) / (1 + exp(-epsilon)).
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 3.1.
+    """
+    scale = (1 - delta) / (1 + math.exp(-epsilon))
+    return lambda e: delta - scale * np.expm1(np.minimum(e - epsilon, 0.0))
 
 
 def hull(x: Array, y: Array) -> Array:

@@ -5,6 +5,7 @@
     Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
     geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
                               p = e^eps / (1 + e^eps)
+    any (eps, delta)-DP       the same line, and delta leaks: no curve holds for the whole of it
     composition               sum over releases, each multiplied by its count once, in `rdp`
     worst of several          maximum, order by order
     repeat and select         TNB:      eps(a) + (1+eta) min over b of
@@ -13,9 +14,12 @@
 
     epsilon(delta) = min over a of eps(a) + log(1 - 1/a) - log(a delta)/(a-1)
 
+What leaks is taken from delta first: the curve of the rest is converted at delta - sum of leaks.
+
 Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
 12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
-Viswanath 2015) and the geometric mechanism's loss takes its two values.
+Viswanath 2015) and the geometric mechanism's loss takes its two values; the same theorem for the
+leaks (docs/guarantees/bought-schema.md).
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from functools import lru_cache
 import numpy as np
 
 from pasearch.accounting.events import (
+    Approximate,
     DiscreteGaussian,
     Event,
     Gaussian,
@@ -67,6 +72,45 @@ def rdp(event: Event, orders: Array = ORDERS) -> Array:
     Raises:
         Unsupported: part of the event has no RDP bound here; the message names it.
     """
+    if leaked_delta(event) > 0:
+        raise Unsupported(
+            f"RDP has no bound for the whole of [{describe(event)}]: with some probability it may "
+            "tell all; use `rdp_epsilon`, which takes that from delta, or PLD."
+        )
+    return _curve(event, orders)
+
+
+def rdp_epsilon(event: Event, delta: float) -> float:
+    """The least epsilon for delta by RDP; `inf` if no delta is left after what leaks."""
+    left = delta - leaked_delta(event)
+    curve = _curve(event, ORDERS)
+    return epsilon_from_rdp(curve, left) if left > 0 else math.inf
+
+
+def rdp_delta(event: Event, epsilon: float) -> float:
+    """The least delta for epsilon >= 0 by RDP, with what leaks."""
+    return min(1.0, leaked_delta(event) + delta_from_rdp(_curve(event, ORDERS), epsilon))
+
+
+def leaked_delta(event: Event) -> float:
+    """The most probability with which an event tells all; what no epsilon can pay for."""
+    leaks = (count * _leak(atom) for atom, count in parts(event).items())
+    return min(1.0, math.fsum(leaks))
+
+
+def _leak(atom: Event) -> float:
+    match atom:
+        case Approximate():
+            return atom.delta
+        case Worst(events):
+            return max(map(leaked_delta, events))
+        case RepeatAndSelect(inner, law):
+            return law.mean * leaked_delta(inner)
+    return 0.0
+
+
+def _curve(event: Event, orders: Array) -> Array:
+    """The curve of what is left of an event when nothing leaks."""
     total = np.zeros(len(orders))
     for atom, count in parts(event).items():
         total = total + count * _sound(_atom(atom, orders))
@@ -96,10 +140,10 @@ def _atom(event: Event, orders: Array) -> Array:
             return _quadratic(event.sensitivity, event.sigma, orders)
         case PoissonGaussian():
             return _sampled(event, tuple(orders.tolist()))
-        case Geometric() | Pure():
+        case Geometric() | Pure() | Approximate():
             return _two_valued(event.epsilon, orders)
         case Worst():
-            return np.max([rdp(each, orders) for each in event.events], axis=0)
+            return np.max([_curve(each, orders) for each in event.events], axis=0)
         case RepeatAndSelect():
             return _selected(rdp(event.event, orders), event.law, orders)
     raise Unsupported(

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from pasearch.accounting.events import (
+    Approximate,
     DiscreteGaussian,
     Event,
     Gaussian,
@@ -93,7 +94,7 @@ def _atom(atom: Event, delta: float) -> tuple[float, float]:
             # A tight cap replaces one record by another: twice the sensitivity in the tail.
             size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
             return size, _reach(atom.noise_multiplier / 2)
-        case Geometric() | Pure():
+        case Geometric() | Pure() | Approximate():
             return 2 * atom.epsilon * math.tanh(atom.epsilon / 2), atom.epsilon
         case Worst(events):
             sketches = [sketch(each, delta) for each in events]

@@ -15,18 +15,28 @@ Source: docs/rules.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.data.schema import Schema
+from pasearch.data.cache import behind
+from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Receipt
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+    from torch import Tensor
+
+    from pasearch.data.front_ends import Fitted
+    from pasearch.data.schema import Schema
+    from pasearch.data.tables import TableSchema
+
+    AnySchema = Schema | TableSchema
 
 PARTITIONS = ("search", "train", "validation", "test")
 
@@ -43,8 +53,10 @@ class Records:
     """The records of one open partition, ready for a network.
 
     Args:
-        x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1].
-        y: Classes, int64, (slots,); 0 where the slot is null.
+        x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1], then
+            behind the front end, if one was asked for.
+        y: Classes, int64, (slots,), or numbers to predict, float32, in [0, 1]; 0 where the slot is
+            null.
         valid: bool, (slots,); False marks a null record.
         public: Whether the user declared the data public.
     """
@@ -57,6 +69,13 @@ class Records:
     def __len__(self) -> int:
         """Return the number of slots, null ones included: public."""
         return len(self.y)
+
+    def take(self, places: np.ndarray) -> Records:
+        """Return some of the records, by their places here."""
+        import torch
+
+        at = torch.from_numpy(places)
+        return replace(self, x=self.x[at], y=self.y[at], valid=self.valid[at])
 
 
 class Sealed:
@@ -93,14 +112,16 @@ class Partition:
         name: One of `PARTITIONS`.
         dataset: The data set it belongs to.
         slots: The slots' numbers, (size,).
+        front: The front end through which its records are seen; None shows them raw.
     """
 
-    __slots__ = ("_dataset", "_name", "_slots")
+    __slots__ = ("_dataset", "_front", "_name", "_slots")
 
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
         self._name = name
         self._dataset = dataset
         self._slots = slots
+        self._front = front
 
     @property
     def name(self) -> str:
@@ -123,13 +144,71 @@ class Partition:
         Raises:
             UnchargedReadError: No charge, another partition's, or one that is closed.
         """
-        issued = isinstance(receipt, Receipt) and receipt.partition == self.name
-        if not (issued and receipt.active is True):
-            raise UnchargedReadError(
-                f"Partition {self.name!r} was read without an open charge for it: "
-                "wrap the read in `with ledger.charged(...)`."
-            )
-        return self._dataset._records(self._slots)
+        _check_charged(self.name, receipt)
+        return self._dataset._records(self._slots, self._front)
+
+    def through(self, front: Fitted | None) -> Partition:
+        """Return the same partition, whose records are seen through a front end."""
+        return Partition(self._name, self._dataset, self._slots, front)
+
+    def public_records(self) -> Records:
+        """Return the records without a charge; only of data that the user declared public.
+
+        Raises:
+            UnchargedReadError: Private data.
+        """
+        _check_public(self._dataset)
+        return self._dataset._records(self._slots, self._front)
+
+    def cells(self) -> Cells:
+        """Return the same partition, whose records are opened as they are: to buy a schema."""
+        return Cells(self._name, self._dataset, self._slots)
+
+
+class Cells:
+    """One part of the slots, before a schema says what its values mean.
+
+    Args:
+        name: One of `PARTITIONS`.
+        dataset: The data set it belongs to.
+        slots: The slots' numbers, (size,).
+    """
+
+    __slots__ = ("_dataset", "_name", "_slots")
+
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
+        self._name, self._dataset, self._slots = name, dataset, slots
+
+    @property
+    def name(self) -> str:
+        """The partition's name, fixed: what is charged is what is opened."""
+        return self._name
+
+    def open(self, receipt: Receipt) -> tuple[np.ndarray, np.ndarray]:
+        """Return features and labels in the data's own units.
+
+        Guarantee, raises: as of `Partition.open`.
+        """
+        _check_charged(self.name, receipt)
+        arrays = self._dataset.features, self._dataset.labels
+        features, labels = (Sealed(each)._array[self._slots] for each in arrays)
+        return features, labels
+
+
+def _check_public(dataset: Dataset) -> None:
+    """Refuse to show records of private data without a charge."""
+    if dataset.public is not True:
+        raise UnchargedReadError(f"Data {dataset.name!r} is private: open a charged partition.")
+
+
+def _check_charged(name: str, receipt: Receipt) -> None:
+    """Refuse to open a partition without an open charge of its own."""
+    issued = isinstance(receipt, Receipt) and receipt.partition == name
+    if not (issued and receipt.active is True):
+        raise UnchargedReadError(
+            f"Partition {name!r} was read without an open charge for it: "
+            "wrap the read in `with ledger.charged(...)`."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +220,8 @@ class Split:
         train: Slots for the model that is kept.
         validation: Slots for the scores of candidates; 0 when nothing is compared.
         test: Slots for the accuracy that is printed.
-        fixed_tail: The last so many slots form validation and test, as in a data set with an
-            official test set; 0 draws all partitions from all slots.
+        fixed_tail: The last so many slots form test, or validation and test, as in a data set with
+            an official test set; 0 draws all partitions from all slots.
     """
 
     search: int = 0
@@ -155,10 +234,10 @@ class Split:
         sizes = {name: getattr(self, name) for name in PARTITIONS}
         if not all(size >= 0 for size in sizes.values()) or not (self.train and self.test):
             raise UsageError(f"A split has sizes {sizes}: expected some slots to train and test.")
-        if self.fixed_tail not in (0, self.validation + self.test):
+        if self.fixed_tail not in (0, self.test, self.validation + self.test):
             raise UsageError(
-                f"A split's fixed tail is {self.fixed_tail}: expected 0, or validation and test, "
-                f"{self.validation + self.test} slots."
+                f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
+                f"test, {self.validation + self.test} slots."
             )
 
     @property
@@ -190,10 +269,17 @@ class Split:
         return dict(zip(PARTITIONS, np.split(order, ends), strict=True))
 
 
+SHARES = (0.8, 0.1, 0.1)
+"""Train, validation and test, where nothing else is said."""
+
+VALIDATION_SHARE = 0.1
+"""The share of the training slots that scores take, where the test set is official."""
+
+
 def make_split(
     n: int,
     *,
-    shares: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    shares: tuple[float, float, float] | None = None,
     search_share: float = 0.0,
     scored: bool = True,
     official_test: int = 0,
@@ -203,7 +289,8 @@ def make_split(
 
     Args:
         n: Number of slots.
-        shares: Shares of train, validation and test; they sum to 1.
+        shares: Shares of train, validation and test; they sum to 1. None keeps the official test
+            set, if there is one, and takes `VALIDATION_SHARE` of the others; otherwise `SHARES`.
         search_share: Share of the training slots that is set aside for the search, in [0, 1).
         scored: False gives the validation slots to train: nothing is compared.
         official_test: How many of the last slots are the data set's own test set.
@@ -214,14 +301,19 @@ def make_split(
         UsageError: Shares that do not add up, a paper split without an official test set, or so
             few slots that a partition is empty.
     """
+    tail = 0
     if paper:
         if not official_test:
             raise UsageError(
                 "--split paper: this data set has no split in the paper. "
                 "Give shares instead, such as --split 0.8,0.1,0.1."
             )
-        train, validation = n - official_test, official_test // 2
+        train, validation, tail = n - official_test, official_test // 2, official_test
+    elif shares is None and official_test:
+        validation = round((n - official_test) * VALIDATION_SHARE)
+        train, tail = n - official_test - validation, official_test
     else:
+        shares = SHARES if shares is None else shares
         if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
             raise UsageError(
                 f"--split is {','.join(map(str, shares))}: expected three shares above 0 "
@@ -239,7 +331,6 @@ def make_split(
         raise UsageError(f"{n} records are too few to split into train, validation and test.")
     if search_share and not search > 0:
         raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
-    tail = official_test if paper else 0
     return Split(search=search, train=train, validation=validation, test=test, fixed_tail=tail)
 
 
@@ -252,36 +343,32 @@ class Dataset:
     Args:
         name: What the plan and the card call it.
         schema: The declared form.
-        features: Numbers, (n, *schema.shape), in the data's own units; sealed when taken.
-        labels: Whole numbers, (n,); sealed when taken.
+        features: Numbers, (n, *schema.shape), in the data's own units, or a table's cells,
+            (n, columns); sealed when taken.
+        labels: What is to be predicted, (n,); sealed when taken.
         public: True when the user declared the data public.
         official_test: How many of the last records are the data set's own test set.
+        cache: A private folder for what costly front ends make; None keeps it in memory.
 
     Raises:
         UsageError: Arrays whose form does not fit the schema.
     """
 
     name: str
-    schema: Schema
+    schema: AnySchema
     features: Sealed | np.ndarray
     labels: Sealed | np.ndarray
     public: bool = False
     official_test: int = 0
+    cache: Path | None = None
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
+    _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
-        if self.features.shape[1:] != self.schema.shape:
-            raise UsageError(
-                f"Data {self.name!r}: a record has shape {self.features.shape[1:]}, "
-                f"the schema says {self.schema.shape}."
-            )
-        kinds = self.features.dtype.kind, self.labels.dtype.kind
-        if kinds[0] not in "iufb" or kinds[1] not in "iu":
-            raise UsageError(
-                f"Data {self.name!r}: features are of type {self.features.dtype} and labels of "
-                f"{self.labels.dtype}: expected numbers, and whole numbers."
-            )
+        self.schema.check_form(self.name, self.features, self.labels)
         if type(self.public) is not bool:
             raise UsageError(
                 f"Data {self.name!r}: public is {self.public!r}: expected True or False."
@@ -308,6 +395,30 @@ class Dataset:
         slots = split.slots(generator)
         self._partitions = {name: Partition(name, self, slots[name]) for name in PARTITIONS}
 
+    def adopt(self, schema: AnySchema) -> None:
+        """Take a completed schema; what was made of the records under another one is forgotten."""
+        self.schema = schema
+        self._behind.clear()
+
+    def all_records(self, front: Fitted | None) -> Records:
+        """Return every record; only of data that the user declared public.
+
+        Raises:
+            UnchargedReadError: Private data.
+        """
+        _check_public(self)
+        return self._records(np.arange(self.n), front)
+
+    def completed(
+        self, complete: Callable[[AnySchema, np.ndarray, np.ndarray], AnySchema]
+    ) -> Dataset:
+        """Return the data set with the schema that `complete` reads from all its records.
+
+        Only for what the user assumes public: no theorem covers it, and the card lists it.
+        """
+        features, labels = (Sealed(each)._array for each in (self.features, self.labels))
+        return replace(self, schema=complete(self.schema, features, labels))
+
     def __getitem__(self, name: str) -> Partition:
         """Return a partition by name.
 
@@ -328,42 +439,45 @@ class Dataset:
         arrays = [Sealed(each)._array for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for each in arrays:
-            digest.update(np.ascontiguousarray(each).data)
+            if each.dtype.kind == "O":
+                for cell in each.ravel():
+                    digest.update(repr(cell).encode() + b"\0")
+            else:
+                digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
 
-    def public_form(self) -> Mapping[str, Any]:
-        """Return what may be told for nothing: name, n, the schema."""
-        return {"name": self.name, "n": self.n, **self.schema.to_json()}
-
-    def _records(self, slots: np.ndarray) -> Records:
-        import torch
-
-        features, labels = Sealed(self.features)._array, Sealed(self.labels)._array[slots]
+    def _encoded(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return features, float32 (slots, *shape), in [0, 1], and which records are usable."""
+        features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
-        valid = (labels >= 0) & (labels < self.schema.classes)
+        usable = np.ones(len(slots), bool)
         for start in range(0, len(slots), ROWS):
             part = slice(start, start + ROWS)
-            valid[part] &= _rescale(features[slots[part]], self.schema, out=x[part])
-        x[~valid] = 0.0
+            usable[part] = self.schema.encode(features[slots[part]], out=x[part])
+        x[~usable] = 0.0
+        return x, usable
+
+    def _features(self, slots: np.ndarray, front: Fitted | None) -> tuple[Tensor, np.ndarray]:
+        """Return what a network is given, and which records are usable."""
+        import torch
+
+        if front is None or isinstance(front.front_end, Raw):
+            x, usable = self._encoded(slots)
+        else:
+            digest = front.digest
+            if digest not in self._behind:
+                self._behind[digest] = behind(self, front, self._encoded)
+            x, usable = (each[slots] for each in self._behind[digest])
+        return torch.from_numpy(x), usable
+
+    def _records(self, slots: np.ndarray, front: Fitted | None) -> Records:
+        import torch
+
+        y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
+        x, usable = self._features(slots, front)
+        valid = usable & labelled
+        x[torch.from_numpy(~valid)] = 0.0
+        y[~valid] = 0
         return Records(
-            x=torch.from_numpy(x),
-            y=torch.from_numpy(np.where(valid, labels, 0).astype(np.int64)),
-            valid=torch.from_numpy(valid),
-            public=self.public,
+            x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
-
-
-def _rescale(features: np.ndarray, schema: Schema, *, out: np.ndarray) -> np.ndarray:
-    """Clamp to the bounds and scale to [0, 1]; return which records are finite, (slots,).
-
-    In float64, so that a value too large for float32 is clamped, not null; and silently, because a
-    warning would tell of a value.
-    """
-    with np.errstate(all="ignore"):
-        values = features.astype(np.float64)
-        finite = np.logical_and.reduce(np.isfinite(values).reshape(len(values), -1), axis=1)
-        np.clip(values, schema.low, schema.high, out=values)
-        values -= schema.low
-        values /= schema.high - schema.low
-        out[...] = values
-    return finite

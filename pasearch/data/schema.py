@@ -1,4 +1,4 @@
-"""What is public about a data set before a record is read: shape, bounds and classes, declared.
+"""What is public about a data set of arrays: shape, bounds and classes, declared or bought.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -6,22 +6,34 @@ Source: docs/rules.md, rules 3 and 13.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The declared form of records with numeric features and a class.
+    """The declared form of records with numeric features, and a class or a number to predict.
+
+    What is None is not declared: it is bought before the first training, or read where the user
+    assumes it public (`data.purchase`). Exactly one of `classes` and `target` is for the task:
+    `regression` says which.
 
     Args:
         shape: Shape of one record: (features,), (height, width) or (channels, height, width).
         low: Lower bound of every feature, in the data's own units; values below are clamped.
         high: Upper bound of every feature.
         classes: Number of classes; labels are 0 ... classes - 1, any other label is a null record.
+        target: Bounds (low, high) of the number to predict; values outside are clamped.
+        regression: Whether a number is predicted.
 
     Raises:
         UsageError: Bounds that are not finite or not low < high, fewer than two classes, or an
@@ -29,42 +41,214 @@ class Schema:
     """
 
     shape: tuple[int, ...]
-    low: float
-    high: float
-    classes: int
+    low: float | None = None
+    high: float | None = None
+    classes: int | None = None
+    target: tuple[float, float] | None = None
+    regression: bool = False
 
     def __post_init__(self) -> None:
-        bounds = self.low, self.high
-        numbers = all(isinstance(b, Real) and not isinstance(b, bool) for b in bounds)
-        # A width that overflows would scale every feature to 0.
-        width = float(self.high) - float(self.low) if numbers else math.nan
-        if not (math.isfinite(width) and width > 0.0):
-            raise UsageError(
-                f"Bounds are {self.low!r}, {self.high!r}: expected two finite numbers, low < high."
-            )
-        if not (_whole(self.classes) and self.classes >= 2):
-            raise UsageError(
-                f"The number of classes is {self.classes!r}: expected a whole number, 2 or above."
-            )
+        """Check what is declared."""
+        if (self.low is None) != (self.high is None):
+            raise UsageError(f"Bounds are {self.low!r}, {self.high!r}: expected both or neither.")
+        if self.low is not None:
+            low, high = _bounds("Bounds", (self.low, self.high))
+            object.__setattr__(self, "low", low)
+            object.__setattr__(self, "high", high)
+        if self.regression:
+            if self.classes is not None:
+                raise UsageError("A number is predicted, so there are no classes: leave them out.")
+            if self.target is not None:
+                object.__setattr__(self, "target", _bounds("Bounds of the target", self.target))
+        elif self.target is not None:
+            raise UsageError("The target has bounds, so a number is predicted: say regression.")
+        elif self.classes is not None:
+            if not (_whole(self.classes) and self.classes >= 2):
+                raise UsageError(
+                    f"The number of classes is {self.classes!r}: expected a whole number, "
+                    "2 or above."
+                )
+            object.__setattr__(self, "classes", int(self.classes))
         if not self.shape or not all(_whole(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
-        plain = {
-            "low": float(self.low),
-            "high": float(self.high),
-            "classes": int(self.classes),
-            "shape": tuple(int(side) for side in self.shape),
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network gives for a record: one a class, or the prediction."""
+        return 1 if self.regression else self.classes or 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the features: arrays have none."""
+        return ()
+
+    @property
+    def undeclared(self) -> tuple[str, ...]:
+        """What must be bought before a record can be encoded."""
+        aim = self.target if self.regression else self.classes
+        return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
+
+    def widest_shape(self, most: int) -> tuple[int, ...]:
+        """Return the shape of an encoded record, at most, whatever is bought."""
+        return self.shape
+
+    def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
+        """Clamp to the bounds and scale to [0, 1]; return which records are finite.
+
+        In float64, so that a value too large for float32 is clamped, not null; and silently,
+        because a warning would tell of a value.
+
+        Args:
+            features: (rows, *shape), in the data's own units.
+            out: float32, (rows, *shape); written to.
+
+        Returns:
+            bool, (rows,).
+        """
+        low, high = _known(self.low), _known(self.high)
+        with np.errstate(all="ignore"):
+            values = features.astype(np.float64)
+            finite = np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+            np.clip(values, low, high, out=values)
+            values -= low
+            values /= high - low
+            out[...] = values
+        return finite
+
+    def encode_labels(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
+
+        Args:
+            labels: (rows,), in the data's own units.
+        """
+        if not self.regression:
+            valid = (labels >= 0) & (labels < _known(self.classes))
+            return np.where(valid, labels, 0).astype(np.int64), valid
+        low, high = _known(self.target)
+        with np.errstate(all="ignore"):
+            values = labels.astype(np.float64)
+            valid = np.isfinite(values)
+            scaled = (np.clip(np.where(valid, values, low), low, high) - low) / (high - low)
+        return scaled.astype(np.float32), valid
+
+    def completed_by(self, other: AnySchema) -> Schema:
+        """Return the schema with what is undeclared taken from the schema of other data."""
+        if not isinstance(other, Schema) or other.regression != self.regression:
+            raise UsageError("The public data are of another kind than the private ones.")
+        low, high = (self.low, self.high) if self.low is not None else (other.low, other.high)
+        classes = self.classes if self.classes is not None else other.classes
+        target = self.target if self.target is not None else other.target
+        return replace(self, low=low, high=high, classes=classes, target=target)
+
+    def encode_new(self, records: Any) -> np.ndarray:
+        """Return new records, float32 (rows, *shape), as in training; one not finite becomes 0.
+
+        Raises:
+            UsageError: Records of another shape.
+        """
+        array = np.asarray(records)
+        if array.shape[1:] != self.shape or array.dtype.kind not in "iufb":
+            raise UsageError(
+                f"The records are {array.dtype} of shape {array.shape}: expected numbers, "
+                f"(rows, {', '.join(map(str, self.shape))})."
+            )
+        x = np.zeros(array.shape, np.float32)
+        x[~self.encode(array, out=x)] = 0.0
+        return x
+
+    def decode_class(self, classes: np.ndarray) -> np.ndarray:
+        """Return classes as the labels have them: whole numbers."""
+        return classes
+
+    def decode_number(self, scaled: np.ndarray) -> np.ndarray:
+        """Return predictions in the target's own units."""
+        low, high = _known(self.target)
+        return low + scaled * (high - low)
+
+    def check_form(self, where: str, features: Form, labels: Form) -> None:
+        """Refuse arrays whose form does not fit; no value is looked at.
+
+        Raises:
+            UsageError: A record of another shape, or arrays of another type.
+        """
+        if features.shape[1:] != self.shape:
+            raise UsageError(
+                f"Data {where!r}: a record has shape {features.shape[1:]}, "
+                f"the schema says {self.shape}."
+            )
+        kinds = features.dtype.kind, labels.dtype.kind
+        if kinds[0] not in "iufb" or kinds[1] not in ("iuf" if self.regression else "iu"):
+            raise UsageError(
+                f"Data {where!r}: features are of type {features.dtype} and labels of "
+                f"{labels.dtype}: expected numbers, and whole numbers."
+            )
+
+    def describe(self) -> str:
+        """Return one readable line."""
+        shape = " x ".join(map(str, self.shape))
+        inside = "" if self.low is None else f" in [{self.low:g}, {self.high:g}]"
+        return f"{shape} features{inside}, {self.describe_task()}"
+
+    def describe_task(self) -> str:
+        """Return what is predicted."""
+        if self.regression:
+            bounds = "" if self.target is None else " in [{:g}, {:g}]".format(*self.target)
+            return f"a number{bounds}"
+        return "classes" if self.classes is None else f"{self.classes} classes"
+
+    def describe_items(self) -> list[str]:
+        """Return bounds and target in words, one line each: what a purchase of them released."""
+        task = f"to predict: {self.describe_task()}"
+        return [f"bounds of the features: {self.low:g} to {self.high:g}", task]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "shape": list(self.shape)}
+        target = None if self.target is None else list(self.target)
+        return {"kind": "arrays", **asdict(self), "shape": list(self.shape), "target": target}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
         """Read what `to_json` wrote."""
-        return cls(**{**values, "shape": tuple(values["shape"])})
+        target = values.get("target")
+        plain = {name: value for name, value in values.items() if name != "kind"}
+        shape = tuple(values["shape"])
+        return cls(**{**plain, "shape": shape, "target": None if target is None else tuple(target)})
+
+
+class Form(Protocol):
+    """What may be known of a sealed array: its shape and number type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its number type."""
+        ...
+
+
+def _bounds(name: str, bounds: object) -> tuple[float, float]:
+    """Return (low, high) as floats."""
+    low, high = bounds if isinstance(bounds, Sequence) and len(bounds) == 2 else (None, None)
+    numbers = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
+    # A width that overflows would scale every feature to 0.
+    try:
+        width = float(high) - float(low) if numbers else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        width = math.nan
+    if not (math.isfinite(width) and width > 0.0):
+        raise UsageError(f"{name} are {low!r}, {high!r}: expected two finite numbers, low < high.")
+    return float(low), float(high)  # type: ignore[arg-type]
+
+
+def _known(value: Any) -> Any:
+    """Return what is declared or bought by now; a read before that is a bug in the program."""
+    if value is None:
+        raise RuntimeError("A record was to be encoded before its schema was complete.")
+    return value
 
 
 def _whole(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Where records come from: the embedded digits, MNIST-like idx files, or a .npz of the user's.
+"""Where records come from: a built-in set of images, a folder of images, a .npz, a table.
 
 Only the *form* of a file (names, shapes, number types) may raise an error here; values never do.
 
@@ -7,25 +7,20 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
-import gzip
-import math
-import struct
 import zipfile
 import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pasearch.data.images import BUILT_IN, built_in, image_folder
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import UsageError
 
-IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-"""The torchvision class of each set, which is also the folder's name."""
-
-BUILT_IN = ("digits", *IDX_SETS)
-
-ARRAYS = {"x", "y", "bounds", "classes"}
+ARRAYS = {"x", "y", "bounds", "classes", "official_test", "name"}
 """What is read from a .npz; anything else in it is left alone."""
 
 UNREADABLE = (
@@ -35,196 +30,192 @@ UNREADABLE = (
 """What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
 
 
-def load_dataset(
-    source: str,
-    *,
-    data_root: str | Path = "data",
-    download: bool = False,
-    public: bool = False,
-    bounds: tuple[float, float] | None = None,
-    classes: int | None = None,
-) -> Dataset:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the user says about data beside where it is.
+
+    Args:
+        public: Every record is public.
+        bounds: (low, high) of the features of arrays.
+        classes: Number of classes of arrays.
+        regression: A number is to be predicted, not a class.
+        target: Name of a table's column to predict; None takes the last one.
+        schema: Path of a table's schema, TOML.
+        image_side: Pixels that the images of a folder are scaled to.
+        grey: Images of a folder get one channel.
+        data_root: Folder of the built-in sets of images.
+        download: Let torchvision download what is missing.
+    """
+
+    public: bool = False
+    bounds: tuple[float, float] | None = None
+    classes: int | None = None
+    regression: bool = False
+    target: str | None = None
+    schema: str | Path | None = None
+    image_side: int | None = None
+    grey: bool = False
+    data_root: str | Path = "data"
+    download: bool = False
+
+
+BELONGS = {
+    "bounds": "a .npz",
+    "classes": "a .npz",
+    "regression": "a .npz or a table",
+    "target": "a table",
+    "schema": "a table",
+    "image_side": "a folder of images",
+    "grey": "a folder of images",
+}
+"""What each declaration is for; built-in data has its own."""
+
+
+def load_dataset(source: str, **said: Any) -> Dataset:
     """Return the data set called `source`.
 
     Args:
-        source: `digits`, `mnist`, `fashion-mnist`, or the path of a .npz with arrays x and y.
-        data_root: Folder that holds `MNIST/raw/` and the like (idx files, or their .gz).
-        download: Let torchvision download what is not there.
-        public: The user declares every record public.
-        bounds: Declared (low, high) of the features of a .npz.
-        classes: Declared number of classes of a .npz.
+        source: One of `BUILT_IN`, or the path of a .npz with arrays x and y, of a .csv with a
+            header, or of a folder of images.
+        said: What the user says about it: fields of `Declared`.
 
     Returns:
         Dataset: Not yet partitioned.
 
     Raises:
-        UsageError: No such data, or data of bad form.
+        UsageError: No such data, data of bad form, or a declaration that it has no use for.
     """
-    if source in BUILT_IN and (bounds is not None or classes is not None):
-        raise UsageError(f"--bounds and --classes are for .npz files: {source!r} has its own.")
-    if source == "digits":
-        return _digits(public)
-    if source in IDX_SETS:
-        return _idx_set(source, Path(data_root), download=download, public=public)
-    if Path(source).suffix == ".npz":
-        return _npz(Path(source), public=public, bounds=bounds, classes=classes)
+    path, declared = Path(source), Declared(**said)
+    _check_use(source, declared, useful(source))
+    if source in BUILT_IN:
+        return built_in(
+            source, data_root=declared.data_root, download=declared.download, public=declared.public
+        )
+    if path.suffix == ".npz":
+        return _npz(path, declared)
+    if path.suffix.lower() == ".csv":
+        return _table(path, declared)
+    if source and path.is_dir():
+        return image_folder(
+            path, side=declared.image_side, grey=declared.grey, public=declared.public
+        )
     raise UsageError(
-        f"Data {source!r} is not known: expected one of {', '.join(BUILT_IN)}, "
-        "or the path of a .npz file with arrays x and y."
+        f"Data {source!r} is not known: expected one of {', '.join(BUILT_IN)}, or the path of a "
+        ".csv file with a header, a .npz file with arrays x and y, or a folder of images."
     )
 
 
-def _digits(public: bool) -> Dataset:
-    from sklearn.datasets import load_digits
+def useful(source: str) -> tuple[str, ...]:
+    """Return which declarations of `BELONGS` this kind of data has a use for."""
+    path = Path(source)
+    if source in BUILT_IN:
+        return ()
+    if path.suffix == ".npz":
+        return ("bounds", "classes", "regression")
+    if path.suffix.lower() == ".csv":
+        return ("target", "schema", "regression")
+    if source and path.is_dir():
+        return ("image_side", "grey")
+    return tuple(BELONGS)
 
-    bunch = load_digits()
-    return Dataset(
-        name="digits",
-        schema=Schema(shape=(8, 8), low=0.0, high=16.0, classes=10),
-        features=bunch.images,  # pyright: ignore[reportAttributeAccessIssue]
-        labels=bunch.target,  # pyright: ignore[reportAttributeAccessIssue]
-        public=public,
-    )
 
-
-def _idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
-    folder = root / IDX_SETS[name] / "raw"
-    if download:
-        _download(IDX_SETS[name], root)
-    parts = []
-    for part in ("train", "t10k"):
-        images = _read_idx(folder / f"{part}-images-idx3-ubyte", axes=3)
-        labels = _read_idx(folder / f"{part}-labels-idx1-ubyte", axes=1)
-        if len(images) != len(labels):
+def _check_use(source: str, declared: Declared, useful: tuple[str, ...]) -> None:
+    """Refuse what the user said about other kinds of data than this."""
+    for name, kind in BELONGS.items():
+        if name not in useful and getattr(declared, name) not in (None, False):
             raise UsageError(
-                f"{folder}: {part} has {len(images)} images and {len(labels)} labels: "
-                "the files do not belong together."
+                f"--{name.replace('_', '-')} is for {kind}: {source!r} has no use for it. "
+                "Leave it out."
             )
-        parts.append((images, labels))
-    sides = {images.shape[1:] for images, _ in parts}
-    if len(sides) > 1 or not all(len(labels) for _, labels in parts):
-        raise UsageError(
-            f"{folder}: train and t10k have images of sides {sorted(sides)}, "
-            f"{' and '.join(str(len(labels)) for _, labels in parts)} of them: expected one size "
-            "and at least one image each."
-        )
+
+
+def _table(path: Path, declared: Declared) -> Dataset:
+    from pasearch.data.tables import TableSchema, read_table
+
+    schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
+    schema, features, labels = read_table(path, declared.target, schema)
+    if declared.regression:
+        if schema.target.kind not in (None, "number"):
+            raise UsageError(
+                f"--regression predicts a number, but the schema declares column "
+                f"{schema.target.name!r} as a {schema.target.kind}: change one of them."
+            )
+        schema = replace(schema, target=replace(schema.target, kind="number"))
     return Dataset(
-        name=name,
-        schema=Schema(shape=parts[0][0].shape[1:], low=0.0, high=255.0, classes=10),
-        features=np.concatenate([images for images, _ in parts]),
-        labels=np.concatenate([labels for _, labels in parts]),
-        public=public,
-        official_test=len(parts[1][1]),
+        name=schema.name,
+        schema=schema,
+        features=features,
+        labels=labels,
+        public=declared.public,
+        official_test=schema.official_test,
     )
 
 
-def _download(torchvision_class: str, root: Path) -> None:
-    from torchvision import datasets
-
-    try:
-        getattr(datasets, torchvision_class)(root, download=True)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(
-            f"Could not download {torchvision_class} into {root}: {error}. "
-            "Put the idx files there yourself, or point --data-root at them."
-        ) from None
-
-
-def _read_idx(path: Path, *, axes: int) -> np.ndarray:
-    """Read an idx file of bytes: magic number, one big-endian size an axis, then the bytes."""
-    packed = path.with_name(path.name + ".gz")
-    try:
-        if path.is_file():
-            raw = path.read_bytes()
-        elif packed.is_file():
-            raw = gzip.decompress(packed.read_bytes())
-        else:
-            raise UsageError(
-                f"{path} (or its .gz) is not there: put the file there, name another folder with "
-                "--data-root, or let torchvision download it with --download."
-            )
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from None
-    head = 4 + 4 * axes
-    if len(raw) < head or raw[:4] != bytes([0, 0, 8, axes]):
-        raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
-    shape = struct.unpack(f">{axes}I", raw[4:head])
-    announced, found = math.prod(shape), len(raw) - head
-    if found != announced:
-        raise UsageError(
-            f"{path} is {'cut short' if found < announced else 'too long'}: its head announces "
-            f"{announced:,} bytes, {found:,} follow. Fetch it again."
-        )
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
-
-
-def _npz(
-    path: Path,
-    *,
-    public: bool,
-    bounds: tuple[float, float] | None,
-    classes: int | None,
-) -> Dataset:
+def _npz(path: Path, declared: Declared) -> Dataset:
     arrays = _open_npz(path)
-    return from_arrays(
-        arrays["x"], arrays["y"], name=path.stem, where=str(path), public=public,
-        bounds=bounds if bounds is not None else _declared_bounds(path, arrays),
-        classes=classes if classes is not None else _declared_classes(path, arrays),
-    )  # fmt: skip
+    bounds, classes = _declared_bounds(path, arrays), _declared_classes(path, arrays)
+    if declared.regression and declared.classes is not None:
+        raise UsageError(
+            "--regression predicts a number, so there are no --classes: leave one out."
+        )
+    bounds = bounds if declared.bounds is None else declared.bounds
+    classes = classes if declared.classes is None else declared.classes
+    dataset = from_arrays(
+        arrays["x"],
+        arrays["y"],
+        name=str(arrays["name"]) if "name" in arrays else path.stem,
+        where=str(path),
+        public=declared.public,
+        bounds=bounds,
+        classes=None if declared.regression else classes,
+        regression=declared.regression,
+    )
+    tail = _whole_array(path, arrays, "official_test")
+    if not 0 <= tail < dataset.n:
+        raise UsageError(f"{path}: `official_test` is {tail}: expected less than {dataset.n}.")
+    return replace(dataset, official_test=tail)
 
 
 def from_arrays(
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    name: str = "arrays",
-    where: str = "data",
-    public: bool = False,
-    bounds: tuple[float, float] | None = None,
-    classes: int | None = None,
+    x: np.ndarray, y: np.ndarray, *, name: str = "arrays", where: str = "data", **said: Any
 ) -> Dataset:
     """Return a data set of arrays in memory.
 
     Args:
         x: Numbers, (n, features), (n, height, width) or (n, channels, height, width).
-        y: Whole numbers, (n,).
+        y: Whole numbers, (n,); any numbers for a regression.
         name: What the plan and the card call it.
         where: What an error message calls it.
-        public: The user declares every record public.
-        bounds: Declared (low, high) of x; bytes (uint8) have 0 and 255 by their type.
-        classes: Declared number of classes.
+        said: What the user says about them, fields of `Declared`: the rest is bought. Bytes (uint8)
+            have the bounds 0 and 255 by their type, bool 0 and 1.
 
     Raises:
-        UsageError: Arrays of another form, of different length or empty, or nothing declared.
+        UsageError: Arrays of another form, of different length or empty.
     """
-    _check_arrays(x, y, where)
+    declared = Declared(**said)
+    _check_arrays(x, y, where, declared.regression)
     if len(x) != len(y):
         raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
     if not len(x) > 0:
         raise UsageError(f"{where}: there is no record in it.")
+    bounds = declared.bounds
     if bounds is None and x.dtype == np.uint8:
         bounds = (0.0, 255.0)
     if bounds is None and x.dtype == np.bool_:
         bounds = (0.0, 1.0)
-    if bounds is None:
-        raise UsageError(
-            f"{where}: the bounds of x are not declared, and reading them from the records would "
-            "leak. Declare public bounds with --bounds LOW HIGH, or an array `bounds` in the file."
-        )
-    if classes is None:
-        raise UsageError(
-            f"{where}: the number of classes is not declared, and counting them would leak. "
-            "Declare it with --classes K, or an array `classes` in the file."
-        )
     try:
-        low, high = bounds
+        low, high = (None, None) if bounds is None else bounds
     except (TypeError, ValueError):
         raise UsageError(f"{where}: bounds are {bounds!r}: expected two numbers.") from None
-    schema = Schema(shape=x.shape[1:], low=low, high=high, classes=classes)
-    return Dataset(name=name, schema=schema, features=x, labels=y.astype(np.int64), public=public)
+    schema = Schema(
+        shape=x.shape[1:], low=low, high=high, classes=declared.classes,
+        regression=declared.regression,
+    )  # fmt: skip
+    labels = y if declared.regression else y.astype(np.int64)
+    return Dataset(name=name, schema=schema, features=x, labels=labels, public=declared.public)
 
 
-def _check_arrays(x: object, y: object, where: str) -> None:
+def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
         raise UsageError(
             f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
@@ -235,9 +226,10 @@ def _check_arrays(x: object, y: object, where: str) -> None:
             f"{where}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
             "(n, height, width) or (n, channels, height, width)."
         )
-    if y.ndim != 1 or y.dtype.kind not in "iu":
+    if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iu"):
         raise UsageError(
-            f"{where}: y has shape {y.shape} and type {y.dtype}: expected whole numbers, (n,)."
+            f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
+            f"{'numbers' if regression else 'whole numbers'}, (n,)."
         )
 
 
@@ -290,9 +282,12 @@ def _declared_bounds(path: Path, arrays: dict[str, np.ndarray]) -> tuple[float, 
 
 
 def _declared_classes(path: Path, arrays: dict[str, np.ndarray]) -> int | None:
-    if "classes" not in arrays:
-        return None
-    classes = arrays["classes"]
-    if classes.shape not in ((), (1,)) or classes.dtype.kind not in "iu":
-        raise UsageError(f"{path}: `classes` is {classes.dtype}{classes.shape}: expected a number.")
-    return int(classes.reshape(-1)[0])
+    return _whole_array(path, arrays, "classes") if "classes" in arrays else None
+
+
+def _whole_array(path: Path, arrays: dict[str, np.ndarray], name: str) -> int:
+    """Return the one whole number that an array of the file holds; 0 when it is not there."""
+    number = arrays.get(name, np.array(0))
+    if number.shape not in ((), (1,)) or number.dtype.kind not in "iu":
+        raise UsageError(f"{path}: `{name}` is {number.dtype}{number.shape}: expected a number.")
+    return int(number.reshape(-1)[0])

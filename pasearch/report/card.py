@@ -20,8 +20,6 @@ NOT_COVERED = [
     "trainings; the files in release/ carry the run's start instead of their own time.",
     "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
     "Finite precision: the noise on gradients is float32, and no theorem here covers its rounding.",
-    "Other runs on the same data. Two runs compose; nothing links their ledgers: this price is of "
-    "this run only.",
     "What was read before this run: choosing the bounds, classes, space or strategy by looking at "
     "these records is outside the price.",
     "A person with k records has k-record (group) privacy, not this price.",
@@ -37,7 +35,11 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         ("Mechanisms", _mechanisms(document)),
         ("Accountant and its assumptions", _assumptions(document)),
         ("Claims of the papers, beside", _claims(document)),
-        ("Assumed public", document["assumed_public"]),
+        ("Bought with the budget", [escaped(each) for each in document["bought"]]),
+        (
+            "Assumed public, read without a charge",
+            [escaped(each) for each in document["assumed_public"]],
+        ),
         ("Not covered", _not_covered(document)),
         ("Versions", [f"{name} {version}" for name, version in document["versions"].items()]),
     ]
@@ -104,11 +106,21 @@ def _setting(document: dict[str, Any]) -> list[str]:
     return [
         "Central model: the curator's machine sees the records; release/ may leave it.",
         f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
+        *_searched_on(document),
         f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
         "that sees no value. A record that does not fit the declared schema is the null record.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         f"Strategy: {document['strategy']['name']} ({selection['way']}, {document['way']}): "
         f"{selection['law']}.",
+    ]
+
+
+def _searched_on(document: dict[str, Any]) -> list[str]:
+    name = document.get("searched_on")
+    if name is None:
+        return []
+    return [
+        f"Searched on {escaped(name)}, declared public: no record of the private data was read."
     ]
 
 
@@ -173,8 +185,22 @@ def _claims(document: dict[str, Any]) -> list[str]:
     return [f"{claim['text']}" for claim in document["claims"]]
 
 
+def _other_runs(document: dict[str, Any]) -> str:
+    """Say what is promised about several runs on the same data."""
+    ledger = document.get("ledger")
+    if ledger is None:
+        return (
+            "Other runs on the same data. Two runs compose; nothing links their ledgers: this "
+            "price is of this run only."
+        )
+    return (
+        f"Runs on the same data that do not name this run's ledger. All that do cost at most "
+        f"epsilon {ledger['epsilon']:g} at delta {ledger['delta']:g} together."
+    )
+
+
 def _not_covered(document: dict[str, Any]) -> list[str]:
-    items = list(NOT_COVERED)
+    items = [*NOT_COVERED, _other_runs(document)]
     if document["device"] == "cuda":
         items.append("CUDA's generator takes keys of 64 bits, not 128.")
     return items

@@ -20,6 +20,7 @@ def plan_text(plan: Plan) -> str:
         _row("Data", _data(plan)),
         _row("Slots", _slots(plan)),
         _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
+        *_auto(plan),
         _row("Way", _way(plan)),
         _row("Space", f"{plan.space.name}, {plan.space.count():,} combinations"),
         _row("Training", _training(plan)),
@@ -37,7 +38,13 @@ def plan_text(plan: Plan) -> str:
     lines.append("")
     lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
-    if plan.strategy.hides_trials and not plan.aside:
+    if plan.purchase is not None:
+        lines.append(_bought(plan))
+    if plan.assumed_public:
+        lines.append(
+            f"Warning: not charged, because you say it is public: {', '.join(plan.assumed_public)}."
+        )
+    if plan.strategy.hides_trials and not plan.aside and plan.auto is None:
         lines.append(
             "Hint: on few records one good default often beats a private search. `--strategy "
             "fixed` trains it; it is another run, with a price of its own."
@@ -63,18 +70,32 @@ def time_text(plan: Plan) -> str:
     return text
 
 
+def _bought(plan: Plan) -> str:
+    names = ", ".join(plan.schema.undeclared)
+    return (
+        f"Undeclared, so bought from `{plan.purchase_partition}` before the first training: "
+        f"{names}. A declared schema (--schema, --bounds, --classes) costs nothing and is better."
+    )
+
+
+def _auto(plan: Plan) -> list[str]:
+    """Return why `auto` took the strategy, and what it expects of the others."""
+    if plan.auto is None:
+        return []
+    others = ", ".join(
+        f"{each['strategy']} {each['way']} {each['expected']:.3f}".replace(" one training", "")
+        for each in plan.auto["expected"]
+    )
+    return [_row("Why", f"{plan.auto['why']} Predicted: {others}.")]
+
+
 def _row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
 def _data(plan: Plan) -> str:
-    schema = plan.schema
-    shape = " x ".join(map(str, schema.shape))
     declared = "; declared public" if plan.public else ""
-    return (
-        f"{plan.name}: {shape} features in [{schema.low:g}, {schema.high:g}], "
-        f"{schema.classes} classes{declared}"
-    )
+    return f"{plan.name}: {plan.schema.describe()}{declared}"
 
 
 def _slots(plan: Plan) -> str:
@@ -83,6 +104,8 @@ def _slots(plan: Plan) -> str:
 
 
 def _way(plan: Plan) -> str:
+    if plan.searched_on is not None:
+        return f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
     if plan.aside:
         return "aside: the search reads its own slots; the winner is trained anew on `train`"
     if plan.strategy.scored:

@@ -84,10 +84,10 @@ def discrete_laplace(epsilon: Fraction, below: Below) -> int:
     s, t = epsilon.numerator, epsilon.denominator
     while True:
         u = below(t)
-        if not _bernoulli_exp(u, t, below):
+        if not bernoulli_exp(u, t, below):
             continue
         v = 0
-        while _bernoulli_exp(1, 1, below):
+        while bernoulli_exp(1, 1, below):
             v += 1
         magnitude = (u + t * v) // s
         negative = below(2) == 1
@@ -96,7 +96,7 @@ def discrete_laplace(epsilon: Fraction, below: Below) -> int:
         return -magnitude if negative else magnitude
 
 
-def _bernoulli_exp(numerator: int, denominator: int, below: Below) -> bool:
+def bernoulli_exp(numerator: int, denominator: int, below: Below) -> bool:
     """Return True with probability exp(-gamma), gamma = numerator/denominator in [0, 1].
 
     Algorithm 1: the first k at which a coin of probability gamma/k fails is odd with probability

@@ -9,27 +9,40 @@ Source: docs/rules.md, rules 1, 8, 10, 11 and 12; docs/result.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
+from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
-from pasearch.search.fitness import WORST, correct, failed, mark_failed, train_candidate
+from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
 
 if TYPE_CHECKING:
+    from pasearch.data.front_ends import FrontEnd
     from pasearch.data.partitions import Dataset
     from pasearch.plan import Plan
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.journal import Journal, TrialRecord
     from pasearch.runs.keys import Keys, Stream
     from pasearch.runs.ledger import Ledger
+    from pasearch.search.proxy import Proxy
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe
+
+
+CURVE_POINTS = 20
+"""How often a training on public data is looked at, for its curve."""
+
+CURVE_RECORDS = 2000
+"""On how many of the test records, at most."""
 
 
 class Progress:
@@ -52,18 +65,80 @@ class Outcome:
     Args:
         candidate: The winner.
         network: Its trained network, on the CPU.
-        test_correct: Noisy number of correct answers on the test slots.
-        exact_accuracy: Share of correct answers without noise; declared-public data only.
+        front: Its front end, fitted.
+        test_points: Noisy points on the test slots: correct answers, or see `fitness`.
+        exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
         unique_trials: Number of different candidates trained, where it may be shown.
+        bought: What the schema left undeclared, and the released values in words.
+        curve: (steps, accuracy) of the released network's training; declared-public data only.
     """
 
     candidate: Candidate
     network: nn.Module
-    test_correct: int
-    exact_accuracy: float | None
+    front: Fitted
+    test_points: int
+    exact_points: int | None
     trials: tuple[TrialRecord, ...]
     unique_trials: int | None
+    bought: tuple[str, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+
+
+def buy_schema(plan: Plan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder) -> Plan:
+    """Buy what the schema leaves undeclared, and return the plan with the complete schema.
+
+    Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
+
+    Args:
+        plan: With a purchase, or without (then nothing happens).
+        dataset: Partitioned; it gets the complete schema.
+        ledger: Opened with the plan's lines.
+        keys: The run's secret randomness.
+        folder: What was bought is kept in `private/`, so a resume buys nothing twice.
+
+    Cost: the plan's line "schema", on the partition that has epsilon to spare.
+    """
+    purchase, schema = plan.purchase, plan.schema
+    if purchase is None:
+        return plan
+    path = folder.private / "schema.json"
+    if path.exists():
+        bought = type(schema).from_json(json.loads(path.read_text(encoding="utf-8")))
+    else:
+        cells = dataset[plan.purchase_partition].cells()
+        keys_of = [f"item {number}" for number in range(len(schema.undeclared))]
+        for key in keys_of[1:]:
+            with ledger.charged("schema", cells, key=key):
+                pass
+        with ledger.charged("schema", cells, key=keys_of[0]) as (features, labels):
+            bought = purchase.buy(schema, features, labels, keys.stream("schema"))
+        folder.atomic_write("schema.json", json.dumps(bought.to_json()))
+    dataset.adopt(bought)
+    return replace(plan, schema=bought)
+
+
+def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
+    """Fit the front ends of a plan to public data, and put them where the search looks first.
+
+    Cost: none.
+    """
+    for front_end in plan.space.front_ends():
+        if front_end.fitted:
+            save_weights(proxy.fit(front_end).module, fit_path(folder, front_end), folder)
+
+
+def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:
+    """Return where the fit of a front end is kept."""
+    return folder.private / "front_ends" / f"{front_end.text.replace(':', '-')}.pt"
+
+
+def save_weights(module: nn.Module, path: Path, folder: RunFolder) -> None:
+    """Write weights so that a crash leaves either all of them or none."""
+    buffer = io.BytesIO()
+    torch.save({name: value.cpu() for name, value in module.state_dict().items()}, buffer)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    folder.atomic_write(path, buffer.getvalue())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +172,33 @@ class Search:
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
-        candidate, network = self._winner()
+        candidate, network, curve = self._winner()
         if self.plan.aside:
-            network = self._train_final(candidate)
-        test_correct, exact = self._test(network)
+            curve = []
+            network = self._train_final(candidate, curve)
+        test_points, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
         return Outcome(
             candidate=candidate,
             network=network.to("cpu").eval(),
-            test_correct=test_correct,
-            exact_accuracy=exact,
+            front=self._front(candidate.front_end),
+            test_points=test_points,
+            exact_points=exact,
             trials=shown,
             unique_trials=unique,
+            bought=self._bought(),
+            curve=tuple(curve),
         )
 
-    def _winner(self) -> tuple[Candidate, nn.Module]:
+    def _bought(self) -> tuple[str, ...]:
+        """Return what was bought beside the model, one line each: all of it is released."""
+        bought = [f"front end {text}" for text, _ in self.plan.front_noise]
+        if self.plan.purchase is not None:
+            bought += self.plan.schema.describe_items()
+        return tuple(bought)
+
+    def _winner(self) -> tuple[Candidate, nn.Module, list[tuple[int, float]]]:
         strategy, space = self.strategy, self.plan.space
         stream = self.keys.stream("strategy")
         state = strategy.init()
@@ -123,7 +209,12 @@ class Search:
         number, index = strategy.best(state)
         trial = sum(len(round.genotypes) for round in state.rounds[:number]) + index
         candidate = space.candidate(state.rounds[number].genotypes[index])
-        return candidate, self._load(candidate, self._weights_of(trial))
+        record = self.journal.get(trial)
+        assert record is not None
+        network = self._load(
+            candidate, self.folder.private / "trials" / str(record.attributes["weights"])
+        )
+        return candidate, network, record.attributes.get("curve", [])
 
     def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
         for index, genotype in enumerate(asked.genotypes):
@@ -148,12 +239,15 @@ class Search:
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
         suffix, key = self.strategy.charge(number, trial)
         recipe = self.plan.trial_recipe(candidate)
-        line = f"training{suffix}"
-        network = self._train(candidate, recipe, stream, line, self.plan.trial_partition, key)
+        line, curve = f"training{suffix}", []
+        network = self._train(
+            candidate, recipe, stream, line, self.plan.trial_partition, key, curve
+        )
         weights = self.folder.private / "trials" / f"{trial}.pt"
-        self._save(network, weights)
-        score = self._score(network, f"score{suffix}", key, stream)
+        save_weights(network, weights, self.folder)
+        score = self._score(candidate, network, f"score{suffix}", key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
+        attributes |= {"curve": curve} if curve else {}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
@@ -179,71 +273,105 @@ class Search:
         line: str,
         partition: str,
         key: str,
+        curve: list[tuple[int, float]],
     ) -> nn.Module:
         """Charge and train; without the memory for it, the network is a failed one."""
         schema = self.plan.schema
-        with self.ledger.charged(line, self.dataset[partition], key=key) as records:
+        front = self._front(candidate.front_end)
+        opened = self.dataset[partition].through(front)
+        watch = self._watch(front, recipe.steps, curve)
+        with self.ledger.charged(line, opened, key=key) as records:
             try:
                 return train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device,
-                    on_step=lambda finished: self.progress.step(finished, recipe.steps),
+                    on_step=watch,
                 )  # fmt: skip
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                network = candidate.architecture.build(
-                    schema.shape, schema.classes, stream.child("weights").generator()
-                )
-                return mark_failed(network)
+                generator = stream.child("weights").generator()
+                return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+
+    def _watch(
+        self, front: Fitted, steps: int, curve: list[tuple[int, float]]
+    ) -> Callable[[int, nn.Module], None]:
+        """Return what is called after each step: progress and, on public data, a training curve."""
+        every = max(1, steps // CURVE_POINTS)
+        seen = None
+        if self.plan.public:
+            seen = self.dataset["test"].through(front).public_records()
+            seen = seen.take(np.arange(min(CURVE_RECORDS, len(seen))))
+
+        def watch(finished: int, network: nn.Module) -> None:
+            self.progress.step(finished, steps)
+            if seen is not None and (finished % every == 0 or finished == steps):
+                found = points(network, seen, device=self.device)
+                curve.append((finished, found / (len(seen) * self.plan.points_each)))
+                network.train()
+
+        return watch
+
+    def _front(self, front_end: FrontEnd) -> Fitted:
+        """Return a front end ready for use: one fit for all candidates, charged once."""
+        shape = self.plan.schema.shape
+        if not front_end.fitted:
+            return ready(front_end, shape)
+        path = fit_path(self.folder, front_end)
+        if path.exists():
+            module = front_end.module(shape)
+            module.load_state_dict(torch.load(path, weights_only=True))
+            return Fitted(front_end, module)
+        line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
+        stream = self.keys.stream("front end", front_end.text)
+        opened = self.dataset[self.plan.trial_partition]
+        with self.ledger.charged(line, opened, key="fit") as records:
+            fitted = front_end.fit(records.x, records.valid, noise, stream)
+        save_weights(fitted.module, path, self.folder)
+        return fitted
 
     def _equal_trial(self, candidate: Candidate) -> TrialRecord | None:
         wanted = candidate.to_json()
         return next((t for t in self.journal.all() if t.parameters == wanted), None)
 
-    def _score(self, network: nn.Module, line: str, key: str, stream: Stream) -> int | None:
+    def _score(
+        self, candidate: Candidate, network: nn.Module, line: str, key: str, stream: Stream
+    ) -> int | None:
         noise = self.plan.score
         if noise is None:
             return 0
-        with self.ledger.charged(line, self.dataset["validation"], key=key) as records:
+        opened = self.dataset["validation"].through(self._front(candidate.front_end))
+        with self.ledger.charged(line, opened, key=key) as records:
             if failed(network):
                 return None
-            hits = correct(network, records, device=self.device)
-            return noise.release(hits, stream.child("score"))
+            found = points(network, records, device=self.device)
+            return noise.release(found, stream.child("score"))
 
-    def _train_final(self, candidate: Candidate) -> nn.Module:
+    def _train_final(self, candidate: Candidate, curve: list[tuple[int, float]]) -> nn.Module:
         weights = self.folder.private / "trials" / "final.pt"
+        kept = weights.with_suffix(".json")
         if weights.exists():
+            curve += json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
             return self._load(candidate, weights)
         recipe = self.plan.final_recipe(candidate)
         self.progress.final()
         stream = self.keys.stream("final")
-        network = self._train(candidate, recipe, stream, "final training", "train", "final")
-        self._save(network, weights)
+        network = self._train(candidate, recipe, stream, "final training", "train", "final", curve)
+        if curve:
+            weights.parent.mkdir(mode=0o700, exist_ok=True)
+            self.folder.atomic_write(kept, json.dumps(curve))
+        save_weights(network, weights, self.folder)
         return network
 
-    def _test(self, network: nn.Module) -> tuple[int, float | None]:
-        with self.ledger.charged("test accuracy", self.dataset["test"], key="test") as records:
-            hits = 0 if failed(network) else correct(network, records, device=self.device)
-            exact = hits / len(records) if records.public is True else None
-            return self.plan.test.release(hits, self.keys.stream("test")), exact
-
-    def _weights_of(self, trial: int) -> Path:
-        record = self.journal.get(trial)
-        assert record is not None
-        return self.folder.private / "trials" / str(record.attributes["weights"])
-
-    def _save(self, network: nn.Module, path: Path) -> None:
-        """Write weights so that a crash leaves either all of them or none."""
-        import io
-
-        buffer = io.BytesIO()
-        torch.save({k: v.cpu() for k, v in network.state_dict().items()}, buffer)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        self.folder.atomic_write(path, buffer.getvalue())
+    def _test(self, candidate: Candidate, network: nn.Module) -> tuple[int, int | None]:
+        opened = self.dataset["test"].through(self._front(candidate.front_end))
+        with self.ledger.charged("test accuracy", opened, key="test") as records:
+            found = 0 if failed(network) else points(network, records, device=self.device)
+            exact = found if records.public is True else None
+            return self.plan.test.release(found, self.keys.stream("test")), exact
 
     def _load(self, candidate: Candidate, path: Path) -> nn.Module:
         schema = self.plan.schema
-        network = candidate.architecture.build(schema.shape, schema.classes)
+        network = candidate.build(schema.shape, schema.outputs)
         network.load_state_dict(torch.load(path, weights_only=True))
         return network
 

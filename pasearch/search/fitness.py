@@ -1,9 +1,11 @@
 """One candidate: build it, train it under a charge, score it under a charge.
 
-    fitness = correct answers on the validation slots + two-sided geometric noise
+    classes:   fitness = correct answers on the validation slots + two-sided geometric noise
+    a number:  fitness = sum over records of floor(G (1 - min(1, |error|))) + the same noise times G
 
-Divided by the public number of slots this is the paper's "accuracy plus Laplace noise of scale
-1 / (n epsilon')". A null record is no correct answer.
+Divided by the public number of slots the first is the paper's "accuracy plus Laplace noise of scale
+1 / (n epsilon')". An error is relative to the width of the target's bounds, and G = `ERROR_GRID`.
+A null record adds 0 to either.
 
 Source: Bao et al., section VIII-A; docs/rules.md, rules 9 and 14. Proof:
 docs/guarantees/geometric-scores.md.
@@ -18,11 +20,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from pasearch.plan import ERROR_GRID
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Records
-    from pasearch.data.schema import Schema
+    from pasearch.data.partitions import AnySchema, Records
     from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe
@@ -33,31 +35,30 @@ PURPOSES = ("batch", "noise", "dropout")
 def train_candidate(
     candidate: Candidate,
     records: Records,
-    schema: Schema,
+    schema: AnySchema,
     recipe: Recipe,
     stream: Stream,
     *,
     device: str,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int, nn.Module], None] | None = None,
 ) -> nn.Module:
     """Return the candidate's network, trained on an open partition.
 
     Args:
         candidate: What to build.
-        records: The open partition.
-        schema: Shape and classes.
+        records: The open partition, behind the candidate's front end.
+        schema: Shape and number of outputs.
         recipe: With the noise that the plan solved.
         stream: The trial's own key: no other trial shares a batch or a noise draw with it.
         device: "cpu" or "cuda".
-        on_step: Called with the number of finished steps.
+        on_step: Called with the number of finished steps and the network as it is.
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
-    network = candidate.architecture.build(
-        schema.shape, schema.classes, stream.child("weights").generator()
-    )
+    network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
     streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
-    train(network, records, recipe, streams, device=device, on_step=on_step)
+    told = None if on_step is None else lambda finished: on_step(finished, network)
+    train(network, records, recipe, streams, device=device, on_step=told)
     return network
 
 
@@ -75,18 +76,30 @@ def mark_failed(network: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def correct(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
-    """Return how many valid records the network classifies correctly.
+def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
+    """Return how good the network's answers are: correct ones, or points of at most G a record.
 
-    Guarantee: replacing one record by the null record changes the count by at most 1.
+    Guarantee: replacing one record by the null record changes the result by at most 1, or G where
+    a number is predicted: each record's points are whole before they are added.
+
+    Args:
+        network: Trained; one output for a number, else one a class.
+        records: Behind the network's front end.
+        device: "cpu" or "cuda".
+        chunk: Records at a time; only memory depends on it.
     """
     network = network.to(device).eval()
-    hits = 0
+    total = 0
     for start in range(0, len(records), chunk):
         part = slice(start, start + chunk)
-        answers = network(records.x[part].to(device)).argmax(dim=1).cpu()
-        hits += int(((answers == records.y[part]) & records.valid[part]).sum())
-    return hits
+        answers, y = network(records.x[part].to(device)).cpu(), records.y[part]
+        if y.is_floating_point():
+            error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+            each = (ERROR_GRID * (1.0 - error.clamp(max=1.0))).floor().long()
+        else:
+            each = (answers.argmax(dim=1) == y).long()
+        total += int(each[records.valid[part]].sum())
+    return total
 
 
 WORST = -math.inf

@@ -33,7 +33,7 @@ from pasearch.search.strategy import Fitness, Round, State, Strategy
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
-    from pasearch.spaces.space import Genotype, SearchSpace
+    from pasearch.spaces.space import Genotype, Space
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def crossover(first: Genotype, second: Genotype, stream: Stream) -> Genotype:
     return tuple(child)
 
 
-def mutate(genotype: Genotype, space: SearchSpace, stream: Stream) -> Genotype:
+def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
     """Return the genotype with each gene redrawn with probability 1 / genes."""
     from deap import tools
 
@@ -110,7 +110,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         """Return a key a trial: each is a release of its own."""
         return "", f"trial {trial}"
 
-    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the next generation."""
         number = len(state.rounds)
         if number == self.generations:
@@ -129,7 +129,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         self,
         population: tuple[Genotype, ...],
         fitness: tuple[Fitness, ...],
-        space: SearchSpace,
+        space: Space,
         stream: Stream,
     ) -> tuple[Genotype, ...]:
         """Return the next generation (Algorithm 2)."""

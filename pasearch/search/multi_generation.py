@@ -27,7 +27,7 @@ from pasearch.search.strategy import Round, State, Strategy
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
-    from pasearch.spaces.space import Genotype, SearchSpace
+    from pasearch.spaces.space import Genotype, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class MultiGenerationRandomizedSearch(Strategy):
         """Return one key a generation: its trials together are one release."""
         return f", generation {number + 1}", "search"
 
-    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the next generation."""
         number = len(state.rounds)
         if number == len(self.laws):
@@ -85,7 +85,7 @@ class MultiGenerationRandomizedSearch(Strategy):
         )
         return Round(number=number, genotypes=genotypes)
 
-    def _descend(self, winner: Genotype, space: SearchSpace, stream: Stream) -> Genotype:
+    def _descend(self, winner: Genotype, space: Space, stream: Stream) -> Genotype:
         generator = stream.generator()
         if generator.random() < self.mutation:
             return mutate(winner, space, stream.child("mutation"))

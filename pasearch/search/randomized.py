@@ -23,7 +23,7 @@ from pasearch.search.strategy import Round, State, Strategy
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
-    from pasearch.spaces.space import Genotype, SearchSpace
+    from pasearch.spaces.space import Genotype, Space
 
 
 def draw_count(law: Law, stream: Stream) -> int:
@@ -55,7 +55,7 @@ class RandomizedSearch(Strategy):
         """Return one key for all trials: together they are one release."""
         return "", "search"
 
-    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return all K candidates in one round."""
         if state.rounds:
             return None
@@ -76,7 +76,7 @@ class RandomizedSearch(Strategy):
         return self.law.describe()
 
 
-def draw(space: SearchSpace, stream: Stream, count: int) -> tuple[Genotype, ...]:
+def draw(space: Space, stream: Stream, count: int) -> tuple[Genotype, ...]:
     """Return `count` independent genotypes."""
     generator = stream.generator()
     return tuple(space.draw(generator) for _ in range(count))

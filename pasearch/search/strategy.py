@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from pasearch.accounting.events import Event
+    from pasearch.data.front_ends import FrontEnd
     from pasearch.runs.keys import Stream
     from pasearch.runs.ledger import Line
-    from pasearch.spaces.space import Genotype, SearchSpace
+    from pasearch.spaces.space import Genotype, Space
 
 Settings = tuple[tuple[str, float], ...]
 """What a candidate changes in the recipe; see `spaces.space.SETTINGS`."""
@@ -100,7 +101,7 @@ class Strategy(ABC):
         """Return (suffix of the line's name, key of the release) for a trial of a round."""
 
     @abstractmethod
-    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the next round, or None when the search is over."""
 
     @property
@@ -129,9 +130,13 @@ class Strategy(ABC):
         last = len(state.rounds) - 1
         return last, state.winner(last)
 
-    def settings(self, space: SearchSpace) -> list[Settings]:
+    def settings(self, space: Space) -> list[Settings]:
         """Return every combination of recipe settings that a candidate may have."""
         return space.settings()
+
+    def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
+        """Return every front end that a candidate may have."""
+        return space.front_ends()
 
     def quantile(self, share: float) -> int:
         """Return a number of trainings not exceeded with probability `share`."""
@@ -159,13 +164,17 @@ class Fixed(Strategy):
         """Return the one line's key."""
         return "", "only"
 
-    def ask(self, state: State, space: SearchSpace, stream: Stream) -> Round | None:
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the default candidate, once."""
         return None if state.rounds else Round(number=0, genotypes=(space.fixed(),))
 
-    def settings(self, space: SearchSpace) -> list[Settings]:
+    def settings(self, space: Space) -> list[Settings]:
         """Return those of the default candidate, the only one there is."""
         return [space.candidate(space.fixed()).settings]
+
+    def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
+        """Return the default candidate's."""
+        return (space.candidate(space.fixed()).front_end,)
 
     @property
     def expected_trainings(self) -> float:

@@ -13,12 +13,14 @@ the trainable flags are those of section IX-A (random weights training).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pasearch.data.front_ends import FrontEnd, Raw, front_end
 from pasearch.errors import UsageError
 from pasearch.spaces.architecture import (
     Architecture,
@@ -55,14 +57,32 @@ class Candidate:
     Args:
         architecture: The network without its output layer.
         settings: Pairs (name, value) with names from `SETTINGS`.
+        front_end: What is done to a record before the network sees it.
     """
 
     architecture: Architecture
     settings: tuple[tuple[str, float], ...] = ()
+    front_end: FrontEnd = Raw()  # noqa: RUF009 - a frozen value
+
+    def parameters(self, shape: Shape, outputs: int) -> tuple[int, int]:
+        """Return the number of (all, trainable) parameters on records of this shape."""
+        return self.architecture.parameters(self.front_end.output_shape(shape), outputs)
+
+    def build(self, shape: Shape, outputs: int, generator: np.random.Generator | None = None):
+        """Return the network behind the front end; see `Architecture.build`."""
+        return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
+
+    def rate_factor(self) -> float:
+        """Return by how much its learning rate differs from that of 128 tanh units."""
+        return self.architecture.rate_factor()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"layers": self.architecture.to_json(), "settings": dict(self.settings)}
+        return {
+            "front_end": self.front_end.text,
+            "layers": self.architecture.to_json(),
+            "settings": dict(self.settings),
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
@@ -71,16 +91,85 @@ class Candidate:
         return cls(
             architecture=Architecture.from_json(values.get("layers")),
             settings=tuple((name, settings[name]) for name in SETTINGS if name in settings),
+            front_end=front_end(values.get("front_end", "raw")),
         )
 
     def describe(self) -> str:
         """Return one readable line."""
         changes = ", ".join(f"{name} {value:g}" for name, value in self.settings)
-        return self.architecture.describe() + (f"; {changes}" if changes else "")
+        return self.describe_network() + (f"; {changes}" if changes else "")
+
+    def describe_network(self) -> str:
+        """Return the front end, if there is one, and the layers."""
+        behind = "" if isinstance(self.front_end, Raw) else f"{self.front_end.text} - "
+        return behind + self.architecture.describe()
+
+
+class Space(ABC):
+    """What candidates are drawn from, uniformly: a law fixed before data is read."""
+
+    __slots__ = ()
+    name: str
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each gene has."""
+
+    @abstractmethod
+    def candidate(self, genotype: Sequence[int]) -> Candidate:
+        """Return what a genotype means."""
+
+    @abstractmethod
+    def fixed(self) -> Genotype:
+        """Return the genotype of the default candidate."""
+
+    @abstractmethod
+    def extremes(self) -> Iterator[Candidate]:
+        """Return candidates of every shape that the space can draw."""
+
+    @abstractmethod
+    def settings(self) -> list[tuple[tuple[str, float], ...]]:
+        """Return every combination of recipe settings that the space can draw."""
+
+    @abstractmethod
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        """Return every front end that a candidate may have."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+
+    def draw(self, generator: np.random.Generator) -> Genotype:
+        """Return a genotype drawn uniformly, gene by gene."""
+        return tuple(int(generator.integers(size)) for size in self.sizes)
+
+    def count(self) -> int:
+        """Return the number of genotypes."""
+        return math.prod(self.sizes)
+
+    def parameter_range(self, shape: Shape, outputs: int) -> tuple[int, int]:
+        """Return the number of parameters of the default candidate and of the largest."""
+        default = self.candidate(self.fixed()).parameters(shape, outputs)[0]
+        return default, max(each.parameters(shape, outputs)[0] for each in self.extremes())
+
+    def check_fits(self, shape: Shape, outputs: int) -> None:
+        """Refuse a space with a network that cannot be built on records of this shape.
+
+        Raises:
+            UsageError: Naming the layer that does not fit.
+        """
+        for candidate in self.extremes():
+            try:
+                candidate.parameters(shape, outputs)
+            except UsageError as error:
+                raise UsageError(
+                    f"Space {self.name!r} does not fit records of shape {tuple(shape)}: {error}"
+                ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpace:
+class SearchSpace(Space):
     """A family of networks and the possible values of its genes.
 
     Args:
@@ -105,7 +194,7 @@ class SearchSpace:
                 f"Space {self.name!r}: family is {self.family!r}: "
                 f"expected one of {', '.join(DEFAULTS)}."
             )
-        known = {**DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
+        known = {"front_end": None, **DEFAULTS[self.family], **dict.fromkeys(SETTINGS)}
         for gene, values in self.choices:
             where = f"Space {self.name!r}, choice {gene!r}"
             if gene not in known:
@@ -141,10 +230,6 @@ class SearchSpace:
         """How many values each gene has."""
         return tuple(len(values) for _, values in self.choices)
 
-    def draw(self, generator: np.random.Generator) -> Genotype:
-        """Return a genotype drawn uniformly, gene by gene."""
-        return tuple(int(generator.integers(size)) for size in self.sizes)
-
     def fixed(self) -> Genotype:
         """Return the genotype of the default candidate."""
         default = dict(self.default)
@@ -160,7 +245,15 @@ class SearchSpace:
         }
         layers = FAMILIES[self.family]({**DEFAULTS[self.family], **genes})
         settings = tuple((name, genes[name]) for name in SETTINGS if name in genes)
-        return Candidate(architecture=Architecture(layers=layers), settings=settings)
+        return Candidate(
+            architecture=Architecture(layers=layers),
+            settings=settings,
+            front_end=front_end(genes.get("front_end", "raw")),
+        )
+
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        """Return every front end that a candidate may have."""
+        return tuple(front_end(each) for each in dict(self.choices).get("front_end", ("raw",)))
 
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
         """Return every combination of recipe settings that the space can draw."""
@@ -169,41 +262,13 @@ class SearchSpace:
         combinations = product(*(values for _, values in named))
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
-    def count(self) -> int:
-        """Return the number of genotypes."""
-        return math.prod(self.sizes)
-
-    def parameter_range(self, input_shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of parameters of the default candidate and of the largest."""
-        default = self.candidate(self.fixed()).architecture.parameters(input_shape, outputs)[0]
-        sizing = ("layers", "blocks", "filters", "units", "units_1", "units_2", "units_3")
-        varied = [(gene, len(values)) for gene, values in self.choices if gene in sizing]
-        largest = default
+    def extremes(self) -> Iterator[Candidate]:
+        """Return candidates with every combination of the genes that change a shape."""
+        shaping = ("front_end", "layers", "blocks", "filters", "units")
+        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(shaping)]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
-            candidate = self.candidate([genes.get(gene, 0) for gene in self.genes])
-            largest = max(largest, candidate.architecture.parameters(input_shape, outputs)[0])
-        return default, largest
-
-    def check_fits(self, input_shape: Shape, outputs: int) -> None:
-        """Refuse a space with a network that cannot be built on records of this shape.
-
-        Raises:
-            UsageError: Naming the layer that does not fit.
-        """
-        shaping = ("layers", "blocks")
-        varied = [(gene, len(values)) for gene, values in self.choices if gene in shaping]
-        for indices in product(*(range(size) for _, size in varied)):
-            genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
-            genotype = [genes.get(gene, 0) for gene in self.genes]
-            architecture = self.candidate(genotype).architecture
-            try:
-                architecture.parameters(input_shape, outputs)
-            except UsageError as error:
-                shape = tuple(input_shape)
-                raise UsageError(
-                    f"Space {self.name!r} does not fit records of shape {shape}: {error}"
-                ) from None
+            yield self.candidate([genes.get(gene, 0) for gene in self.genes])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -243,6 +308,89 @@ class SearchSpace:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portfolio(Space):
+    """A short list of candidates, each drawn with the same probability.
+
+    Args:
+        name: What the plan and the card call it.
+        entries: The candidates; the first is the default.
+
+    Raises:
+        UsageError: No entry.
+    """
+
+    family: ClassVar[str] = "portfolio"
+    name: str
+    entries: tuple[Candidate, ...]
+
+    def __post_init__(self) -> None:
+        """Check that there is something to draw."""
+        if not self.entries:
+            raise UsageError(f"Portfolio {self.name!r} is empty: name at least one candidate.")
+        if (
+            len({dict(entry.settings).get("steps_scale", 1.0) for entry in self.entries})
+            > MOST_STEPS
+        ):
+            raise UsageError(f"Portfolio {self.name!r}: expected {MOST_STEPS} numbers of steps.")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """One gene: which entry."""
+        return (len(self.entries),)
+
+    def candidate(self, genotype: Sequence[int]) -> Candidate:
+        """Return an entry."""
+        (index,) = genotype
+        return self.entries[index]
+
+    def fixed(self) -> Genotype:
+        """Return the first entry."""
+        return (0,)
+
+    def extremes(self) -> Iterator[Candidate]:
+        """Return every entry."""
+        return iter(self.entries)
+
+    def settings(self) -> list[tuple[tuple[str, float], ...]]:
+        """Return the settings of every entry."""
+        return list(dict.fromkeys(entry.settings for entry in self.entries))
+
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        """Return the front ends of the entries."""
+        return tuple(dict.fromkeys(entry.front_end for entry in self.entries))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        entries = [entry.to_json() for entry in self.entries]
+        return {"name": self.name, "family": self.family, "entries": entries}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Portfolio:
+        """Read what `to_json` wrote."""
+        entries = values.get("entries")
+        if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
+            raise UsageError("A portfolio has `entries`: a list of tables with layers.")
+        for entry in entries:
+            _check_settings(entry.get("settings", {}))
+        made = tuple(Candidate.from_json(each) for each in entries)
+        return cls(name=str(values.get("name", "portfolio")), entries=made)
+
+
+def _check_settings(settings: object) -> None:
+    """Refuse settings of a portfolio's entry that a recipe cannot take."""
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"A portfolio's settings are {settings!r}: expected a table.")
+    for name, value in settings.items():
+        where = f"A portfolio's setting {name!r}"
+        if name not in SETTINGS:
+            raise UsageError(f"{where}: no such setting: expected one of {', '.join(SETTINGS)}.")
+        _check_gene(where, name, value)
+    for absolute in ("learning_rate", "steps"):
+        if absolute in settings and f"{absolute}_scale" in settings:
+            raise UsageError(f"A portfolio's entry: take {absolute} or {absolute}_scale.")
+
+
 def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
     if isinstance(given, Mapping):
         return _range(name, gene, given)
@@ -278,7 +426,12 @@ def _number(value: object) -> float:
 
 def _check_gene(where: str, gene: str, value: object) -> None:
     number = _number(value)
-    if gene.startswith(("activation", "conv_activation")):
+    if gene == "front_end":
+        try:
+            front_end(value if isinstance(value, str) else repr(value))
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
+    elif gene.startswith(("activation", "conv_activation")):
         try:
             check_activation(value)
         except UsageError as error:
@@ -294,14 +447,17 @@ def _check_gene(where: str, gene: str, value: object) -> None:
             raise UsageError(
                 f"{where}: {value!r}: expected a finite number above 0, at most {MOST_SCALE:g}."
             )
+    elif gene == "layers":
+        if not (isinstance(value, int) and 0 <= number <= 3):
+            raise UsageError(f"{where}: {value!r}: expected 0 (a linear model), 1, 2 or 3.")
     elif not (isinstance(value, int) and number > 0):
         raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
-    elif gene in ("layers", "blocks") and number > 3:
+    elif gene == "blocks" and number > 3:
         raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
 
 
 def _fcn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Table XI: `layers` dense layers, each with its own width and activation."""
+    """Table XI: `layers` dense layers, each with its own width and activation; 0 is linear."""
     return tuple(
         Dense(
             units=genes[f"units_{i}"],
@@ -398,6 +554,31 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
             "steps_scale": 1.0,
         },
     },
+    "images": {
+        "family": "fcn",
+        "choices": {
+            "front_end": ("scattering", "raw"),
+            "layers": (0, 1),
+            "units_1": (32, 64, 128),
+            "activation_1": ("tanh", "relu"),
+            "learning_rate_scale": (0.5, 1.0, 2.0),
+            "steps_scale": (0.5, 1.0),
+        },
+        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
+    },
+    "tables": {
+        "family": "fcn",
+        "choices": {
+            "layers": (0, 1, 2),
+            "units_1": (16, 32, 64, 128),
+            "units_2": (16, 32),
+            "activation_1": ("tanh", "relu"),
+            "activation_2": ("tanh", "relu"),
+            "learning_rate_scale": (0.5, 1.0, 2.0),
+            "steps_scale": (0.5, 1.0),
+        },
+        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
+    },
     "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
     "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
     "cnn": {
@@ -420,7 +601,7 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
 BUILT_IN = tuple(_BUILT_IN)
 
 
-def space(given: str | Path | Mapping[str, Any] | SearchSpace) -> SearchSpace:
+def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     """Return a search space.
 
     Args:
@@ -434,10 +615,10 @@ def space(given: str | Path | Mapping[str, Any] | SearchSpace) -> SearchSpace:
     Raises:
         UsageError: No such name or file, or a space that is not well formed.
     """
-    if isinstance(given, SearchSpace):
+    if isinstance(given, Space):
         return given
     if isinstance(given, Mapping):
-        return SearchSpace.from_dict(given)
+        return _from_mapping(given, "user")
     if str(given) in _BUILT_IN:
         return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
     path = Path(given)
@@ -448,8 +629,14 @@ def space(given: str | Path | Mapping[str, Any] | SearchSpace) -> SearchSpace:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"Space {str(path)!r} cannot be read as TOML: {error}.") from None
-        return SearchSpace.from_dict(values, name=path.stem)
+        return _from_mapping(values, path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of {', '.join(BUILT_IN)}, "
         "or the path of a .toml file."
     )
+
+
+def _from_mapping(values: Mapping[str, Any], name: str) -> Space:
+    if values.get("family") == Portfolio.family:
+        return Portfolio.from_json({"name": name, **values})
+    return SearchSpace.from_dict(values, name=name)

@@ -112,6 +112,10 @@ class Recipe:
             raise UsageError("a recipe without noise has no price: it is for public data only.")
         return SelfComposed(self.batching(n).event(self.noise_multiplier), self.steps)
 
+    def within(self, n: int) -> Recipe:
+        """Return the recipe with a batch that n slots can fill."""
+        return replace(self, expected_batch_size=min(self.expected_batch_size, n))
+
     def with_noise(self, noise_multiplier: float | None) -> Recipe:
         """Return the recipe with this noise; without noise nothing is bounded either."""
         bounding = None if noise_multiplier is None else self.bounding

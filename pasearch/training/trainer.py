@@ -38,7 +38,7 @@ class Trainable(Protocol):
 
     @property
     def y(self) -> Tensor:
-        """Classes, int64, (slots,)."""
+        """Classes, int64, (slots,); or numbers to predict, float32."""
         ...
 
     @property
@@ -176,7 +176,7 @@ def batch_sum(
             break
         mask = slots.valid.index_select(0, part)
         # A null record's class is never read: whatever stands there, its loss is a number.
-        loss = _CrossEntropy(slots.y.index_select(0, part).where(mask, 0))
+        loss = _Loss(slots.y.index_select(0, part).where(mask, 0))
         values = clipped_sum(network, slots.x.index_select(0, part), loss, recipe.bounding, mask)
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
     sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
@@ -188,12 +188,14 @@ def batch_sum(
 
 
 @dataclass(frozen=True, slots=True)
-class _CrossEntropy:
-    """Each record's own loss, (batch,), from its scores of the classes."""
+class _Loss:
+    """Each record's own loss, (batch,): cross entropy of a class, half the square of an error."""
 
     y: Tensor
 
     def __call__(self, outputs: Tensor) -> Tensor:
+        if self.y.is_floating_point():
+            return 0.5 * (outputs.squeeze(1) - self.y).square()
         return functional.cross_entropy(outputs, self.y, reduction="none")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -17,6 +18,7 @@ from pasearch.accounting.accountants import (
     rough_price,
 )
 from pasearch.accounting.events import (
+    Approximate,
     Composed,
     DiscreteGaussian,
     Event,
@@ -42,6 +44,7 @@ EXAMPLES: list[Event] = [
     TruncatedPoissonGaussian(1000, 0.05, 110, 1.5),
     Geometric(0.1),
     Pure(0.3),
+    Approximate(0.3, 1e-10),
     DiscreteGaussian(8.0, 2.0),
     Composed((STEP, Geometric(0.1))),
     SelfComposed(STEP, 5),
@@ -53,7 +56,7 @@ EXAMPLES: list[Event] = [
 BY_RDP = [
     event
     for event in EXAMPLES
-    if not isinstance(event, TruncatedPoissonGaussian)
+    if not isinstance(event, TruncatedPoissonGaussian | Approximate)
     and not (isinstance(event, RepeatAndSelect) and event.law.cap)
 ]
 named = pytest.mark.parametrize("event", EXAMPLES, ids=lambda e: type(e).__name__)
@@ -166,6 +169,132 @@ class TestKnownCosts:
     def test_a_count_costs_its_epsilon(self):
         assert price(Geometric(0.3), 1e-12).epsilon == pytest.approx(0.3, abs=1e-6)
         assert price(Pure(0.3), 1e-12).epsilon == pytest.approx(0.3, abs=1e-6)
+
+
+def optimal_delta(releases: list[tuple[float, float]], at: float) -> float:
+    # Kairouz, Oh and Viswanath 2015, outcome by outcome.
+    nothing_leaks = math.prod(1 - delta for _, delta in releases)
+    total = 0.0
+    for signs in itertools.product((1, -1), repeat=len(releases)):
+        losses = [sign * epsilon for sign, (epsilon, _) in zip(signs, releases, strict=True)]
+        probability = math.prod(1 / (1 + math.exp(-loss)) for loss in losses)
+        total += probability * max(0.0, -math.expm1(at - sum(losses)))
+    return 1 - nothing_leaks * (1 - total)
+
+
+class TestApproximateReleases:
+    @pytest.mark.property
+    @settings(max_examples=60, deadline=None)
+    @given(st.floats(1e-3, 20), st.floats(1e-12, 0.1), st.floats(1.0, 10.0))
+    def test_cost_their_epsilon_at_their_delta_and_anything_below(self, epsilon, delta, factor):
+        event = Approximate(epsilon, delta)
+        assert price(event, delta).epsilon == pytest.approx(epsilon, rel=1e-9)
+        more = price(event, min(0.99, delta * factor)).epsilon
+        assert more <= epsilon * (1 + 1e-9)
+        assert price(event, delta * 0.999).epsilon == math.inf
+        assert delta_for(event, epsilon * 1.001) == pytest.approx(delta, rel=1e-6)
+        assert delta_for(event, epsilon * 0.9) > delta
+
+    @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-8), (0.7, 1e-5), (3.0, 1e-3)])
+    @pytest.mark.parametrize("count", [1, 2, 3, 6])
+    def test_of_one_kind_are_the_optimal_composition(self, epsilon, delta, count):
+        together = SelfComposed(Approximate(epsilon, delta), count)
+        for i in range(count // 2 + 1):
+            at = (count - 2 * i) * epsilon
+            sums = [
+                math.comb(count, j)
+                * (math.exp((count - j) * epsilon) - math.exp((count - 2 * i + j) * epsilon))
+                for j in range(i)
+            ]
+            least = sum(sums) / (1 + math.exp(epsilon)) ** count
+            exact = 1 - (1 - delta) ** count * (1 - least)  # the theorem as it is printed
+            assert delta_for(together, at) == pytest.approx(exact, rel=1e-6)
+            assert price(together, exact * (1 + 1e-6)).epsilon == pytest.approx(at, rel=1e-4)
+            assert optimal_delta([(epsilon, delta)] * count, at) == pytest.approx(exact, rel=1e-6)
+
+    @pytest.mark.property
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.lists(st.tuples(st.floats(0.05, 3), st.floats(1e-9, 1e-2)), min_size=2, max_size=4),
+        st.floats(0, 1),
+    )
+    def test_of_several_kinds_are_bounded_by_both_accountants(self, releases, share):
+        event = Composed(tuple(Approximate(*each) for each in releases))
+        at = share * sum(epsilon for epsilon, _ in releases)
+        exact = optimal_delta(releases, at)
+        assert delta_for(event, at) >= exact * (1 - 1e-9)
+        # The grid of losses is a thousandth of the least epsilon; each release may round by one.
+        near = at - 4e-3 * min(epsilon for epsilon, _ in releases)
+        assert delta_for(event, at) <= optimal_delta(releases, max(0.0, near)) * 1.02 + 1e-12
+        by_rdp = rdp_price(event, min(0.5, exact)).epsilon if exact > 0 else math.inf
+        assert by_rdp >= at * (1 - 1e-9)
+
+    def test_with_gaussians_they_lose_their_delta_and_no_more(self):
+        pair = [
+            SelfComposed(PoissonGaussian(0.05, 1.5), 40),
+            SelfComposed(Approximate(0.1, 1e-7), 9),
+        ]
+        found = price(Composed(tuple(pair)), DELTA).epsilon
+        rest = Composed((pair[0], SelfComposed(Pure(0.1), 9)))
+        assert price(rest, DELTA).epsilon <= found
+        assert found <= price(rest, DELTA - 9e-7).epsilon * (1 + 1e-3)
+
+    @pytest.mark.property
+    @settings(max_examples=30, deadline=None)
+    @given(st.floats(0.01, 3), st.floats(1e-12, 1e-4), st.integers(1, 12))
+    def test_copies_cost_what_their_self_composition_does(self, epsilon, delta, count):
+        event = Approximate(epsilon, delta)
+        once, copies = SelfComposed(event, count), Composed((event,) * count)
+        assert price(once, 0.01) == price(copies, 0.01)
+        assert rdp_price(once, 0.01) == rdp_price(copies, 0.01)
+        assert delta_for(once, 1.0) == delta_for(copies, 1.0)
+
+    @pytest.mark.parametrize("count", [1, 15, 300])
+    def test_of_epsilon_0_only_take_their_delta_from_the_rest(self, count):
+        leak = 1e-6 / count
+        item = Composed((Gaussian(20.0), Approximate(0.0, leak)))
+        told = -math.expm1(count * math.log1p(-leak))
+        mu = math.sqrt(count) / 20
+        for at in (0.0, mu, 3 * mu):
+            exact = told + (1 - told) * gaussian_delta(mu, at)
+            found = delta_for(SelfComposed(item, count), at)
+            assert exact * (1 - 1e-9) <= found <= exact * 1.02
+            if exact < 0.5:
+                cost = price(SelfComposed(item, count), exact).epsilon
+                assert at - 1e-9 <= cost <= at * 1.01 + 1e-3
+        assert price(SelfComposed(item, count), told * 0.99).epsilon == math.inf
+
+    def test_of_epsilon_0_do_not_spoil_the_grid_of_two_valued_releases(self):
+        leak, count = Approximate(0.0, 1e-9), SelfComposed(Geometric(0.05), 20)
+        together = price(Composed((leak, count)), DELTA).epsilon
+        assert together == pytest.approx(price(count, DELTA - 1e-9).epsilon, rel=1e-4)
+        assert price(leak, 1e-8).epsilon == price(SelfComposed(leak, 9), 1e-8).epsilon == 0.0
+        assert price(leak, 0.9e-9).epsilon == math.inf
+        mixed = Composed((leak, Approximate(0.3, 1e-9), count))
+        rest = price(Composed((Pure(0.3), count)), DELTA - 2e-9).epsilon
+        assert price(mixed, DELTA).epsilon == pytest.approx(rest, rel=1e-3)
+
+    def test_are_no_dearer_than_the_librarys_own_bound(self):
+        from dp_accounting.pld import common, privacy_loss_distribution
+
+        theirs = privacy_loss_distribution.from_privacy_parameters(
+            common.DifferentialPrivacyParameters(0.25, 1e-7), value_discretization_interval=1e-4
+        ).self_compose(20)
+        found = price(SelfComposed(Approximate(0.25, 1e-7), 20), DELTA).epsilon
+        assert found <= theirs.get_epsilon_for_delta(DELTA) * (1 + 1e-9)
+        assert found == pytest.approx(theirs.get_epsilon_for_delta(DELTA), rel=2e-3)
+
+    def test_in_a_worst_or_a_selection_the_profile_keeps_their_delta(self):
+        leaky, law = Approximate(0.3, 1e-7), Law(10, 0)
+        for event, leak in (
+            (Worst((leaky, Gaussian(5.0))), 1e-7),
+            (Composed((Worst((leaky, Gaussian(5.0))), Gaussian(4.0))), 1e-7),
+            (RepeatAndSelect(leaky, law), law.mean * 1e-7),
+            (Composed((RepeatAndSelect(leaky, law), Gaussian(9.0))), law.mean * 1e-7),
+        ):
+            assert price(event, 0.99 * leak).epsilon == math.inf
+            assert delta_for(event, 50.0) == pytest.approx(leak, rel=1e-3)
+            assert math.isfinite(price(event, 1.1 * leak).epsilon)
 
 
 class TestTraps:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pasearch.accounting import events
 from pasearch.accounting.events import (
+    Approximate,
     Composed,
     DiscreteGaussian,
     Event,
@@ -37,6 +38,8 @@ EXAMPLES: list[Event] = [
     TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
     Geometric(0.1),
     Pure(0.3),
+    Approximate(0.3, 1e-7),
+    Approximate(0.0, 1e-7),
     DiscreteGaussian(4.0, 2.0),
     Composed((Gaussian(2.0), Geometric(0.1))),
     SelfComposed(PoissonGaussian(0.01, 1.1), 70),
@@ -49,6 +52,7 @@ atoms = st.one_of(
     st.builds(PoissonGaussian, st.floats(1e-6, 1), st.floats(0.1, 100)),
     st.builds(Geometric, st.floats(1e-3, 5)),
     st.builds(Pure, st.floats(1e-3, 5)),
+    st.builds(Approximate, st.just(0.0) | st.floats(1e-3, 5), st.floats(1e-15, 0.5)),
     st.builds(DiscreteGaussian, st.floats(0.1, 50), st.floats(0.1, 5)),
     st.just(NoRelease()),
 )
@@ -126,6 +130,7 @@ def test_counts_multiply(event: Event, count: int):
         (PoissonGaussian, (0.5, 2)),
         (Geometric, (2,)),
         (Pure, (2,)),
+        (Approximate, (2, 0.5)),
         (DiscreteGaussian, (2, 1)),
     ],
 )
@@ -147,6 +152,7 @@ def test_every_number_is_a_python_float(kind, numbers, of):
         lambda x: PoissonGaussian(x, 1.0),
         Geometric,
         Pure,
+        lambda x: Approximate(1.0, x),
         lambda x: DiscreteGaussian(x, 1.0),
         lambda x: DiscreteGaussian(1.0, x),
         lambda x: TruncatedPoissonGaussian(1000, 0.1, 150, x),
@@ -156,6 +162,20 @@ def test_every_number_is_a_python_float(kind, numbers, of):
 def test_a_bad_number_never_enters_an_event(make, bad):
     with pytest.raises(UsageError):
         make(bad)
+
+
+@pytest.mark.parametrize("bad", [-1e-9, float("nan"), float("inf"), "0", False, None])
+def test_a_leak_may_be_all_there_is_and_no_less(bad):
+    assert Approximate(0, 1e-6) == Approximate(0.0, 1e-6)
+    assert describe(Approximate(0.0, 1e-6)) == "a leak (delta 1e-06)"
+    with pytest.raises(UsageError, match="0 or above"):
+        Approximate(bad, 1e-6)
+
+
+@pytest.mark.parametrize("bad", [1, 1.0, 1.5])
+def test_a_leak_is_below_1(bad):
+    with pytest.raises(UsageError, match="strictly between 0 and 1"):
+        Approximate(1.0, bad)
 
 
 @pytest.mark.parametrize("bad", [1.0, 2.5, np.float64(3)])

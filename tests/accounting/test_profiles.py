@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pasearch.accounting.profiles import Profile, bounding_pld, grid, hull
+from pasearch.accounting.profiles import Profile, bounding_pld, grid, hull, leaky_response
 
 
 def gaussian(mu: float):
@@ -89,3 +89,16 @@ def test_bounding_loss_distributions_compose_to_a_bound():
     for epsilon in (0.5, 1.5, 3.0):
         exact = float(gaussian(1.2)(epsilon))
         assert exact <= composed.get_delta_for_epsilon(epsilon) <= 1.1 * exact
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("delta", [1e-9, 0.01, 0.5])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0])
+def test_a_leaky_response_is_its_four_outcomes(epsilon: float, delta: float):
+    odds = np.array([math.exp(epsilon), 1.0]) / (1 + math.exp(epsilon))
+    here = np.array([delta, 0, *(1 - delta) * odds])
+    there = here[[1, 0, 3, 2]]
+    points = np.linspace(0, 1.5 * epsilon, 40)
+    exact = [np.maximum(here - math.exp(e) * there, 0).sum() for e in points]
+    np.testing.assert_allclose(leaky_response(epsilon, delta)(points), exact, rtol=1e-9, atol=1e-15)
+    assert leaky_response(epsilon, delta)(points)[-1] == delta

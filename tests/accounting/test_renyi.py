@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.events import (
+    Approximate,
+    Composed,
     DiscreteGaussian,
     Gaussian,
     Geometric,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
+    SelfComposed,
     TruncatedPoissonGaussian,
     Worst,
 )
@@ -23,7 +26,10 @@ from pasearch.accounting.renyi import (
     Unsupported,
     delta_from_rdp,
     epsilon_from_rdp,
+    leaked_delta,
     rdp,
+    rdp_delta,
+    rdp_epsilon,
 )
 from pasearch.accounting.selection import Law
 
@@ -101,6 +107,53 @@ def test_orders_that_do_not_converge_have_no_bound_and_say_nothing(caplog):
     assert not caplog.records
     assert np.isinf(values).any()
     assert math.isfinite(epsilon_from_rdp(values, 1e-5))
+
+
+class TestLeaks:
+    def test_add_up_and_the_worst_is_the_maximum(self):
+        one = Approximate(1.0, 1e-6)
+        assert leaked_delta(one) == 1e-6
+        assert leaked_delta(SelfComposed(one, 5)) == pytest.approx(5e-6, rel=1e-14)
+        assert leaked_delta(Composed((one, Gaussian(1.0), Approximate(9.0, 1e-3)))) == 1.001e-3
+        assert leaked_delta(Worst((SelfComposed(one, 3), Approximate(2.0, 2e-6)))) == 3e-6
+        assert leaked_delta(RepeatAndSelect(one, Law(10, 0))) == pytest.approx(1e-5)
+        assert leaked_delta(SelfComposed(Approximate(1.0, 0.3), 9)) == 1.0
+        assert leaked_delta(RepeatAndSelect(Gaussian(1.0), Law(10, 0))) == 0.0
+
+    def test_are_taken_from_delta_and_the_rest_is_pure(self):
+        event = Composed((SelfComposed(Approximate(0.2, 1e-7), 30), Gaussian(3.0)))
+        rest = Composed((SelfComposed(Pure(0.2), 30), Gaussian(3.0)))
+        found = rdp_epsilon(event, 1e-5)
+        assert found == pytest.approx(epsilon_from_rdp(rdp(rest), 7e-6), rel=1e-12)
+        assert found > epsilon_from_rdp(rdp(rest), 1e-5)
+        assert rdp_delta(event, found) == pytest.approx(1e-5, rel=1e-6)
+
+    def test_of_epsilon_0_have_the_curve_0(self):
+        items = SelfComposed(Composed((Gaussian(9.0), Approximate(0.0, 1e-7))), 20)
+        found = rdp_epsilon(items, 1e-5)
+        rest = epsilon_from_rdp(rdp(SelfComposed(Gaussian(9.0), 20)), 8e-6)
+        assert found == pytest.approx(rest, rel=1e-12)
+        assert rdp_epsilon(Approximate(0.0, 1e-7), 1e-5) == 0.0
+
+    def test_no_epsilon_pays_for_them(self):
+        assert rdp_epsilon(Approximate(0.2, 1e-5), 1e-5) == math.inf
+        assert rdp_epsilon(Approximate(0.2, 1e-5), 9e-6) == math.inf
+        assert math.isfinite(rdp_epsilon(Approximate(0.2, 1e-5), 1.1e-5))
+        assert rdp_delta(Approximate(0.2, 1e-5), 1e6) >= 1e-5
+
+    @pytest.mark.parametrize(
+        "event",
+        [Approximate(0.2, 1e-9), Worst((Gaussian(2.0), Approximate(0.2, 1e-9)))],
+        ids=lambda e: type(e).__name__,
+    )
+    def test_no_curve_holds_for_them_and_none_is_given(self, event):
+        for whole in (event, Composed((Gaussian(1.0), event)), RepeatAndSelect(event, Law(5, 0))):
+            with pytest.raises(Unsupported, match="tell all"):
+                rdp(whole)
+
+    def test_a_selection_from_them_has_no_bound_here(self):
+        with pytest.raises(Unsupported, match="tell all"):
+            rdp_epsilon(RepeatAndSelect(Approximate(0.2, 1e-9), Law(5, 0)), 1e-5)
 
 
 @pytest.mark.property

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.events import Gaussian
+from pasearch.data.front_ends import Fitted, front_end, ready
 from pasearch.data.partitions import (
     PARTITIONS,
+    Cells,
     Dataset,
     Records,
     Sealed,
@@ -31,6 +33,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
 SCHEMA = Schema(shape=(2,), low=-1.0, high=3.0, classes=3)
+NUMBER = Schema(shape=(2,), low=-1.0, high=3.0, regression=True, target=(-10.0, 30.0))
 SPLIT = Split(search=5, train=20, validation=7, test=8)
 N = 40
 
@@ -44,8 +47,10 @@ def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return source.uniform(-1, 3, (N, 2)), source.integers(0, 3, N)
 
 
-def dataset(x: np.ndarray, y: np.ndarray, *, public: bool = False) -> Dataset:
-    made = Dataset(name="people", schema=SCHEMA, features=x, labels=y, public=public)
+def dataset(
+    x: np.ndarray, y: np.ndarray, *, public: bool = False, schema: Schema = SCHEMA
+) -> Dataset:
+    made = Dataset(name="people", schema=schema, features=x, labels=y, public=public)
     made.partition(SPLIT, generator())
     return made
 
@@ -83,6 +88,33 @@ class TestMakeSplit:
         assert set(np.concatenate([slots["validation"], slots["test"]])) == set(range(60, 70))
         unscored = make_split(70, official_test=10, paper=True, scored=False)
         assert unscored.train == 60
+
+    @pytest.mark.unit
+    def test_an_official_test_set_is_kept_unless_shares_are_given(self):
+        kept = make_split(70_000, official_test=10_000)
+        assert kept == Split(train=54_000, validation=6000, test=10_000, fixed_tail=10_000)
+        shares = (0.8, 0.1, 0.1)
+        mixed = make_split(70_000, official_test=10_000, shares=shares)
+        assert mixed == Split(train=56_000, validation=7000, test=7000)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("scored", [True, False])
+    @pytest.mark.parametrize("share", [0.0, 0.3])
+    def test_a_kept_test_set_is_measured_on_and_never_trained_or_scored_on(
+        self, scored: bool, share: float
+    ):
+        split = make_split(70, official_test=10, scored=scored, search_share=share)
+        slots = split.slots(generator())
+        assert set(slots["test"]) == set(range(60, 70))
+        others = [slots[name] for name in PARTITIONS if name != "test"]
+        assert set(np.concatenate(others)) == set(range(60))
+        assert (split.validation, split.search) == (6 * scored, round((60 - 6 * scored) * share))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("n", "official"), [(4, 3), (10, 10)])
+    def test_too_few_records_beside_an_official_test_set(self, n: int, official: int):
+        with pytest.raises(UsageError, match="too few"):
+            make_split(n, official_test=official)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -124,6 +156,8 @@ class TestMakeSplit:
             {"train": 5, "test": 0},
             {"train": 5, "test": 5, "search": -1},
             {"train": 5, "test": 5, "fixed_tail": 3},
+            {"train": 5, "validation": 4, "test": 5, "fixed_tail": 4},
+            {"train": 5, "validation": 4, "test": 5, "fixed_tail": 14},
         ],
         ids=str,
     )
@@ -139,16 +173,17 @@ class TestSlots:
         sizes=st.tuples(
             st.integers(0, 30), st.integers(1, 30), st.integers(0, 30), st.integers(1, 30)
         ),
-        official=st.booleans(),
+        fixed=st.sampled_from([(), ("test",), ("validation", "test")]),
         seed=st.integers(0, 2**32),
     )
-    def test_every_slot_is_in_exactly_one_partition(self, sizes: tuple, official: bool, seed: int):
+    def test_every_slot_is_in_exactly_one_partition(self, sizes: tuple, fixed: tuple, seed: int):
         named = dict(zip(PARTITIONS, sizes, strict=True))
-        tail = named["validation"] + named["test"] if official else 0
+        tail = sum(named[name] for name in fixed)
         split = Split(**named, fixed_tail=tail)
         slots = split.slots(generator(seed))
         assert {name: len(part) for name, part in slots.items()} == named
         assert sorted(np.concatenate(list(slots.values()))) == list(range(split.n))
+        assert all((slots[name] >= split.n - tail).all() for name in fixed)
 
     @pytest.mark.statistical
     def test_every_slot_reaches_every_partition_in_its_share(self):
@@ -372,6 +407,222 @@ class TestRecords:
         assert (read(made, "train").x == 1).all()
 
 
+class TestNumbers:
+    @pytest.mark.unit
+    def test_labels_are_scaled_and_what_cannot_be_used_is_null_in_its_slot(self):
+        x, _ = arrays()
+        made = dataset(x, np.linspace(-20.0, 40.0, N), schema=NUMBER)
+        records = read(made, "train")
+        expected = np.clip((np.linspace(-20.0, 40.0, N)[made["train"]._slots] + 10) / 40, 0, 1)
+        assert records.y.dtype == torch.float32
+        assert np.allclose(records.y.numpy(), expected, atol=1e-6)
+        assert records.valid.all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("feature", "label"), [(np.nan, 1.0), (0.5, np.nan), (0.5, np.inf)])
+    def test_one_record_changes_its_own_slot_only(self, feature: float, label: float):
+        x, _ = arrays()
+        y = np.linspace(-20.0, 40.0, N)
+        whole = dataset(x, y, schema=NUMBER)
+        slot = int(whole["train"]._slots[3])
+        x[slot, 1], y[slot] = feature, label
+        records, expected = read(dataset(x, y, schema=NUMBER), "train"), read(whole, "train")
+        others = torch.arange(20) != 3
+        assert not records.valid[3]
+        assert (float(records.y[3]), float(records.x[3].abs().max())) == (0.0, 0.0)
+        for name in ("x", "y", "valid"):
+            assert getattr(records, name)[others].equal(getattr(expected, name)[others])
+
+    @pytest.mark.unit
+    def test_whole_numbers_are_numbers_too(self):
+        x, y = arrays()
+        made = dataset(x, y, schema=NUMBER)
+        assert np.allclose(read(made, "test").y.numpy(), (y[made["test"]._slots] + 10) / 40)
+
+
+class TestThrough:
+    """What a network sees behind a front end, and that the door is the same."""
+
+    SPLIT = Split(train=4, validation=3, test=3)
+
+    def images(self, x: np.ndarray, *, cache: Path | None = None) -> Dataset:
+        schema = Schema(shape=(16, 16), low=0.0, high=255.0, classes=3)
+        y = np.arange(10) % 3
+        made = Dataset(name="d", schema=schema, features=x, labels=y, cache=cache)
+        made.partition(self.SPLIT, generator())
+        return made
+
+    def pixels(self) -> np.ndarray:
+        return np.random.Generator(np.random.PCG64(5)).uniform(0, 255, (10, 16, 16))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering", "standardise", "pca:3"])
+    def test_records_are_what_the_front_end_makes_of_them(self, text: str):
+        made, front = self.images(self.pixels()), self.fitted(text)
+        for name in ("train", "validation", "test"):
+            raw = read(made, name)
+            seen = made[name].through(front).open(Receipt(name))
+            with torch.no_grad():
+                assert torch.allclose(seen.x, front.module(raw.x), atol=1e-5)
+            assert seen.x.shape[1:] == front.front_end.output_shape((16, 16))
+            assert seen.y.equal(raw.y)
+            assert seen.valid.equal(raw.valid)
+
+    def fitted(self, text: str) -> Fitted:
+        front = front_end(text)
+        if not front.fitted:
+            return ready(front, (16, 16))
+        x = torch.rand(20, 16, 16, generator=torch.Generator().manual_seed(1))
+        valid, stream = torch.ones(20, dtype=torch.bool), Keys.from_seed(2).stream("front")
+        return front.fit(x, valid, 0.5, stream)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering", "standardise", "pca:3"])
+    def test_null_records_are_zero_behind_it_as_well(self, text: str):
+        x = self.pixels()
+        slot = int(self.images(x)["train"]._slots[2])
+        whole = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+        x[slot, 3, 3] = np.nan
+        seen = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+        others = torch.arange(4) != 2
+        assert seen.valid.tolist() == [True, True, False, True]
+        assert not seen.x[2].any()
+        assert torch.allclose(seen.x[others], whole.x[others], atol=1e-6)
+
+    @pytest.mark.unit
+    def test_none_is_the_record_as_it_is(self):
+        made = self.images(self.pixels())
+        through = made["train"].through(ready(front_end("max_pool"), (16, 16))).through(None)
+        assert through.open(Receipt("train")).x.equal(read(made, "train").x)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering"])
+    @pytest.mark.parametrize("receipt", [None, True, "train", Receipt("test")], ids=repr)
+    def test_no_charge_no_record_and_nothing_computed(
+        self, text: str, receipt: object, tmp_path: Path
+    ):
+        made = self.images(self.pixels(), cache=tmp_path / "cache")
+        behind = made["train"].through(self.fitted(text))
+        assert (behind.name, len(behind)) == ("train", 4)
+        for closed in (behind, behind.cells()):
+            with pytest.raises(UnchargedReadError, match="'train'"):
+                closed.open(receipt)  # type: ignore[arg-type]
+        assert not (tmp_path / "cache").exists()
+        assert made._behind == {}
+
+    @pytest.mark.unit
+    def test_a_closed_receipt_opens_nothing(self):
+        made, receipt = self.images(self.pixels()), Receipt("train")
+        behind = made["train"].through(self.fitted("max_pool:2"))
+        behind.open(receipt)
+        receipt.close()
+        for closed in (behind, made["train"].cells()):
+            with pytest.raises(UnchargedReadError):
+                closed.open(receipt)
+
+    @pytest.mark.unit
+    def test_a_fit_of_its_own_is_never_taken_for_another(self):
+        made = self.images(self.pixels())
+        first = self.fitted("pca:3")
+        x = torch.rand(20, 16, 16, generator=torch.Generator().manual_seed(9))
+        second = front_end("pca:3").fit(
+            x, torch.ones(20, dtype=torch.bool), 0.5, Keys.from_seed(2).stream("front")
+        )
+        seen = [made["train"].through(each).open(Receipt("train")).x for each in (first, second)]
+        assert not torch.allclose(*seen, atol=1e-3)
+
+    @pytest.mark.unit
+    def test_what_was_read_may_be_written_to(self):
+        made, front = self.images(self.pixels()), self.fitted("scattering")
+        before = made["train"].through(front).open(Receipt("train")).x.clone()
+        made["train"].through(front).open(Receipt("train")).x.fill_(7)
+        assert made["train"].through(front).open(Receipt("train")).x.equal(before)
+
+
+class TestCells:
+    @pytest.mark.unit
+    def test_are_the_records_in_the_datas_own_units(self):
+        x, y = arrays()
+        x[7], y[9] = np.nan, 99
+        made = dataset(x, y)
+        for name in PARTITIONS:
+            cells, slots = made[name].cells(), made[name]._slots
+            features, labels = cells.open(Receipt(name))
+            assert isinstance(cells, Cells)
+            assert cells.name == name
+            assert np.array_equal(features, x[slots], equal_nan=True)
+            assert np.array_equal(labels, y[slots])
+
+    @pytest.mark.unit
+    def test_of_data_without_a_schema_yet(self):
+        x, y = arrays()
+        made = dataset(x, y, schema=Schema(shape=(2,)))
+        assert np.array_equal(made["test"].cells().open(Receipt("test"))[0].shape, (8, 2))
+        with pytest.raises(RuntimeError, match="before its schema was complete"):
+            read(made, "test")
+
+    @pytest.mark.unit
+    def test_open_under_their_own_charge_only(self, tmp_path: Path):
+        made = dataset(*arrays())
+        lines = [Line(name="x", partition="test", event=Gaussian(noise_multiplier=1.0), count=1)]
+        with Ledger.create(tmp_path / "ledger", lines) as ledger:
+            with ledger.charged("x", made["test"].cells(), key="k") as (features, labels):
+                assert (len(features), len(labels)) == (8, 8)
+            with (
+                pytest.raises(BudgetError, match="no line"),
+                ledger.charged("x", made["train"].cells(), key="k"),
+            ):
+                pytest.fail("opened")
+
+    @pytest.mark.unit
+    def test_the_name_that_is_charged_is_the_name_that_is_opened(self):
+        with pytest.raises(AttributeError):
+            dataset(*arrays())["train"].cells().name = "test"  # type: ignore[misc]
+
+    @pytest.mark.unit
+    def test_are_copies(self):
+        x, y = arrays()
+        made = dataset(x, y)
+        mark = made.fingerprint()
+        features, labels = made["train"].cells().open(Receipt("train"))
+        features[...], labels[...] = 7, 1
+        assert made.fingerprint() == mark
+
+    @pytest.mark.unit
+    def test_nothing_prints_a_value(self):
+        made = dataset(np.full((N, 2), 1.234567), np.full(N, 2))
+        shown = [made["train"].cells(), made["train"].through(None)]
+        assert not any("234567" in repr(each) for each in shown)
+
+
+class TestCompleted:
+    @pytest.mark.unit
+    def test_the_schema_is_read_from_all_records_and_nothing_else_changes(self):
+        x, y = arrays()
+        open_ = Dataset(name="people", schema=Schema(shape=(2,)), features=x, labels=y,
+                        official_test=4)  # fmt: skip
+        seen: list[np.ndarray] = []
+
+        def complete(schema: Schema, features: np.ndarray, labels: np.ndarray) -> Schema:
+            seen.extend([features, labels])
+            return SCHEMA
+
+        made = open_.completed(complete)  # type: ignore[arg-type]
+        assert (made.schema, open_.schema) == (SCHEMA, Schema(shape=(2,)))
+        assert np.array_equal(seen[0], x)
+        assert np.array_equal(seen[1], y)
+        assert (made.name, made.n, made.official_test, made.public) == ("people", N, 4, False)
+        assert made.fingerprint() == open_.fingerprint()
+        assert list(made) == []
+
+    @pytest.mark.unit
+    def test_it_stays_sealed(self):
+        made = dataset(*arrays()).completed(lambda schema, x, y: schema)
+        made.partition(SPLIT, generator())
+        with pytest.raises(UnchargedReadError):
+            made["train"].open(None)  # type: ignore[arg-type]
+
+
 class TestFingerprint:
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -404,6 +655,25 @@ class TestFingerprint:
         assert len(marks) == 4
 
     @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("row", "column", "cell"), [(3, 0, "b "), (3, 0, "ab"), (3, 0, None), (0, 1, "1")]
+    )
+    def test_one_cell_of_a_table_changes_it(self, row: int, column: int, cell: object):
+        from pasearch.data.tables import Column, TableSchema
+
+        schema = TableSchema(columns=(Column(name="a"), Column(name="b")), target=Column(name="c"))
+
+        def mark(cells: np.ndarray) -> str:
+            y = np.array(["x"] * 4, object)
+            return Dataset(name="t", schema=schema, features=cells, labels=y).fingerprint()
+
+        cells = np.array([["a", 1], ["b", 2], ["c", 3], ["b", 4]], object)
+        changed = cells.copy()
+        changed[row, column] = cell
+        assert mark(cells) == mark(cells.copy())
+        assert mark(cells) != mark(changed)
+
+    @pytest.mark.unit
     def test_the_layout_in_memory_does_not(self):
         x, y = arrays()
         assert dataset(np.asfortranarray(x), y).fingerprint() == dataset(x, y).fingerprint()
@@ -419,11 +689,11 @@ class TestForm:
             Dataset(name="people", schema=SCHEMA, features=x, labels=y[:-1])
 
     @pytest.mark.unit
-    def test_the_public_form_has_no_value(self):
+    @pytest.mark.parametrize("public", [1, None, "yes", np.True_], ids=repr)
+    def test_public_is_said_plainly(self, public: object):
         x, y = arrays()
-        first, second = dataset(x, y), dataset(x * np.nan, y * 0)
-        assert first.public_form() == second.public_form()
-        assert first.public_form()["n"] == N
+        with pytest.raises(UsageError, match="expected True or False"):
+            Dataset(name="d", schema=SCHEMA, features=x, labels=y, public=public)  # type: ignore[arg-type]
 
     @pytest.mark.unit
     def test_a_copy_stays_sealed(self):

@@ -11,6 +11,7 @@ from pasearch.data.schema import Schema
 from pasearch.errors import UsageError
 
 GOOD = {"shape": (8, 8), "low": 0.0, "high": 16.0, "classes": 10}
+NUMBER = {"shape": (2,), "low": -1, "high": 3, "regression": True, "target": (-10, 30)}
 
 
 @pytest.mark.unit
@@ -24,7 +25,6 @@ GOOD = {"shape": (8, 8), "low": 0.0, "high": 16.0, "classes": 10}
         {"low": 16.0},
         {"low": 17.0},
         {"low": "0"},
-        {"high": None},
         {"low": True},
         {"low": -1.7e308, "high": 1.7e308},
     ],
@@ -36,7 +36,7 @@ def test_bounds_that_are_no_interval_are_refused(change: dict):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("classes", [1, 0, -3, 2.5, 10.0, "10", True, None, float("nan")])
+@pytest.mark.parametrize("classes", [1, 0, -3, 2.5, 10.0, "10", True, float("nan")])
 def test_fewer_than_two_classes_are_refused(classes: object):
     with pytest.raises(UsageError, match="number of classes"):
         Schema(**(GOOD | {"classes": classes}))
@@ -60,14 +60,18 @@ def test_numbers_become_plain_python_numbers():
     kinds = [type(v) for v in (schema.low, schema.high, schema.classes, schema.shape[0])]
     assert kinds == [float, float, int, int]
     assert json.loads(json.dumps(schema.to_json())) == {
-        "shape": [3], "low": -1.0, "high": 2.0, "classes": 4,
+        "kind": "arrays", "shape": [3], "low": -1.0, "high": 2.0, "classes": 4,
+        "target": None, "regression": False,
     }  # fmt: skip
 
 
 @pytest.mark.unit
-def test_it_comes_back_from_json():
-    schema = Schema(**GOOD)
-    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+@pytest.mark.parametrize("values", [GOOD, NUMBER, {"shape": (3,)}, NUMBER | {"target": None}])
+def test_it_comes_back_from_json(values: dict):
+    schema = Schema(**values)
+    again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    assert hash(again) == hash(schema)
 
 
 @pytest.mark.unit
@@ -76,3 +80,147 @@ def test_it_is_a_value():
     with pytest.raises(AttributeError):
         schema.low = 1.0  # type: ignore[misc]
     assert hash(schema) == hash(Schema(**GOOD))
+
+
+class TestDeclared:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("change", [{"low": None}, {"high": None}], ids=str)
+    def test_bounds_come_together(self, change: dict):
+        with pytest.raises(UsageError, match="both or neither"):
+            Schema(**(GOOD | change))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("values", "undeclared"),
+        [
+            (GOOD, ()),
+            (GOOD | {"classes": None}, ("target",)),
+            (GOOD | {"low": None, "high": None}, ("bounds",)),
+            ({"shape": (3,)}, ("bounds", "target")),
+            (NUMBER, ()),
+            (NUMBER | {"target": None}, ("target",)),
+            ({"shape": (3,), "regression": True}, ("bounds", "target")),
+        ],
+    )
+    def test_what_is_not_declared_is_named(self, values: dict, undeclared: tuple):
+        assert Schema(**values).undeclared == undeclared
+
+    @pytest.mark.unit
+    def test_nothing_is_encoded_before_it_is_declared(self):
+        x, schema = np.zeros((2, 3)), Schema(shape=(3,))
+        with pytest.raises(RuntimeError, match="before its schema was complete"):
+            schema.encode(x, out=np.zeros((2, 3), np.float32))
+        for regression in (False, True):
+            with pytest.raises(RuntimeError, match="before its schema was complete"):
+                Schema(shape=(3,), regression=regression).encode_labels(np.zeros(2))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "target",
+        [(1.0, 1.0), (2.0, 1.0), (0.0, float("nan")), (0.0, float("inf")), (0.0,), (0, 1, 2), "ab",
+         5.0, (True, 2), (-1.7e308, 1.7e308)],
+        ids=str,
+    )  # fmt: skip
+    def test_bounds_of_the_target_that_are_no_interval_are_refused(self, target: object):
+        with pytest.raises(UsageError, match="Bounds of the target"):
+            Schema(**(NUMBER | {"target": target}))
+
+    @pytest.mark.unit
+    def test_classes_and_a_number_exclude_each_other(self):
+        with pytest.raises(UsageError, match="there are no classes"):
+            Schema(**(NUMBER | {"classes": 3}))
+        with pytest.raises(UsageError, match="say regression"):
+            Schema(**(GOOD | {"target": (0.0, 1.0)}))
+
+    @pytest.mark.unit
+    def test_outputs(self):
+        assert [Schema(**v).outputs for v in (GOOD, NUMBER, {"shape": (3,)})] == [10, 1, 0]
+        assert Schema(**GOOD).widest_shape(500) == (8, 8)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            (GOOD, "8 x 8 features in [0, 16], 10 classes"),
+            ({"shape": (3,)}, "3 features, classes"),
+            (NUMBER, "2 features in [-1, 3], a number in [-10, 30]"),
+            (NUMBER | {"target": None}, "2 features in [-1, 3], a number"),
+        ],
+    )
+    def test_says_what_is_declared(self, values: dict, text: str):
+        assert Schema(**values).describe() == text
+
+    @pytest.mark.unit
+    def test_says_what_was_bought(self):
+        bounds = "bounds of the features: -1 to 3"
+        number = "to predict: a number in [-10, 30]"
+        assert Schema(**NUMBER).describe_items() == [bounds, number]
+
+
+class TestRegression:
+    LABELS = (-10.0, 30.0, 10.0, -1e300, 1e300, np.nan, np.inf, -np.inf)
+
+    @pytest.mark.unit
+    def test_labels_are_clamped_and_scaled_and_not_finite_ones_are_null(self):
+        y, valid = Schema(**NUMBER).encode_labels(np.array(self.LABELS))
+        assert y.dtype == np.float32
+        assert y[:5].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
+        assert valid.tolist() == [True] * 5 + [False] * 3
+        assert ((y >= 0) & (y <= 1)).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", ["i1", "u1", "i8", "f2", "f4", ">f8"])
+    def test_numbers_of_every_kind_are_taken(self, kind: str):
+        schema, labels = Schema(**NUMBER), np.array([0, 10, 20], kind)
+        schema.check_form("d", np.zeros((3, 2)), labels)
+        assert schema.encode_labels(labels)[0].tolist() == [0.25, 0.5, 0.75]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("labels", [np.array(["1", "2"]), np.array([True, False]),
+                                        np.array([1, 2], object), np.array([1j, 2])])  # fmt: skip
+    def test_other_labels_are_refused(self, labels: np.ndarray):
+        with pytest.raises(UsageError, match="expected numbers"):
+            Schema(**NUMBER).check_form("d", np.zeros((2, 2)), labels)
+
+    @pytest.mark.unit
+    def test_predictions_come_back_in_the_units_of_the_target(self):
+        schema = Schema(**NUMBER)
+        scaled = schema.encode_labels(np.array([-10.0, 3.0, 30.0]))[0]
+        assert np.allclose(schema.decode_number(scaled), [-10, 3, 30], atol=1e-5)
+
+
+class TestEncode:
+    @pytest.mark.unit
+    def test_features_are_clamped_and_scaled_and_not_finite_records_are_told(self):
+        x = np.array([[-1, 3], [-9, 1e300], [1, np.nan], [np.inf, 0], [1, -np.inf]])
+        out = np.zeros((5, 2), np.float32)
+        assert Schema(**NUMBER).encode(x, out=out).tolist() == [True, True, False, False, False]
+        assert out[:2].tolist() == [[0, 1], [0, 1]]
+
+    @pytest.mark.unit
+    def test_classes_that_are_not_declared_are_null(self):
+        labels = np.array([0, 9, 10, -1, 2**62, -(2**62)])
+        y, valid = Schema(**GOOD).encode_labels(labels)
+        assert y.dtype == np.int64
+        assert y.tolist() == [0, 9, 0, 0, 0, 0]
+        assert valid.tolist() == [True, True, False, False, False, False]
+
+    @pytest.mark.unit
+    def test_new_records_are_encoded_as_in_training_and_not_finite_ones_are_zero(self):
+        x = np.array([[-1.0, 3.0], [5.0, 1.0], [np.nan, 3.0]])
+        new = Schema(**NUMBER).encode_new(x)
+        assert new.dtype == np.float32
+        assert new.tolist() == [[0, 1], [1, 0.5], [0, 0]]
+        assert Schema(**NUMBER).encode_new(x[:2].tolist()).tolist() == [[0, 1], [1, 0.5]]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("records", [np.zeros((3, 3)), np.zeros(2), np.array([["a", "b"]]),
+                                         np.array([[None, 1]])])  # fmt: skip
+    def test_new_records_of_another_form_are_refused(self, records: np.ndarray):
+        with pytest.raises(UsageError, match=r"expected numbers, \(rows, 2\)"):
+            Schema(**NUMBER).encode_new(records)
+
+    @pytest.mark.unit
+    def test_classes_stay_whole_numbers(self):
+        classes = np.array([3, 0])
+        assert Schema(**GOOD).decode_class(classes) is classes

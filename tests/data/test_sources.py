@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import re
 import struct
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pasearch.data.partitions import Dataset
-from pasearch.data.sources import BUILT_IN, from_arrays, load_dataset
+from pasearch.data.sources import BELONGS, BUILT_IN, Declared, from_arrays, load_dataset
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
 X = np.arange(12.0).reshape(6, 2)
@@ -58,21 +61,115 @@ class TestDigits:
     def test_are_public_only_when_declared(self):
         assert load_dataset("digits", public=True).public
 
+
+SAID = {
+    "bounds": (0.0, 1.0), "classes": 3, "regression": True, "target": "a", "schema": "a.toml",
+    "image_side": 8, "grey": True,
+}  # fmt: skip
+FOR_ARRAYS = {"bounds", "classes", "regression"}
+FOR_TABLES = {"target", "schema", "regression"}
+FOR_FOLDERS = {"image_side", "grey"}
+
+
+class TestMisplaced:
+    """What the user says about data that has no use for it is refused before a file is opened."""
+
     @pytest.mark.unit
-    @pytest.mark.parametrize("declared", [{"bounds": (0.0, 1.0)}, {"classes": 3}], ids=str)
-    @pytest.mark.parametrize("name", BUILT_IN)
-    def test_a_built_in_set_has_its_own_schema(self, name: str, declared: dict):
-        with pytest.raises(UsageError, match=r"for \.npz files"):
-            load_dataset(name, **declared)
+    @pytest.mark.parametrize(
+        ("source", "useful"),
+        [
+            *[(name, set()) for name in BUILT_IN],
+            ("people.npz", FOR_ARRAYS),
+            ("people.csv", FOR_TABLES),
+            ("people.TSV", FOR_TABLES),
+            (".", FOR_FOLDERS),
+        ],
+    )
+    @pytest.mark.parametrize("name", SAID)
+    def test_is_refused_and_its_use_is_named(
+        self,
+        source: str,
+        useful: set,
+        name: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        monkeypatch.chdir(tmp_path)
+        message = rf"--{name.replace('_', '-')} is for {BELONGS[name]}: '{source}' has no use"
+        with pytest.raises(UsageError) as caught:
+            load_dataset(source, **{name: SAID[name]})
+        assert (re.search(message, str(caught.value)) is None) == (name in useful)
+
+    @pytest.mark.contract
+    def test_every_declaration_of_some_data_is_tried(self):
+        everywhere = {"public", "data_root", "download"}
+        assert set(BELONGS) == set(SAID) == {f.name for f in fields(Declared)} - everywhere
+
+    @pytest.mark.unit
+    def test_an_unknown_declaration_is_an_error(self):
+        with pytest.raises(TypeError, match="clases"):
+            load_dataset("digits", clases=3)
 
 
 class TestUnknown:
     @pytest.mark.unit
-    @pytest.mark.parametrize("source", ["magic", "", "data.csv", "digits.np", "../digits"])
+    @pytest.mark.parametrize("source", ["magic", "", "digits.np", "../digits", "people.parquet"])
     def test_the_message_names_what_there_is(self, source: str):
         with pytest.raises(UsageError, match="not known") as caught:
             load_dataset(source)
-        assert all(name in str(caught.value) for name in (*BUILT_IN, ".npz"))
+        assert all(name in str(caught.value) for name in (*BUILT_IN, ".npz", ".csv", "folder"))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("source", ["people.csv", "people.npz"])
+    def test_a_file_that_is_not_there(self, tmp_path: Path, source: str):
+        with pytest.raises(UsageError, match=source):
+            load_dataset(str(tmp_path / source))
+
+
+class TestTables:
+    """That a table is a data set; what is in one is tested with its schema."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        file = tmp_path / "people.csv"
+        file.write_text("age,town,paid\n30,Ulm,yes\n40,Bonn,no\n?,Ulm,yes\n")
+        return file
+
+    @pytest.mark.unit
+    def test_nothing_is_declared_about_its_values(self, path: Path):
+        dataset = load_dataset(str(path))
+        assert (dataset.name, dataset.n, dataset.public) == ("people", 3, False)
+        assert isinstance(dataset.schema, TableSchema)
+        assert dataset.schema.undeclared == ("age", "town", "paid")
+        assert raw(dataset.labels).tolist() == ["yes", "no", "yes"]
+
+    @pytest.mark.unit
+    def test_another_target_and_a_number_to_predict(self, path: Path):
+        schema = load_dataset(str(path), target="age", regression=True).schema
+        assert schema.regression
+        assert schema.outputs == 1
+        assert schema.undeclared == ("town", "paid", "age")
+        assert not load_dataset(str(path), target="age").schema.regression
+
+    @pytest.mark.unit
+    def test_a_schema_beside_it(self, path: Path, tmp_path: Path):
+        toml = tmp_path / "people.toml"
+        toml.write_text(
+            'target = "paid"\nofficial_test = 1\n[columns]\n'
+            'paid = {categories = ["no", "yes"]}\nage = {low = 0, high = 99}\n'
+        )
+        dataset = load_dataset(str(path), schema=toml, public=True)
+        assert dataset.schema.undeclared == ("town",)
+        assert (dataset.official_test, dataset.public) == (1, True)
+        with pytest.raises(UsageError, match="declares column 'paid' as a category"):
+            load_dataset(str(path), schema=toml, regression=True)
+
+
+class TestFolders:
+    @pytest.mark.unit
+    def test_a_folder_without_images(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="one folder a class"):
+            load_dataset(str(tmp_path))
 
 
 class TestArrays:
@@ -93,14 +190,37 @@ class TestArrays:
         assert (schema.low, schema.high) == bounds
 
     @pytest.mark.unit
-    def test_undeclared_bounds_are_never_read_from_records(self):
-        with pytest.raises(UsageError, match="--bounds"):
-            from_arrays(X, Y, classes=3)
+    @pytest.mark.parametrize("kind", ["f4", "f8", "i8", "i1", "u2"])
+    def test_undeclared_bounds_and_classes_are_never_read_from_records(self, kind: str):
+        schema = from_arrays(X.astype(kind), Y).schema
+        assert schema.undeclared == ("bounds", "target")
+        assert schema == from_arrays(X.astype(kind) * 0, Y * 0).schema
+        assert from_arrays(X, Y, classes=3).schema.undeclared == ("bounds",)
+        assert from_arrays(X, Y, bounds=(0, 1)).schema.undeclared == ("target",)
 
     @pytest.mark.unit
-    def test_undeclared_classes_are_never_counted(self):
-        with pytest.raises(UsageError, match="--classes"):
-            from_arrays(X, Y, bounds=(0, 1))
+    @pytest.mark.parametrize("kind", ["f4", "f8", "f2", "i8", "u1", ">f8"])
+    def test_a_number_to_predict(self, kind: str):
+        dataset = from_arrays(X, Y.astype(kind), regression=True, bounds=(0, 9))
+        assert dataset.schema.regression
+        assert dataset.schema.undeclared == ("target",)
+        assert np.array_equal(raw(dataset.labels), Y)
+
+    @pytest.mark.unit
+    def test_fractions_to_predict_are_not_cut_off(self):
+        labels = raw(from_arrays(X, Y + 0.75, regression=True).labels)
+        assert np.array_equal(labels, Y + 0.75)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("y", [Y.astype("U"), Y.astype(bool), Y.astype(object), Y[:, None]])
+    def test_what_is_no_number_to_predict(self, y: np.ndarray):
+        with pytest.raises(UsageError, match=r"expected numbers, \(n,\)"):
+            from_arrays(X, y, regression=True)
+
+    @pytest.mark.unit
+    def test_classes_of_a_number_are_refused(self):
+        with pytest.raises(UsageError, match="there are no classes"):
+            from_arrays(X, Y, regression=True, classes=3)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("bounds", [(1,), (0, 1, 2), 5, "ab", (1, 0), (0, float("nan"))])
@@ -173,14 +293,50 @@ class TestNpz:
             ({"bounds": np.array([0, 1]), "classes": np.array([1, 2])}, "classes"),
             ({"bounds": np.array([0, 1]), "classes": np.array(2.5)}, "classes"),
             ({"bounds": np.array([0, 1]), "classes": np.array(1)}, "classes"),
-            ({}, "--bounds"),
-            ({"bounds": np.array([0, 1])}, "--classes"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_bad_declarations(self, path: Path, extra: dict, word: str):
         np.savez(path, x=X, y=Y, **extra)
         with pytest.raises(UsageError, match=word):
+            load_dataset(str(path))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("extra", "undeclared"),
+        [
+            ({}, ("bounds", "target")),
+            ({"bounds": np.array([0, 1])}, ("target",)),
+            ({"classes": np.array([3])}, ("bounds",)),
+        ],
+        ids=str,
+    )
+    def test_what_it_does_not_declare_is_left_to_be_bought(
+        self, path: Path, extra: dict, undeclared: tuple
+    ):
+        np.savez(path, x=X, y=Y, **extra)
+        assert load_dataset(str(path)).schema.undeclared == undeclared
+
+    @pytest.mark.unit
+    def test_a_number_to_predict(self, path: Path):
+        np.savez(path, x=X, y=Y + 0.5, bounds=np.array([0, 9]), classes=np.array(3))
+        dataset = load_dataset(str(path), regression=True)
+        assert (dataset.schema.regression, dataset.schema.classes) == (True, None)
+        assert np.array_equal(raw(dataset.labels), Y + 0.5)
+
+    @pytest.mark.unit
+    def test_its_name_and_its_official_test_set(self, path: Path):
+        np.savez(path, x=X, y=Y, name=np.array("census"), official_test=np.array(2))
+        dataset = load_dataset(str(path))
+        assert (dataset.name, dataset.official_test, dataset.n) == ("census", 2, 6)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "tail", [np.array(6), np.array(-1), np.array(2.0), np.array("2"), np.array([1, 2])], ids=str
+    )
+    def test_an_official_test_set_that_cannot_be(self, path: Path, tail: np.ndarray):
+        np.savez(path, x=X, y=Y, official_test=tail)
+        with pytest.raises(UsageError, match="`official_test` is"):
             load_dataset(str(path))
 
     @pytest.mark.unit
@@ -399,4 +555,3 @@ def test_a_data_set_shows_its_form_only():
     assert dataset.features.shape == (6, 2)
     with pytest.raises(TypeError):
         dataset.features[0]  # type: ignore[index]
-    assert set(dataset.public_form()) == {"name", "n", "shape", "low", "high", "classes"}

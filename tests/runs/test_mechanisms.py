@@ -16,7 +16,7 @@ from scipy.stats import chi2_contingency, chisquare
 from pasearch.accounting.events import Geometric
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.runs.mechanisms import NoisyCount, _bernoulli_exp, discrete_laplace
+from pasearch.runs.mechanisms import NoisyCount, bernoulli_exp, discrete_laplace
 
 DRAWS = 20_000
 
@@ -117,7 +117,7 @@ def test_the_coin_is_exact_by_enumeration(gamma: Fraction):
             chance = gamma.numerator / Fraction(bound)
             return 0 if draw([chance, 1 - chance]) == 0 and gamma else gamma.numerator
 
-        return _bernoulli_exp(gamma.numerator, gamma.denominator, below)
+        return bernoulli_exp(gamma.numerator, gamma.denominator, below)
 
     law = enumerate_runs(run, 1e-14)
     assert float(law[True]) == pytest.approx(math.exp(-gamma), abs=1e-12)
@@ -147,7 +147,7 @@ def test_the_law_is_exact_by_enumeration(epsilon: Fraction, monkeypatch: pytest.
                 raise Restart
             return heads
 
-        monkeypatch.setattr("pasearch.runs.mechanisms._bernoulli_exp", coin)
+        monkeypatch.setattr("pasearch.runs.mechanisms.bernoulli_exp", coin)
         return discrete_laplace(epsilon, below)
 
     law = enumerate_runs(run, 1e-13)

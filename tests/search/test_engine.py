@@ -16,7 +16,9 @@ import torch
 
 from pasearch import api
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
+from pasearch.data.front_ends import PrincipalComponents, Standardise
+from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
+from pasearch.data.purchase import Purchase
 from pasearch.errors import BudgetError
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal, TrialRecord
@@ -24,12 +26,15 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
-from pasearch.search.engine import Outcome, Progress, Search
+from pasearch.search.engine import Outcome, Progress, Search, buy_schema
 
 SPACE = {
     "name": "small",
     "choices": {"layers": [1, 2], "units_1": [2, 4], "units_2": [2, 3], "dropout": [0.0, 0.2]},
 }
+DECLARED: dict[str, Any] = {"bounds": (-3, 3), "classes": 2}
+UNDECLARED: dict[str, Any] = {"bounds": None, "classes": None}
+PCA = {"name": "pca", "choices": {"front_end": ["pca:2"], "units_1": [2, 4]}}
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed"},
     "rs": {"strategy": "rs", "candidates": 3},
@@ -37,8 +42,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "mgrs": {"strategy": "mgrs", "candidates": 5, "generations": 2},
     "paas": {"strategy": "paas", "candidates": 3, "generations": 2},
     "paas aside": {"strategy": "paas", "candidates": 3, "generations": 2, "search_share": 0.3},
+    "rs pca": {"strategy": "rs", "candidates": 3, "space": PCA},
+    "paas pca aside": {
+        "strategy": "paas", "candidates": 3, "generations": 2, "space": PCA, "search_share": 0.3,
+    },
     "stw": {"strategy": "stw", "candidates": 3, "generations": 2, "data_is_public": True},
-}
+}  # fmt: skip
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray]:
@@ -49,8 +58,8 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def prepared(way: str, **options: Any) -> api.Prepared:
-    settings = {"space": SPACE, "steps": 4, "batch": 30, "device": "cpu", **WAYS[way], **options}
-    return api.prepare(arrays(), budget=Budget(3.0), bounds=(-3, 3), classes=2, **settings)
+    settings = {"space": SPACE, "steps": 4, "batch": 30, "device": "cpu", **WAYS[way]}
+    return api.prepare(arrays(), budget=Budget(3.0), **{**settings, **DECLARED, **options})
 
 
 class Memory(Journal):
@@ -110,7 +119,7 @@ def weights(outcome: Outcome) -> list[torch.Tensor]:
 def same(first: Outcome, second: Outcome) -> bool:
     return (
         first.candidate == second.candidate
-        and first.test_correct == second.test_correct
+        and first.test_points == second.test_points
         and all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
     )
 
@@ -229,13 +238,13 @@ class TestHiding:
         assert outcome.unique_trials == len({json.dumps(t.parameters) for t in outcome.trials})
 
     @pytest.mark.unit
-    def test_exact_accuracy_is_for_public_data(self, tmp_path: Path):
+    def test_exact_points_is_for_public_data(self, tmp_path: Path):
         with searching(tmp_path / "x", "fixed") as search:
-            assert search.run().exact_accuracy is None
+            assert search.run().exact_points is None
         with searching(tmp_path / "y", "stw") as search:
-            exact = search.run().exact_accuracy
+            exact = search.run().exact_points
             assert exact is not None
-            assert 0 <= exact <= 1
+            assert 0 <= exact <= len(search.dataset["test"])
 
 
 class TestMemory:
@@ -336,7 +345,7 @@ class TestFailures:
         assert charged == {line.name for line in search.plan.lines}
         assert all(bool(torch.isnan(value).all()) for value in weights(outcome))
         scale = search.plan.test.standard_deviation
-        assert abs(outcome.test_correct) < 40 * scale, "noise around no right answer"
+        assert abs(outcome.test_points) < 40 * scale, "noise around no right answer"
 
     @pytest.mark.unit
     def test_another_error_is_no_failed_trial(self, tmp_path: Path, monkeypatch):
@@ -429,7 +438,7 @@ def test_no_two_trainings_and_no_two_scores_share_a_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ):
     trainings, scores = [], []
-    train, release = engine.train_candidate, NoisyCount.release
+    train, release, fit = engine.train_candidate, NoisyCount.release, PrincipalComponents.fit
 
     def watched_train(candidate, records, schema, recipe, stream, **more):
         trainings.append(stream.seed64())
@@ -439,11 +448,292 @@ def test_no_two_trainings_and_no_two_scores_share_a_stream(
         scores.append(stream.seed64())
         return release(self, count, stream)
 
+    def watched_fit(self, x, valid, noise_multiplier, stream):
+        trainings.append(stream.seed64())
+        return fit(self, x, valid, noise_multiplier, stream)
+
     monkeypatch.setattr(engine, "train_candidate", watched_train)
     monkeypatch.setattr(NoisyCount, "release", watched_release)
+    monkeypatch.setattr(PrincipalComponents, "fit", watched_fit)
     for seed in (1, 2, 3):
         with searching(tmp_path / str(seed), way, seed=seed) as search:
             search.run()
     assert len(trainings) > 2
     assert len(scores) > 2
     assert len(set(trainings + scores)) == len(trainings + scores)
+
+
+def buy(search: Search) -> Search:
+    """What a run does between its keys and its first trial."""
+    plan = buy_schema(search.plan, search.dataset, search.ledger, search.keys, search.folder)
+    object.__setattr__(search, "plan", plan)
+    return search
+
+
+def schema_line(search: Search) -> list[tuple[str, int]]:
+    return [(part, n) for line, part, _, n in search.ledger.spent() if line == "schema"]
+
+
+class TestPurchase:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("way", ["fixed", "rs", "paas aside"])
+    def test_is_charged_in_full_before_a_cell_is_used(
+        self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        told: list[str] = []
+        opening, buying = Cells.open, Purchase.buy
+
+        with searching(tmp_path / "x", way, **UNDECLARED) as search:
+
+            def opened(cells: Cells, receipt: Receipt):
+                assert schema_line(search), "the charge was on disk before the read"
+                assert cells.name == search.plan.purchase_partition
+                told.append("open")
+                return opening(cells, receipt)
+
+            def bought(purchase: Purchase, schema, features, labels, stream):
+                assert schema_line(search) == [(search.plan.purchase_partition, 2)]
+                assert len(features) == len(search.dataset[search.plan.purchase_partition])
+                told.append("buy")
+                return buying(purchase, schema, features, labels, stream)
+
+            monkeypatch.setattr(Cells, "open", opened)
+            monkeypatch.setattr(Purchase, "buy", bought)
+            before = search.plan
+            assert before.schema.undeclared == ("bounds", "target")
+            buy(search)
+            assert told == ["open", "open", "buy"]
+            after = search.plan
+            assert after.schema.undeclared == ()
+            assert search.dataset.schema == after.schema
+            assert (after.lines, after.price, after.trial_mu) == (
+                before.lines, before.price, before.trial_mu,
+            )  # fmt: skip
+            outcome = search.run()
+            spent = {line: count for line, _, _, count in search.ledger.spent()}
+            assert spent["schema"] == 2
+        assert outcome.bought == tuple(after.schema.describe_items())
+        assert len(outcome.bought) == 2
+
+    @pytest.mark.unit
+    def test_what_is_declared_is_not_bought(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(Cells, "open", lambda *arguments: pytest.fail("opened"))
+        with searching(tmp_path / "x", "fixed") as search:
+            plan = search.plan
+            assert buy(search).plan is plan
+            assert search.run().bought == ()
+
+    @pytest.mark.contract
+    def test_cells_open_under_their_own_charge_only(self, tmp_path: Path):
+        with searching(tmp_path / "x", "rs", **UNDECLARED) as search:
+            cells = search.dataset["validation"].cells()
+            for receipt in (None, Receipt("train"), Receipt("validation")):
+                if receipt is not None and receipt.partition == "validation":
+                    receipt.close()
+                with pytest.raises(UnchargedReadError):
+                    cells.open(receipt)  # type: ignore[arg-type]
+            assert "Sealed" in repr(search.dataset.features)
+            with (
+                pytest.raises(BudgetError, match="no line 'schema' for partition 'train'"),
+                search.ledger.charged("schema", search.dataset["train"].cells(), key="item 0"),
+            ):
+                pytest.fail("opened")
+            buy(search)
+            with (
+                pytest.raises(BudgetError, match="all are charged"),
+                search.ledger.charged("schema", cells, key="item 2"),
+            ):
+                pytest.fail("opened")
+
+    @pytest.mark.contract
+    def test_after_a_crash_it_is_not_bought_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        with searching(tmp_path / "whole", "rs", **UNDECLARED) as search:
+            whole = buy(search).run()
+            schema, spent = search.plan.schema, search.ledger.spent()
+        path = tmp_path / "x"
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "train_candidate", stopped)
+            with (
+                pytest.raises(KeyboardInterrupt),
+                searching(path, "rs", stored=True, **UNDECLARED) as search,
+            ):
+                buy(search).run()
+        monkeypatch.setattr(Purchase, "buy", lambda *arguments: pytest.fail("bought twice"))
+        with searching(path, "rs", stored=True, **UNDECLARED) as search:
+            outcome = buy(search).run()
+            assert search.plan.schema == schema
+            assert search.ledger.spent() == spent
+        assert same(outcome, whole)
+
+    @pytest.mark.contract
+    def test_a_crash_before_it_is_kept_gives_the_same_schema_for_the_same_charge(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        with searching(tmp_path / "whole", "rs", **UNDECLARED) as search:
+            schema = buy(search).plan.schema
+        path = tmp_path / "x"
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "atomic_write", stopped)
+            with (
+                pytest.raises(KeyboardInterrupt),
+                searching(path, "rs", **UNDECLARED) as search,
+            ):
+                buy(search)
+        with searching(path, "rs", **UNDECLARED) as search:
+            assert schema_line(search) == [("validation", 2)], "paid for, whatever became of it"
+            assert buy(search).plan.schema == schema
+            assert schema_line(search) == [("validation", 2)]
+
+    @pytest.mark.unit
+    def test_is_kept_in_private_and_follows_the_keys(self, tmp_path: Path):
+        found = []
+        for name, seed in (("x", 1), ("y", 1), ("z", 2)):
+            with searching(tmp_path / name, "fixed", seed, **UNDECLARED) as search:
+                found.append(buy(search).plan.schema)
+            assert (tmp_path / name / "private" / "schema.json").is_file()
+        assert found[0] == found[1]
+        assert found[0] != found[2]
+
+    @pytest.mark.unit
+    def test_the_same_prepared_search_may_be_run_twice(self, tmp_path: Path):
+        made = api.prepare(
+            arrays(), budget=Budget(3.0), strategy="fixed", space=SPACE, steps=4, batch=30,
+            device="cpu",
+        )  # fmt: skip
+        found = [api.run(made, out=tmp_path / name, progress=None) for name in ("x", "y")]
+        assert [len(each.document["bought"]) for each in found] == [2, 2]
+
+
+def stopped(*arguments: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class TestFits:
+    """A fitted front end is released once, for all candidates, and never anew."""
+
+    MIXED = json.dumps({"name": "mixed", "choices": {"front_end": ["pca:2", "standardise"]}})
+
+    @pytest.fixture
+    def fits(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        found: list[str] = []
+        for kind in (PrincipalComponents, Standardise):
+
+            def fit(self, x, valid, noise_multiplier, stream, genuine=kind.fit):
+                assert noise_multiplier is not None
+                found.append(self.text)
+                return genuine(self, x, valid, noise_multiplier, stream)
+
+            monkeypatch.setattr(kind, "fit", fit)
+        return found
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("way", ["rs pca", "paas pca aside"])
+    def test_one_for_all_candidates(self, tmp_path: Path, way: str, fits: list[str]):
+        with searching(tmp_path / "x", way) as search:
+            outcome = search.run()
+            trials = len(records_of(search))
+            spent = {line: (part, n) for line, part, _, n in search.ledger.spent()}
+        assert trials > 1
+        assert fits == ["pca:2"]
+        assert spent["front end pca:2"] == (search.plan.trial_partition, 1)
+        assert outcome.bought == ("front end pca:2",)
+        assert outcome.front.front_end.text == "pca:2"
+        kept = torch.load(tmp_path / "x/private/front_ends/pca-2.pt", weights_only=True)
+        released = outcome.front.module.state_dict()
+        assert all(torch.equal(kept[name], released[name]) for name in released)
+
+    @pytest.mark.unit
+    def test_each_of_several_has_its_own_charge(self, tmp_path: Path, fits: list[str]):
+        space = Frozen(self.MIXED)
+        with searching(tmp_path / "x", "paas", seed=2, space=space) as search:
+            outcome = search.run()
+            spent = {line: n for line, _, _, n in search.ledger.spent()}
+        assert sorted(fits) == ["pca:2", "standardise"]
+        assert {name: n for name, n in spent.items() if name.startswith("front")} == {
+            "front end pca:2": 1, "front end standardise": 1,
+        }  # fmt: skip
+        assert set(outcome.bought) == {"front end pca:2", "front end standardise"}
+
+    @pytest.mark.contract
+    def test_under_repeat_and_select_what_was_drawn_is_not_told(self, tmp_path: Path, monkeypatch):
+        """Which front ends were fitted tells of the candidates that lost."""
+        told = set()
+        for seed in range(4):
+            with searching(
+                tmp_path / str(seed), "rs", seed=seed, space=Frozen(self.MIXED)
+            ) as search:
+                told.add(search.run().bought)
+        assert told == {("front end pca:2", "front end standardise")}
+
+    @pytest.mark.contract
+    def test_is_charged_before_it_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        genuine = PrincipalComponents.fit
+
+        with searching(tmp_path / "x", "rs pca") as search:
+
+            def fit(self, x, valid, noise_multiplier, stream):
+                assert search.ledger.holds("front end pca:2", "fit")
+                assert not search.ledger.holds("training", "search"), "the fit comes first"
+                assert len(x) == search.plan.split.train
+                return genuine(self, x, valid, noise_multiplier, stream)
+
+            monkeypatch.setattr(PrincipalComponents, "fit", fit)
+            search.run()
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("crash", ["after the fit", "before it is kept"])
+    def test_a_resume_pays_for_it_once(
+        self, tmp_path: Path, crash: str, fits: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        with searching(tmp_path / "whole", "rs pca") as search:
+            whole, spent = search.run(), search.ledger.spent()
+        fits.clear()
+        with monkeypatch.context() as patch:
+            name = "train_candidate" if crash == "after the fit" else "save_weights"
+            patch.setattr(engine, name, stopped)
+            with (
+                pytest.raises(KeyboardInterrupt),
+                searching(tmp_path / "x", "rs pca", stored=True) as search,
+            ):
+                search.run()
+        with searching(tmp_path / "x", "rs pca", stored=True) as search:
+            outcome = search.run()
+            assert search.ledger.spent() == spent
+        assert fits == ["pca:2"] * (1 if crash == "after the fit" else 2)
+        assert same(outcome, whole), "made twice from the same key, it is one release"
+
+    @pytest.mark.unit
+    def test_without_a_line_nothing_is_fitted(self, tmp_path: Path):
+        with searching(tmp_path / "x", "fixed") as search, pytest.raises(KeyError):
+            search._front(PrincipalComponents(2))
+
+
+class TestCurves:
+    @pytest.mark.unit
+    def test_are_of_public_data_only(self, tmp_path: Path):
+        for way in ("fixed", "rs aside", "paas"):
+            with searching(tmp_path / way, way) as search:
+                assert search.run().curve == ()
+                assert not any("curve" in trial.attributes for trial in records_of(search))
+        with searching(tmp_path / "stw", "stw") as search:
+            curve = search.run().curve
+        assert [step for step, _ in curve] == [1, 2, 3, 4]
+        assert all(0.0 <= accuracy <= 1.0 for _, accuracy in curve)
+
+    @pytest.mark.unit
+    def test_looking_changes_no_weight(self, tmp_path: Path):
+        outcomes = []
+        for public in (False, True):
+            with searching(tmp_path / str(public), "paas", data_is_public=public) as search:
+                outcomes.append(search.run())
+        assert same(*outcomes)
+
+    @pytest.mark.contract
+    def test_private_records_have_no_free_look(self, tmp_path: Path):
+        with (
+            searching(tmp_path / "x", "fixed") as search,
+            pytest.raises(UnchargedReadError, match="is private"),
+        ):
+            search.dataset["test"].public_records()

@@ -1,23 +1,30 @@
-"""A candidate's training and its score: one record moves the score by one at most."""
+"""A candidate's training and its score: one record moves it by one at most, or by the grid."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import nn
 
+from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
+from pasearch.plan import ERROR_GRID
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.fitness import WORST, correct, failed, mark_failed, train_candidate
+from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.spaces.architecture import Architecture, Dense
 from pasearch.spaces.space import Candidate
 from pasearch.training.recipe import Recipe
 
 SCHEMA = Schema(shape=(4,), low=0.0, high=1.0, classes=3)
+NUMBER = Schema(shape=(4,), low=0.0, high=1.0, regression=True, target=(-5.0, 20.0))
 CANDIDATE = Candidate(architecture=Architecture(layers=(Dense(units=6, activation="tanh"),)))
 RECIPE = Recipe(expected_batch_size=10, steps=6, learning_rate=0.5, noise_multiplier=1.0)
 
@@ -58,34 +65,34 @@ class TestScore:
     def test_counts_right_answers(self):
         given = records(9)
         answers = (given.x[:, 0] * 3).long()
-        assert correct(Answers(), replace(given, y=answers), device="cpu") == 9
-        assert correct(Answers(), replace(given, y=(answers + 1) % 3), device="cpu") == 0
+        assert points(Answers(), replace(given, y=answers), device="cpu") == 9
+        assert points(Answers(), replace(given, y=(answers + 1) % 3), device="cpu") == 0
 
     @pytest.mark.unit
     def test_is_a_whole_number_of_python(self):
-        assert type(correct(Answers(), records(), device="cpu")) is int
+        assert type(points(Answers(), records(), device="cpu")) is int
 
     @pytest.mark.property
     def test_a_null_record_is_never_right_and_moves_the_count_by_one_at_most(self):
         given = records()
-        base = correct(Answers(), given, device="cpu")
+        base = points(Answers(), given, device="cpu")
         answers = (given.x[:, 0] * 3).long()
         for slot in range(len(given)):
-            fewer = correct(Answers(), null(given, slot), device="cpu")
+            fewer = points(Answers(), null(given, slot), device="cpu")
             assert base - fewer == int(answers[slot] == given.y[slot])
 
     @pytest.mark.unit
     def test_all_null_scores_nothing(self):
         given = records()
         nothing = replace(given, valid=torch.zeros(40, dtype=torch.bool))
-        assert correct(Answers(), nothing, device="cpu") == 0
+        assert points(Answers(), nothing, device="cpu") == 0
 
     @pytest.mark.unit
     @pytest.mark.parametrize("chunk", [1, 7, 40, 100])
     def test_does_not_depend_on_the_chunk(self, chunk: int):
         given = records()
-        expected = correct(Answers(), given, device="cpu")
-        assert correct(Answers(), given, device="cpu", chunk=chunk) == expected
+        expected = points(Answers(), given, device="cpu")
+        assert points(Answers(), given, device="cpu", chunk=chunk) == expected
 
     @pytest.mark.unit
     def test_is_taken_in_evaluation_mode_and_without_gradients(self):
@@ -95,7 +102,105 @@ class TestScore:
                 assert not torch.is_grad_enabled()
                 return super().forward(x)
 
-        correct(Probe().train(), records(), device="cpu")
+        points(Probe().train(), records(), device="cpu")
+
+
+class Tells(nn.Module):
+    """A network that predicts the number that it is given first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :1]
+
+
+def numbers(answers: list[float], y: list[float], valid: list[bool] | None = None) -> Records:
+    kept = [True] * len(y) if valid is None else valid
+    return Records(
+        x=torch.tensor(answers)[:, None], y=torch.tensor(y), valid=torch.tensor(kept), public=False
+    )
+
+
+def score(given: Records, chunk: int = 8192) -> int:
+    return points(Tells(), given, device="cpu", chunk=chunk)
+
+
+class TestPoints:
+    """A number's score: whole points of each record, from 0 to the grid."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("answer", "y", "expected"),
+        [
+            (0.25, 0.25, ERROR_GRID),
+            (0.0, 0.25, 75),
+            (0.5, 0.25, 75),
+            (0.625, 0.25, 62),  # 62.5: points are whole before they are added
+            (0.255, 0.25, 99),
+            (1.0, 0.0, 0),
+            (0.0, 1.0, 0),
+            (-3.0, 0.5, 0),
+            (1e30, 0.5, 0),
+        ],
+    )
+    def test_of_one_record(self, answer: float, y: float, expected: int):
+        assert score(numbers([answer], [y])) == expected
+
+    @pytest.mark.unit
+    def test_are_added_up_and_null_records_have_none(self):
+        given = numbers([0.0, 0.5, 0.625, 9.0], [0.0, 0.25, 0.25, 0.5])
+        assert score(given) == 100 + 75 + 62 + 0
+        assert score(replace(given, valid=torch.tensor([False, True, True, True]))) == 75 + 62
+        assert score(replace(given, valid=torch.zeros(4, dtype=torch.bool))) == 0
+        assert type(score(given)) is int
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("answer", [math.nan, math.inf, -math.inf])
+    def test_an_answer_that_is_no_number_is_worst(self, answer: float):
+        assert score(numbers([answer], [0.5])) == 0
+        assert score(numbers([answer, 0.5], [0.5, 0.5])) == ERROR_GRID
+
+    @pytest.mark.property
+    @settings(max_examples=100, deadline=None)
+    @drawn(
+        rows=st.lists(
+            st.tuples(st.floats(-2, 3, width=32) | st.floats(width=32), st.floats(0, 1, width=32)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_one_record_moves_them_by_the_grid_at_most(self, rows: list[tuple[float, float]]):
+        answers, y = ([row[i] for row in rows] for i in range(2))
+        whole = score(numbers(answers, y))
+        assert 0 <= whole <= ERROR_GRID * len(rows)
+        for gone in range(len(rows)):
+            valid = [i != gone for i in range(len(rows))]
+            fewer = score(numbers(answers, [v * k for v, k in zip(y, valid, strict=True)], valid))
+            assert 0 <= whole - fewer <= ERROR_GRID
+            assert whole - fewer == score(numbers([answers[gone]], [y[gone]]))
+
+    @pytest.mark.unit
+    def test_the_grid_is_met(self):
+        """So the noise is for the sensitivity that is there, and no smaller one would do."""
+        given = numbers([0.5] * 3, [0.5] * 3)
+        assert score(given) - score(replace(given, valid=torch.tensor([True, True, False]))) == 100
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+    def test_do_not_depend_on_the_chunk(self, chunk: int):
+        generator = np.random.default_rng(4)
+        answers, y = (generator.random(20).tolist() for _ in range(2))
+        assert score(numbers(answers, y), chunk) == score(numbers(answers, y))
+
+    @pytest.mark.statistical
+    def test_fall_as_errors_grow(self):
+        generator = np.random.default_rng(4)
+        y = generator.random(200)
+        scores = [
+            score(numbers((y + width * generator.standard_normal(200)).tolist(), y.tolist()))
+            for width in (0.0, 0.05, 0.2, 1.0)
+        ]
+        assert scores == sorted(scores, reverse=True)
+        assert scores[0] == 200 * ERROR_GRID
+        assert abs(scores[1] / 200 - (99.5 - 100 * 0.05 * math.sqrt(2 / math.pi))) < 1
 
 
 class TestTraining:
@@ -149,14 +254,42 @@ class TestTraining:
         assert not equal(moved, trained(stream, still, recipe))
 
     @pytest.mark.unit
-    def test_steps_are_reported(self):
-        steps: list[int] = []
+    def test_a_number_to_predict_is_learnt(self):
+        given = records(400)
+        given = replace(given, y=(given.x[:, 0] + given.x[:, 1]) / 2)
+        recipe = replace(RECIPE, expected_batch_size=100, steps=80, noise_multiplier=0.1)
         stream = Keys.from_seed(5).stream("trial", 0)
-        train_candidate(
-            CANDIDATE, records(), SCHEMA, RECIPE, stream, device="cpu", on_step=steps.append
+        start, network = (
+            train_candidate(CANDIDATE, given, NUMBER, made, stream, device="cpu")
+            for made in (replace(recipe, steps=1, learning_rate=1e-9), recipe)
         )
-        assert steps[-1] == RECIPE.steps
-        assert steps == sorted(steps)
+        assert network(given.x[:3]).shape == (3, 1)
+        found, before = (points(each, given, device="cpu") / 400 for each in (network, start))
+        assert found > 85 > before + 5
+
+    @pytest.mark.unit
+    def test_the_network_is_built_for_what_is_behind_the_front_end(self):
+        schema = Schema(shape=(4, 6), low=0.0, high=1.0, classes=3)
+        behind = replace(records(), x=torch.rand(40, 2, 3))
+        candidate = replace(CANDIDATE, front_end=MaxPool(2))
+        stream = Keys.from_seed(5).stream("trial", 0)
+        network = train_candidate(candidate, behind, schema, RECIPE, stream, device="cpu")
+        assert network(behind.x).shape == (40, 3)
+        assert 0 <= points(network, behind, device="cpu") <= 40
+
+    @pytest.mark.unit
+    def test_steps_are_reported(self):
+        told: list[tuple[int, nn.Module]] = []
+
+        def keep(finished: int, network: nn.Module) -> None:
+            told.append((finished, network))
+
+        stream = Keys.from_seed(5).stream("trial", 0)
+        network = train_candidate(
+            CANDIDATE, records(), SCHEMA, RECIPE, stream, device="cpu", on_step=keep
+        )
+        assert [finished for finished, _ in told] == list(range(1, RECIPE.steps + 1))
+        assert all(each is network for _, each in told)
 
 
 class TestFailure:

@@ -361,6 +361,18 @@ def test_weights_start_with_the_gain_of_their_activation(activation: str, gain: 
             assert abs((2 / 3) ** 2 - 1.0) > 5 * error
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_without_layers_it_is_a_linear_model(shape: tuple[int, ...], outputs: int):
+    network = Architecture(layers=()).build(shape, outputs, np.random.default_rng(1))
+    (linear,) = (m for m in network.modules() if isinstance(m, nn.Linear))
+    x = torch.rand(5, *shape)
+    assert torch.allclose(network(x), x.flatten(1) @ linear.weight.T + linear.bias, atol=1e-6)
+    assert built_counts(network) == ((math.prod(shape) + 1) * outputs,) * 2
+    assert Architecture.from_json([]) == Architecture(layers=())
+
+
 @pytest.mark.unit
 def test_frozen_layers_stay_as_they_are_and_the_output_layer_never_is_frozen():
     network = dense(8, 4, frozen=[0, 1]).build((5,), 3, np.random.default_rng(0))

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasearch.data.front_ends import PrincipalComponents, Raw, Scattering, front_end
 from pasearch.errors import UsageError
-from pasearch.spaces.space import BUILT_IN, Candidate, SearchSpace, space
+from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.space import BUILT_IN, Candidate, SearchSpace, Space, space
 
 SMALL = {
     "family": "fcn",
@@ -28,6 +30,8 @@ named = pytest.mark.parametrize("name", BUILT_IN)
 
 
 def shape_of(built: SearchSpace) -> tuple[int, ...]:
+    if built.name == "tables":
+        return (30,)
     return (28, 28) if built.family == "fcn" else (1, 28, 28)
 
 
@@ -40,8 +44,13 @@ class TestEveryBuiltInSpace:
         built, generator = space(name), np.random.default_rng(3)
         for _ in range(3):
             candidate = built.candidate(built.draw(generator))
-            network = candidate.architecture.build(shape_of(built), 10, generator)
-            assert network(torch.rand(2, *shape_of(built))).shape == (2, 10)
+            network = candidate.build(shape_of(built), 10, generator)
+            behind = candidate.front_end.output_shape(shape_of(built))
+            assert network(torch.rand(2, *behind)).shape == (2, 10)
+            assert (
+                sum(p.numel() for p in network.parameters())
+                == candidate.parameters(shape_of(built), 10)[0]
+            )
 
     @named
     def test_comes_back_from_json(self, name: str):
@@ -60,11 +69,11 @@ class TestEveryBuiltInSpace:
         built, generator = space(name), np.random.default_rng(5)
         default, largest = built.parameter_range(shape_of(built), 10)
         drawn = [
-            built.candidate(built.draw(generator)).architecture.parameters(shape_of(built), 10)[0]
+            built.candidate(built.draw(generator)).parameters(shape_of(built), 10)[0]
             for _ in range(30)
         ]
         assert max(drawn) <= largest
-        fixed = built.candidate(built.fixed()).architecture
+        fixed = built.candidate(built.fixed())
         assert fixed.parameters(shape_of(built), 10)[0] == default
 
     @named
@@ -74,6 +83,108 @@ class TestEveryBuiltInSpace:
         assert all(
             built.candidate(built.draw(generator)).settings in priced for _ in range(50)
         )  # fmt: skip
+
+    @named
+    def test_every_draw_has_a_front_end_that_the_plan_knows(self, name: str):
+        built, generator = space(name), np.random.default_rng(6)
+        drawn = {built.candidate(built.draw(generator)).front_end for _ in range(50)}
+        assert drawn == set(built.front_ends())
+
+    @named
+    def test_every_candidate_comes_back_from_json(self, name: str):
+        built, generator = space(name), np.random.default_rng(7)
+        for _ in range(20):
+            candidate = built.candidate(built.draw(generator))
+            again = Candidate.from_json(json.loads(json.dumps(candidate.to_json())))
+            assert again == candidate
+            assert hash(again) == hash(candidate)
+
+    @named
+    def test_it_fits_the_records_it_is_for(self, name: str):
+        space(name).check_fits(shape_of(space(name)), 10)
+        assert isinstance(space(name), Space)
+        assert space(name).count() == math.prod(space(name).sizes)
+
+
+class TestImagesAndTables:
+    def test_images_are_scattered_or_raw_and_the_default_is_linear_on_scattering(self):
+        built = space("images")
+        assert built.front_ends() == (Scattering(), Raw())
+        default = built.candidate(built.fixed())
+        assert default.front_end == Scattering()
+        assert default.architecture.layers == ()
+        assert dict(default.settings) == {"learning_rate_scale": 1.0, "steps_scale": 1.0}
+        assert default.parameters((28, 28), 10) == ((81 * 49 + 1) * 10,) * 2
+        with pytest.raises(UsageError, match=r"'images' does not fit records of shape \(8, 8\)"):
+            built.check_fits((8, 8), 10)
+
+    def test_tables_are_raw_and_the_default_is_linear(self):
+        built = space("tables")
+        assert built.front_ends() == (Raw(),)
+        default = built.candidate(built.fixed())
+        assert default.architecture.layers == ()
+        assert default.describe_network() == "linear"
+        assert default.parameters((30,), 2) == (62, 62)
+        assert default.parameters((30,), 1) == (31, 31)
+
+
+BEHIND = {
+    "family": "fcn",
+    "choices": {"front_end": ["raw", "max_pool:2", "pca:5"], "layers": [0, 1], "units_1": [4]},
+    "default": {"front_end": "pca:5"},
+}
+
+
+class TestFrontEnds:
+    def test_are_a_gene_and_shape_the_network(self):
+        built = space(BEHIND)
+        assert [str(each) for each in built.front_ends()] == ["raw", "max_pool:2", "pca:5"]
+        sizes = {
+            str(built.candidate((i, 0, 0)).front_end): built.candidate((i, 0, 0)).parameters(
+                (6, 7), 3
+            )
+            for i in range(3)
+        }
+        assert sizes == {
+            "raw": (43 * 3, 43 * 3), "max_pool:2": (10 * 3, 10 * 3), "pca:5": (6 * 3, 6 * 3),
+        }  # fmt: skip
+        assert built.candidate(built.fixed()).front_end == PrincipalComponents(5)
+        default, largest = built.parameter_range((6, 7), 3)
+        assert (default, largest) == (18, 43 * 4 + 5 * 3)
+
+    def test_a_space_without_the_gene_has_raw_records(self):
+        assert space("fcn").front_ends() == (Raw(),)
+        assert space("fcn").candidate(space("fcn").fixed()).front_end == Raw()
+
+    def test_what_does_not_fit_behind_one_is_refused(self):
+        built = space(BEHIND)
+        built.check_fits((6, 7), 3)
+        with pytest.raises(UsageError, match=r"shape \(42,\): .*needs images"):
+            built.check_fits((42,), 3)
+        with pytest.raises(UsageError, match="records have 4 features"):
+            built.check_fits((2, 2), 3)
+
+    def test_convolutions_need_images_behind_it(self):
+        choices = {"front_end": ["pca:5"], "blocks": [2], "filters": [2]}
+        with pytest.raises(UsageError, match="needs images"):
+            space({"family": "cnn", "choices": choices}).check_fits((28, 28), 3)
+        scattered = {**choices, "front_end": ["max_pool:2"]}
+        space({"family": "cnn", "choices": scattered}).check_fits((56, 56), 3)
+
+    @pytest.mark.parametrize("value", ["whiten", "pca:0", "max_pool:1", 3, "raw:2"])
+    def test_unknown_ones_are_refused(self, value: object):
+        with pytest.raises(UsageError, match=r"'front_end': Front end .* is not known"):
+            space({"family": "fcn", "choices": {"front_end": [value]}})
+
+    def test_a_candidate_says_and_keeps_its_own(self):
+        plain = Candidate(architecture=Architecture(layers=(Dense(units=4),)))
+        behind = Candidate(architecture=plain.architecture, front_end=front_end("pca:5"))
+        assert plain.describe() == "dense 4 tanh"
+        assert behind.describe() == "pca:5 - dense 4 tanh"
+        assert behind != plain
+        assert Candidate.from_json(behind.to_json()) == behind
+        # Files from before there were front ends have none.
+        assert Candidate.from_json({"layers": plain.architecture.to_json()}) == plain
 
 
 class TestThePapersSpaces:
@@ -136,6 +247,15 @@ class TestDraws:
         )
         assert first == again
 
+    def test_no_layer_at_all_is_a_linear_model(self):
+        built = SearchSpace.from_dict(
+            {"family": "fcn", "choices": {"layers": [0, 1], "units_1": [8, 16]}}
+        )
+        assert built.candidate((0, 0)) == built.candidate((0, 1))
+        assert built.candidate((0, 0)).architecture.layers == ()
+        assert built.candidate((0, 0)).rate_factor() == 1.0
+        assert built.parameter_range((5,), 3) == (18, 6 * 16 + 17 * 3)
+
     def test_units_of_a_layer_that_is_not_there_mean_nothing(self):
         built = SearchSpace.from_dict(
             {"family": "fcn", "choices": {"layers": [1, 2], "units_2": [8, 16]}}
@@ -192,7 +312,13 @@ class TestFiles:
             ("[choices]\nunits_1 = [true]", "whole number above 0"),
             ("[choices]\nunits_1 = 64", "expected a list"),
             ('[choices]\nunits_1 = "64"', "expected a list"),
-            ("[choices]\nlayers = [4]", "expected 1, 2 or 3"),
+            ("[choices]\nlayers = [4]", "expected 0 .a linear model., 1, 2 or 3"),
+            ("[choices]\nlayers = [-1]", "expected 0 .a linear model., 1, 2 or 3"),
+            ("[choices]\nlayers = [1.0]", "expected 0 .a linear model., 1, 2 or 3"),
+            ("[choices]\nlayers = [false]", "expected 0 .a linear model., 1, 2 or 3"),
+            ('family = "cnn"\n[choices]\nblocks = [0]', "whole number above 0"),
+            ('[choices]\nfront_end = ["pca:x"]', "'pca:x' is not known"),
+            ('[choices]\nfront_end = "pca:3"', "expected a list"),
             ('[choices]\nactivation_1 = ["swish"]', "swish"),
             ("[choices]\ntrainable_1 = [1]", "true or false"),
             ("[choices]\ndropout = [1.0]", r"\[0, 1\)"),
@@ -217,7 +343,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", ["mlp", "missing.toml", "", "digits.npz"])
     def test_an_unknown_name_lists_those_there_are(self, name: str):
-        with pytest.raises(UsageError, match="fcn, fcn-paper"):
+        with pytest.raises(UsageError, match=", ".join(BUILT_IN)):
             space(name)
 
     def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path):

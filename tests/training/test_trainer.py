@@ -243,6 +243,83 @@ def test_null_records_count_in_the_divisor_and_add_nothing():
     assert torch.allclose(trained(data, one_step), weights(network()) - 0.5 * total / N, atol=1e-6)
 
 
+def numbers(*, public: bool = False, null: tuple[int, ...] = ()) -> Records:
+    """Records with a number to predict."""
+    data = records(public=public, null=null)
+    y = torch.rand(N, generator=torch.Generator().manual_seed(8))
+    return Records(**{**vars_of(data), "y": y.where(data.valid, 0)})
+
+
+def predictor() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("optimizer", PLAIN)
+@pytest.mark.parametrize("chunk", [4096, 5])
+def test_a_number_to_predict_is_half_the_squared_error_of_plain_torch(optimizer: str, chunk: int):
+    data = numbers(public=True)
+    made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
+    ours = trained(data, made.with_noise(None), model=predictor())
+    plain = predictor()
+    moves = PLAIN[optimizer](plain.parameters())
+    for _ in range(6):
+        moves.zero_grad()
+        (0.5 * functional.mse_loss(plain(data.x)[:, 0], data.y)).backward()
+        moves.step()
+    assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(ours, weights(predictor()), atol=1e-2)
+
+
+@pytest.mark.oracle
+def test_a_private_step_towards_numbers_is_its_formula():
+    """A loss that set (batch, 1) outputs against (batch,) numbers would mix all records."""
+    data, clip = numbers(null=(3, 9)), 0.7
+    made = recipe(steps=1, optimizer="sgd", expected_batch_size=N, bounding=Flat(clip_norm=clip))
+    model = predictor()
+    total = torch.zeros_like(weights(model))
+    norms = []
+    for i in data.valid.nonzero()[:, 0]:
+        loss = 0.5 * (model(data.x[i : i + 1])[0, 0] - data.y[i]).square()
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        gradient = torch.cat([part.flatten() for part in parts])
+        norms.append(float(gradient.norm()))
+        total += gradient * min(1.0, clip / norms[-1])
+    assert min(norms) < clip < max(norms)
+    normals = streams()["noise"].generator(0).standard_normal(len(total), dtype=np.float32)
+    total += 1.2 * clip * torch.from_numpy(normals)
+    expected = weights(model) - 0.5 * total / N
+    assert torch.allclose(trained(data, made, model=model), expected, atol=1e-5)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("label", [math.nan, math.inf, -1e30, 7.0])
+def test_whatever_number_stands_in_a_null_slot_the_weights_are_the_same(label: float):
+    made = recipe(expected_batch_size=N)
+    data, other = numbers(null=(5,)), numbers(null=(5,))
+    other.x[5], other.y[5] = math.nan, label
+    assert torch.equal(trained(data, made, model=predictor()),
+                       trained(other, made, model=predictor()))  # fmt: skip
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("gone", range(0, N, 5))
+def test_one_number_moves_a_sum_by_the_bound_at_most(gone: int):
+    made = recipe(expected_batch_size=N, noise_multiplier=1e-12, bounding=Flat(clip_norm=0.3))
+    data, fewer = numbers(), numbers(null=(gone,))
+    data.y[gone] = 1e6
+
+    def total(each: Records) -> Tensor:
+        slots = trainer._Slots(x=each.x, y=each.y, valid=each.valid)
+        parts = batch_sum(predictor(), slots, made, streams(), 0)
+        return torch.cat([part.flatten() for part in parts])
+
+    moved = float((total(data) - total(fewer)).norm())
+    assert moved <= 0.3 * (1 + 1e-4)
+    assert moved == pytest.approx(0.3, rel=1e-3)
+
+
 @pytest.mark.contract
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e38, 5.0])
 @pytest.mark.parametrize("label", [-100, 7, 2**40])

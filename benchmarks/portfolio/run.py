@@ -1,0 +1,256 @@
+"""The study behind the portfolio: how well each candidate does, by data, records and noise.
+
+Public data only. One JSON line a training: which candidate, on which data, on how many training
+records n, with which noise (mu, the whole training's signal to noise), from which seed; and its
+exact accuracy on the test records (1 - mean absolute error where a number is predicted). What is in
+the results already is not run again. `fit.py` makes the shipped file from these lines.
+
+Usage: python benchmarks/portfolio/run.py --data-root DIR --tables DIR --cache DIR [--full]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pasearch.api import assume_public
+from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.partitions import Dataset
+from pasearch.data.sources import load_dataset
+from pasearch.plan import FRONT_END_SHARE, candidate_recipe
+from pasearch.runs.keys import Keys
+from pasearch.search.fitness import points, train_candidate
+from pasearch.spaces.space import Candidate
+from pasearch.training.recipe import default_recipe
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "runs.jsonl"
+MOST_TEST = 5000
+
+SCATTERING = "scattering"
+LINEAR: list[dict[str, Any]] = []
+
+
+def dense(units: int, activation: str = "tanh") -> list[dict[str, Any]]:
+    """Return one hidden layer."""
+    return [{"kind": "dense", "units": units, "activation": activation}]
+
+
+def entry(front_end: str, layers: list[dict[str, Any]], **settings: float) -> dict[str, Any]:
+    """Return a candidate as plain values."""
+    settings = {"learning_rate_scale": 1.0, "steps_scale": 1.0, **settings}
+    return {"front_end": front_end, "layers": layers, "settings": settings}
+
+
+CANDIDATES: dict[str, list[dict[str, Any]]] = {
+    "image": [
+        entry("scattering", LINEAR, learning_rate_scale=1.4),
+        entry("scattering", dense(64)),
+        entry("raw", LINEAR),
+        entry("raw", dense(128)),
+    ],
+    "arrays": [
+        entry("raw", LINEAR),
+        entry("raw", LINEAR, learning_rate_scale=2.0),
+        entry("raw", dense(64)),
+        entry("raw", dense(128)),
+        entry("raw", dense(256, "relu")),
+        entry("standardise", LINEAR),
+        entry("standardise", dense(64)),
+    ],
+    "table": [
+        entry("raw", LINEAR),
+        entry("raw", LINEAR, learning_rate_scale=0.5),
+        entry("raw", LINEAR, learning_rate_scale=2.0),
+        entry("raw", dense(32)),
+        entry("raw", dense(64)),
+        entry("raw", dense(64, "relu")),
+        entry("raw", dense(256)),
+    ],
+    "regression": [entry("raw", LINEAR, learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
+    + [entry("raw", dense(64), learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)],
+}
+
+TABLES = {
+    "adult": "table",
+    "breast-cancer": "table",
+    "breast-cancer-wisconsin": "table",
+    "sms-spam": "table",
+    "insurance": "regression",
+}
+IMAGES = ("mnist", "fashion-mnist", "cifar10-jpeg-q75")
+
+GRID: dict[str, list[tuple[int, tuple[float, ...]]]] = {
+    "mnist": [(2000, (0.1, 0.4, 1.6)), (10000, (0.4, 1.6))],
+    "fashion-mnist": [(2000, (0.1, 0.4, 1.6)), (10000, (0.4, 1.6))],
+    "cifar10-jpeg-q75": [(2000, (0.1, 0.4, 1.6))],
+    "adult": [(1000, (0.1, 0.4, 1.6)), (8000, (0.03, 0.1, 0.4, 1.6)), (32000, (0.03, 0.1, 0.4))],
+    "sms-spam": [(1000, (0.1, 0.4, 1.6)), (5000, (0.03, 0.1, 0.4, 1.6))],
+    "breast-cancer": [(230, (0.1, 0.4, 1.6))],
+    "breast-cancer-wisconsin": [(560, (0.1, 0.4, 1.6))],
+    "insurance": [(1100, (0.1, 0.4, 1.6))],
+    "digits": [(400, (0.2, 0.6, 1.8)), (1500, (0.1, 0.3, 0.9, 1.8))],
+    "diabetes": [(350, (0.1, 0.4, 1.6))],
+    "friedman": [(2000, (0.03, 0.1, 0.4, 1.6)), (20000, (0.03, 0.1, 0.4))],
+    "wine": [(140, (0.2, 0.6, 1.8))],
+    "breast-cancer-diagnostic": [(450, (0.1, 0.4, 1.6))],
+    "mnist 14 x 14": [(2000, (0.1, 0.4, 1.6)), (20000, (0.1, 0.4))],
+}
+
+FULL = {name: [(10000, (0.1, 0.4, 1.6)), (60000, (0.1, 0.3))] for name in IMAGES}
+"""What takes hours on a CPU: with --full only."""
+
+
+def load(name: str, options: argparse.Namespace) -> tuple[str, Dataset]:
+    """Return (kind, data) of a set of the study; all of them are public."""
+    if name in TABLES:
+        schema = HERE.parents[1] / "examples" / f"{name}.toml"
+        path = next(Path(options.tables).glob(f"**/{name.replace('-', '[-_]')}.csv"))
+        return TABLES[name], load_dataset(str(path), schema=schema, public=True)
+    if name == "digits":
+        return "arrays", load_dataset("digits", public=True)
+    if name in ("wine", "breast-cancer-diagnostic"):
+        from sklearn import datasets
+
+        maker = datasets.load_wine if name == "wine" else datasets.load_breast_cancer
+        x, y = maker(return_X_y=True)
+        x = (x - x.min(0)) / (x.max(0) - x.min(0))
+        from pasearch.data.sources import from_arrays
+
+        return "arrays", from_arrays(
+            x, y, name=name, public=True, bounds=(0.0, 1.0), classes=int(y.max()) + 1
+        )
+    if name in ("diabetes", "friedman"):
+        return "regression", _regression(name)
+    if name == "mnist 14 x 14":
+        from pasearch.data.sources import from_arrays
+
+        images = load_dataset("mnist", data_root=options.data_root, public=True)
+        x, y = _raw(images)
+        small = x.reshape(len(x), 14, 2, 14, 2).max((2, 4))
+        return "arrays", from_arrays(small, y, name=name, public=True, classes=10)
+    if name == "cifar10-jpeg-q75":
+        return "image", load_dataset(str(Path(options.cache) / f"{name}.npz"), public=True)
+    return "image", load_dataset(name, data_root=options.data_root, public=True)
+
+
+def _regression(name: str) -> Dataset:
+    """Return a public regression: diabetes progression, or Friedman's first function with noise."""
+    from sklearn import datasets
+
+    from pasearch.data.sources import from_arrays
+
+    if name == "diabetes":
+        x, y = datasets.load_diabetes(return_X_y=True)
+        x = (x - x.min(0)) / (x.max(0) - x.min(0))
+    else:
+        x, y = datasets.make_friedman1(25000, n_features=10, noise=1.0, random_state=0)
+    return from_arrays(x, y, name=name, public=True, bounds=(0.0, 1.0), regression=True)
+
+
+def _raw(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    found: list[np.ndarray] = []
+    dataset.completed(lambda schema, x, y: (found.extend((x, y)), schema)[1])
+    return found[0], found[1]
+
+
+class Public:
+    """A public data set's records behind front ends, cut into training and test records."""
+
+    def __init__(self, dataset: Dataset, seed: int):
+        self.dataset, _ = assume_public(dataset, 32)
+        n, tail = dataset.n, dataset.official_test
+        order = np.random.default_rng(seed).permutation(n - tail)
+        test = np.arange(n - tail, n) if tail else order[: max(50, n // 5)]
+        self.head = order if tail else order[len(test) :]
+        self.test = np.random.default_rng(seed).permutation(test)[:MOST_TEST]
+
+    def front(self, candidate: Candidate, slots: np.ndarray, mu: float, seed: int) -> Fitted:
+        """Return the candidate's front end; a fit to these slots has the noise a plan gives it."""
+        front = candidate.front_end
+        if not front.fitted:
+            return ready(front, self.dataset.schema.shape)
+        records = self.dataset._records(slots, None)
+        noise = 1.0 / (FRONT_END_SHARE * mu)
+        return front.fit(records.x, records.valid, noise, Keys.from_seed(seed).stream("front end"))
+
+
+def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:
+    """Train one candidate and return what it reached."""
+    slots = data.head[:n]
+    recipe = candidate_recipe(default_recipe(len(slots)), candidate, mu, len(slots))
+    stream = Keys.from_seed(seed).stream("study", n, str(mu))
+    front = data.front(candidate, slots, mu, seed)
+    start = time.perf_counter()
+    network = train_candidate(
+        candidate,
+        data.dataset._records(slots, front),
+        data.dataset.schema,
+        recipe,
+        stream,
+        device="cpu",
+    )
+    seconds = time.perf_counter() - start
+    test = data.dataset._records(data.test, front)
+    reached = points(network, test, device="cpu") / len(test)
+    reached = reached / 100 if data.dataset.schema.regression else reached
+    return {"accuracy": round(reached, 5), "seconds": round(seconds, 1)}
+
+
+def jobs(options: argparse.Namespace) -> Iterator[tuple[str, int, float, int]]:
+    """Return (data, n, mu, seed), cheap ones first."""
+    seeds = range(5 if options.full else 2)
+    for seed in seeds:
+        for name, cells in GRID.items():
+            for n, mus in cells + (FULL.get(name, []) if options.full else []):
+                for mu in mus:
+                    if n < 5000 or seed == 0 or options.full:
+                        yield name, n, mu, seed
+
+
+def main() -> None:
+    """Run what the results lack."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", required=True, help="torchvision's folder")
+    parser.add_argument("--tables", required=True, help="folder with the .csv files")
+    parser.add_argument("--cache", required=True, help="folder for transformed images")
+    parser.add_argument("--full", action="store_true", help="five seeds everywhere")
+    parser.add_argument("--only", help="one data set")
+    options = parser.parse_args()
+    done = set()
+    if RESULTS.exists():
+        for line in RESULTS.read_text().splitlines():
+            row = json.loads(line)
+            done.add((row["data"], row["n"], row["mu"], row["seed"], json.dumps(row["candidate"])))
+    loaded: dict[str, tuple[str, Public]] = {}
+    for name, n, mu, seed in sorted(jobs(options), key=lambda job: (job[3], job[1])):
+        if options.only and name != options.only:
+            continue
+        if name not in loaded:
+            kind, dataset = load(name, options)
+            loaded[name] = kind, Public(replace(dataset, cache=Path(options.cache)), 0)
+        kind, data = loaded[name]
+        for plain in CANDIDATES[kind]:
+            if (name, n, mu, seed, json.dumps(plain)) in done:
+                continue
+            reached = train(data, Candidate.from_json(plain), n, mu, seed)
+            schema = data.dataset.schema
+            row = {
+                "data": name, "kind": kind, "n": n, "mu": mu, "seed": seed,
+                "features": int(np.prod(schema.shape)), "classes": schema.outputs,
+                "candidate": plain, **reached, "torch": torch.__version__,
+            }  # fmt: skip
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

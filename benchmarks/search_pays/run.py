@@ -1,0 +1,132 @@
+"""Does a private search pay for itself? Accuracy at equal total, arm against arm.
+
+Every arm has the same total (epsilon, delta), which pays for its search, its scores, its final
+model and the accuracy it prints. Arms of one seed share the split of the records. One JSON line an
+arm, epsilon and seed; what is in the results already is not run again. `table.py` prints tables.
+
+Noise comes from a seed here, so that arms can be paired: these runs are benchmarks, not private.
+
+Usage: python benchmarks/search_pays/run.py digits --seeds 10
+       python benchmarks/search_pays/run.py interaction --epsilons 3 --seeds 5
+       python benchmarks/search_pays/run.py adult.csv --schema examples/adult.toml --epsilons 1
+       python benchmarks/search_pays/run.py mnist --data-root DIR --cache DIR --epsilons 1 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pasearch import Budget
+from pasearch.api import prepare, run
+from pasearch.data.partitions import Dataset
+from pasearch.data.tables import Column, TableSchema
+from pasearch.errors import BudgetError
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "runs.jsonl"
+ASIDE = {"search_share": 0.2}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "portfolio-rs": {"strategy": "rs", "candidates": 5},
+    "wide rs": {"strategy": "rs", "candidates": 10, "space": "wide"},
+    "mgrs": {"strategy": "mgrs", "candidates": 8, "generations": 2},
+    "paas": {"strategy": "paas", "candidates": 4, "generations": 2},
+}
+ARMS = {"fixed": {"strategy": "fixed"}} | {
+    f"{name}, {way}": {**settings, **more}
+    for name, settings in SEARCHES.items()
+    for way, more in (("in place", {}), ("aside", ASIDE))
+}
+WIDE = {"image": "images", "table": "tables", "arrays": "fcn", "regression": "tables"}
+EPSILONS = (0.5, 1.0, 2.0, 3.0, 8.0)
+
+
+def interaction(n: int = 20000, noise: int = 6) -> Dataset:
+    """Return a table whose class depends on two columns together and on none alone."""
+    generator = np.random.default_rng(0)
+    x = generator.random((n, 2 + noise))
+    classes = (x[:, 0] > 0.5) ^ (x[:, 1] > 0.5)
+    columns = [Column(name=f"x{place}", low=0.0, high=1.0) for place in range(2 + noise)]
+    target = Column(name="class", categories=("False", "True"))
+    schema = TableSchema(columns=tuple(columns), target=target, name="interaction")
+    return Dataset(
+        name="interaction",
+        schema=schema,
+        features=x.astype(object),
+        labels=classes.astype(str).astype(object),
+    )
+
+
+def source(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the data and what is declared about it."""
+    if options.data == "interaction":
+        return interaction(), {}
+    declared = {"schema": options.schema, "data_root": options.data_root, "cache": options.cache}
+    return options.data, {name: value for name, value in declared.items() if value is not None}
+
+
+def measure(
+    data: Any, declared: dict[str, Any], kind: str, arm: str, epsilon: float, seed: int
+) -> dict[str, Any]:
+    """Run one arm; return what it released."""
+    settings = dict(ARMS[arm])
+    if settings.get("space") == "wide":
+        settings["space"] = WIDE[kind]
+    start = time.perf_counter()
+    prepared = prepare(data, budget=Budget(epsilon), seed=seed, **declared, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(prepared, out=Path(folder) / "run", progress=None)
+    document = result.document
+    beside = [claim["value"] for claim in document["claims"] if claim["value"] is not None]
+    return {
+        "accuracy": round(document["score"]["test"], 5),
+        "price": document["price"]["epsilon"],
+        "delta": document["price"]["delta"],
+        "claimed": beside[0] if beside else None,
+        "best": document["best"]["architecture"],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def main() -> None:
+    """Run what the results lack."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data")
+    parser.add_argument("--schema")
+    parser.add_argument("--data-root")
+    parser.add_argument("--cache")
+    parser.add_argument("--kind", choices=WIDE, help="of the data; told by it if left out")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    options = parser.parse_args()
+    data, declared = source(options)
+    kind = options.kind or {"digits": "arrays", "interaction": "table"}.get(
+        options.data, "table" if ".csv" in options.data else "image"
+    )
+    name = Path(options.data).stem
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    done = {(r["data"], r["arm"], r["epsilon"], r["seed"]) for r in map(json.loads, lines)}
+    for seed in range(options.seeds):
+        for epsilon in options.epsilons:
+            for arm in options.arms:
+                if (name, arm, epsilon, seed) in done:
+                    continue
+                try:
+                    found = measure(data, declared, kind, arm, epsilon, seed)
+                except BudgetError as error:
+                    found = {"accuracy": None, "refused": str(error)}
+                row = {"data": name, "arm": arm, "epsilon": epsilon, "seed": seed, **found}
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

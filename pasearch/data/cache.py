@@ -1,0 +1,94 @@
+"""What a costly front end makes of the records, computed once and kept in a private folder.
+
+A file's name is a hash of the records, the schema and the front end, so it is never used for other
+inputs. The folder is as private as the records: it holds them, transformed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.data.front_ends import Fitted
+    from pasearch.data.partitions import Dataset
+
+FOLDER = "transformed-records"
+"""A folder of its own within the user's: only the user may enter it."""
+
+CHUNK = 500
+"""How many records go through a front end at a time: it bounds the memory."""
+
+Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def behind(dataset: Dataset, front: Fitted, encode: Encode) -> tuple[np.ndarray, np.ndarray]:
+    """Return all records behind a front end, float32 (n, ...), and which are usable, (n,).
+
+    Args:
+        dataset: Whose records.
+        front: A front end that works record by record: this releases nothing.
+        encode: Slots to (features in [0, 1], usable).
+    """
+    if dataset.cache is None or not front.front_end.costly:
+        return _transform(dataset, front, encode, _in_memory)
+    folder = dataset.cache / FOLDER
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be used as a cache ({error.strerror}): name another folder."
+        ) from None
+    path = folder / f"{_key(dataset, front)}.npy"
+    usable = path.with_suffix(".usable.npy")
+    if not (path.exists() and usable.exists()):
+        part = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            made = _transform(dataset, front, encode, lambda shape: _on_disk(part, shape))
+            np.save(usable, made[1])
+            usable.chmod(0o600)
+            made[0].flush()
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return np.load(path, mmap_mode="r"), np.load(usable)
+
+
+def _key(dataset: Dataset, front: Fitted) -> str:
+    schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
+    parts = (dataset.fingerprint(), schema, front.digest)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _in_memory(shape: tuple[int, ...]) -> Any:
+    return np.empty(shape, np.float32)
+
+
+def _on_disk(path: Path, shape: tuple[int, ...]) -> Any:
+    made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    path.chmod(0o600)
+    return made
+
+
+def _transform(
+    dataset: Dataset, front: Fitted, encode: Encode, make: Callable[[tuple[int, ...]], Any]
+) -> tuple[Any, np.ndarray]:
+    import torch
+
+    shape = front.front_end.output_shape(dataset.schema.shape)
+    features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
+    with torch.no_grad():
+        for start in range(0, dataset.n, CHUNK):
+            slots = np.arange(start, min(start + CHUNK, dataset.n))
+            x, usable[slots] = encode(slots)
+            features[slots] = front.module(torch.from_numpy(x)).numpy()
+    return features, usable

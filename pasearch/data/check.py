@@ -1,0 +1,332 @@
+"""The curator's check of a table: what is wrong with it, row by row, and a schema to start from.
+
+It reads every value without a charge and names them: its output is for the curator's own eyes, on
+the curator's own machine. Nothing else in the program looks at a table in this way.
+
+Source: docs/rules.md, rule 13.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pasearch.data.tables import (
+    WORD,
+    Column,
+    TableSchema,
+    as_numbers,
+    as_text,
+    read_rows,
+    read_table,
+)
+
+WARNING = (
+    "This shows private values. It is for whoever may see the records themselves: do not let it "
+    "leave this machine, and put nothing of it into a publication, a log or a message."
+)
+
+TOML_WARNING = """\
+# Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
+# every category by what you would write down without the records (a code book, a law, a form), and
+# delete what you only know from them: what is missing here is bought with a part of the budget.
+"""
+
+SHOWN = 20
+"""How many rows a problem lists."""
+
+MOST_CATEGORIES = 64
+"""How many categories are proposed for a column, the most frequent first."""
+
+MOSTLY = 0.9
+"""The share of a column's values that must be numbers for it to hold numbers."""
+
+FEW = 20
+"""So few different whole numbers in the target are classes; in a feature, no identifier."""
+
+SMALLEST_CLASS = 10
+"""A class of fewer records can hardly be learnt under any noise."""
+
+WORDY = 4
+"""So many words in a value, on average, are a text."""
+
+ID = re.compile(r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID)$|[a-z]I[Dd]$")
+"""How the name of an identifier ends."""
+
+FIRST_ROW = 2
+"""The number of the first record: the header is row 1, as a spreadsheet shows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong.
+
+    Args:
+        column: Where; None is the whole table.
+        what: In words, with values.
+        rows: The first rows concerned, from 2, as a spreadsheet numbers the records.
+        count: How many rows are concerned; 0 is the whole column.
+    """
+
+    column: str | None
+    what: str
+    rows: tuple[int, ...] = ()
+    count: int = 0
+
+    def text(self) -> str:
+        """Return one readable line."""
+        where = "table" if self.column is None else f"column {self.column!r}"
+        if not self.count:
+            return f"{where}: {self.what}"
+        rows = ", ".join(map(str, self.rows)) + (", ..." if self.count > len(self.rows) else "")
+        unit = "row" if self.count == 1 else "rows"
+        return f"{where}: {self.what} ({self.count:,} {unit}: {rows})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What `check_table` found: private.
+
+    Args:
+        path: The file.
+        n: How many records it has.
+        problems: Table first, then column by column in the file's order.
+        proposed: A complete schema, guessed from the records.
+    """
+
+    path: Path
+    n: int
+    problems: tuple[Problem, ...]
+    proposed: TableSchema
+
+    def text(self) -> str:
+        """Return it for a terminal, the warning first."""
+        found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
+        head = f"{self.path}: {self.n:,} records, {self.proposed.describe()}"
+        return "\n".join([f"WARNING. {WARNING}", "", head, *found]) + "\n"
+
+    def toml(self) -> str:
+        """Return the proposed schema as a file to edit, the warning first."""
+        return f"{TOML_WARNING}\n{self.proposed.to_toml_text()}"
+
+
+def check_table(
+    path: str | Path, target: str | None = None, schema: TableSchema | None = None
+) -> CheckReport:
+    """Look at every value of a CSV file.
+
+    Args:
+        path: The file.
+        target: The column to predict; the schema's, or the last one, if None.
+        schema: What is declared; the values are held against it.
+
+    Raises:
+        UsageError: The file's form is bad, or does not fit the schema.
+
+    Cost: none is charged, for nothing is released: the report is private.
+    """
+    path = Path(path)
+    declared, features, labels = read_table(path, target, schema)
+    _, rows = read_rows(path)
+    parsed = np.array([row is not None for row in rows], bool)
+    problems, proposed = _table_problems(rows), []
+    for column in (*declared.columns, declared.target):
+        is_target = column.name == declared.target.name
+        seen = _Seen.of(*declared.find(column.name, features, labels))
+        proposed.append(column if column.declared else _proposal(seen, is_target))
+        problems += _column_problems(seen, proposed[-1], parsed, is_target)
+    *others, aim = proposed
+    return CheckReport(
+        path=path,
+        n=len(rows),
+        problems=tuple(problems),
+        proposed=replace(declared, columns=tuple(others), target=aim),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A column and its values, read in each of the ways that the questions below need."""
+
+    column: Column
+    texts: list[str | None]
+    numbers: np.ndarray
+    counts: Counter[str]
+
+    @classmethod
+    def of(cls, column: Column, cells: np.ndarray) -> _Seen:
+        texts = as_text(cells)
+        counts = Counter(text for text in texts if text is not None)
+        return cls(column=column, texts=texts, numbers=as_numbers(cells), counts=counts)
+
+    @property
+    def finite(self) -> np.ndarray:
+        """The values that are numbers."""
+        return self.numbers[np.isfinite(self.numbers)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether no value is a number with a fraction."""
+        return bool((self.finite == np.floor(self.finite)).all())
+
+    @property
+    def constant(self) -> bool:
+        """Whether there are not two values that differ."""
+        return len(self.counts) < 2
+
+    @property
+    def identifier(self) -> bool:
+        """Whether no value occurs twice; or most do not, and the name says what they are."""
+        present, distinct = self.counts.total(), len(self.counts)
+        named = ID.search(self.column.name) is not None and distinct > present / 2
+        unique = distinct == present or named
+        return unique and distinct > FEW and self.whole and not self.wordy
+
+    @property
+    def wordy(self) -> bool:
+        """Whether the values are texts of several words, mostly different."""
+        present, distinct = self.counts.total(), len(self.counts)
+        words = sum(len(WORD.findall(text)) * times for text, times in self.counts.items())
+        return distinct > max(FEW, present / 2) and words >= WORDY * present
+
+
+def _table_problems(rows: Sequence[list[str] | None]) -> list[Problem]:
+    known: set[tuple[str, ...]] = set()
+    repeated = []
+    for row in rows:
+        key = tuple(row or ())
+        repeated.append(row is not None and key in known)
+        known.add(key)
+    ragged = [row is None for row in rows]
+    return [
+        *_at(None, "not as many values as the header has columns: a null record", ragged),
+        *_at(None, "the same as an earlier row: one person with k rows pays k times", repeated),
+    ]
+
+
+def _column_problems(
+    seen: _Seen, guess: Column, parsed: np.ndarray, is_target: bool
+) -> list[Problem]:
+    """Return what is wrong in the rows that parse."""
+    column, name = seen.column, seen.column.name
+    present = np.array([text is not None for text in seen.texts], bool)
+    problems = _at(name, "missing", parsed & ~present)
+    if column.kind == "ignore":
+        return problems
+    if seen.constant:
+        value = f"always {next(iter(seen.counts))!r}" if seen.counts else "always missing"
+        problems.append(Problem(column=name, what=f"{value}: nothing can be learnt from it"))
+    elif seen.identifier and not is_target and column.kind is None:
+        what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
+        problems.append(Problem(column=name, what=what))
+    elif guess.kind == "ignore":
+        what = 'looks like text: declare kind = "text" and a vocabulary from general knowledge'
+        problems.append(Problem(column=name, what=what))
+    if guess.kind == "number":
+        problems += _number_problems(seen, present)
+    elif guess.kind == "category":
+        problems += _category_problems(seen)
+        problems += _class_problems(seen, guess) if is_target else []
+    return problems
+
+
+def _number_problems(seen: _Seen, present: np.ndarray) -> list[Problem]:
+    column, values = seen.column, seen.numbers
+    unread = present & np.isnan(values)
+    examples = list(dict.fromkeys(repr(seen.texts[i]) for i in np.flatnonzero(unread)))[:3]
+    problems = _at(column.name, f"not a number, such as {', '.join(examples)}", unread)
+    if column.low is not None and column.high is not None:
+        below, above = values < column.low, values > column.high
+        problems += _at(column.name, f"below the declared {column.low:g}", below)
+        problems += _at(column.name, f"above the declared {column.high:g}", above)
+    return problems
+
+
+def _category_problems(seen: _Seen) -> list[Problem]:
+    """Return the values that are not declared; or that they are too many to propose."""
+    name, declared = seen.column.name, seen.column.categories
+    if declared is None:
+        most, found = MOST_CATEGORIES, len(seen.counts)
+        what = f"{found:,} different values: the {most} most frequent are proposed"
+        return [Problem(column=name, what=what)] if found > most else []
+    alien = [value for value in _by_frequency(seen.counts) if value not in declared]
+    problems = [
+        problem
+        for value in alien[:SHOWN]
+        for problem in _at(name, f"{value!r} is not declared", [t == value for t in seen.texts])
+    ]
+    if len(alien) > SHOWN:
+        what = f"{len(alien) - SHOWN:,} more values are not declared"
+        problems.append(Problem(column=name, what=what))
+    return problems
+
+
+def _class_problems(seen: _Seen, guess: Column) -> list[Problem]:
+    classes = guess.categories or ()
+    problems = [
+        Problem(
+            column=guess.name,
+            what=f"class {name!r} has {seen.counts[name]} records: too few to learn it with noise",
+        )
+        for name in classes
+        if seen.counts[name] < SMALLEST_CLASS
+    ]
+    if not len(classes) >= 2:
+        what = f"the target has {len(classes)} classes: expected two or more"
+        problems.append(Problem(column=guess.name, what=what))
+    return problems
+
+
+def _proposal(seen: _Seen, is_target: bool) -> Column:
+    """Return a column with what is not declared guessed from its values."""
+    column = seen.column
+    numeric = column.kind == "number"
+    if column.kind is None:
+        many = len(seen.finite) > 0 and len(seen.finite) >= MOSTLY * seen.counts.total()
+        classes = is_target and len(seen.counts) <= FEW and seen.whole
+        numeric = many and not classes
+        useless = seen.constant or seen.identifier or (seen.wordy and not numeric)
+        if useless and not is_target:
+            return Column(name=column.name, kind="ignore")
+    if numeric:
+        low, high = _outwards(seen.finite)
+        return replace(column, kind="number", low=low, high=high)
+    common = _by_frequency(seen.counts)[:MOST_CATEGORIES]
+    return replace(column, kind="category", categories=tuple(common))
+
+
+def _by_frequency(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda value: (-counts[value], value))
+
+
+def _outwards(values: np.ndarray) -> tuple[float, float]:
+    """Return bounds around the values, rounded outwards to two significant digits."""
+    if not len(values):
+        return 0.0, 1.0
+    low, high = _rounded(float(values.min()), up=False), _rounded(float(values.max()), up=True)
+    if low == high:
+        low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
+    return (low, high) if math.isfinite(high - low) else (-8e307, 8e307)
+
+
+def _rounded(value: float, *, up: bool) -> float:
+    """Return the nearest number of two significant digits that is not inside."""
+    nearest = float(f"{value:.1e}")
+    inside = nearest < value if up else nearest > value
+    if not inside:
+        return nearest
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return float(f"{nearest + (step if up else -step):.1e}")
+
+
+def _at(column: str | None, what: str, where: Sequence[bool] | np.ndarray) -> list[Problem]:
+    """Return a problem of the rows where it holds; none if it holds nowhere."""
+    places = np.flatnonzero(np.asarray(where, bool))
+    rows = tuple(int(place) + FIRST_ROW for place in places[:SHOWN])
+    return [Problem(column=column, what=what, rows=rows, count=len(places))] if rows else []

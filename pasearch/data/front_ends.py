@@ -1,0 +1,306 @@
+"""Front ends: what is done to a record before the network sees it.
+
+| text | what | price |
+|---|---|---|
+| `raw` | nothing | none |
+| `max_pool:2` | the maximum of each square of pixels | none: each record on its own |
+| `scattering` | a fixed wavelet transform, normalised | none: each record on its own |
+| `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
+| `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
+
+The first three know no record but the one at hand: each maps a record alone, so they change no
+price. The last two are *fitted*: they release a noisy sum over a partition, once, before the first
+training, and the plan charges it; every candidate then uses the same fit (post-processing).
+
+    standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
+    pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
+
+Source: Bao et al., sections IV-B and VIII-C (PCA, max pooling); Dwork et al. 2014 (Analyze Gauss);
+Tramer and Boneh 2021 (scattering). Proof: docs/guarantees/released-sums.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pasearch.accounting.checks import whole
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pasearch.runs.keys import Stream
+
+Shape = tuple[int, ...]
+
+MOST_COMPONENTS_OF = 4096
+"""The most features PCA takes: its matrix has the square of that many numbers."""
+
+
+class FrontEnd(ABC):
+    """A map from a record, scaled to [0, 1], to what a network is given. A frozen value."""
+
+    name: ClassVar[str]
+    fitted: ClassVar[bool] = False
+    """Whether it is fitted to records, by a release that the plan charges."""
+    costly: ClassVar[bool] = False
+    """Whether its output is worth a file in the cache."""
+    version: ClassVar[int] = 1
+    """Changes when it maps a record otherwise: old files in a cache are then of no use."""
+
+    @property
+    def text(self) -> str:
+        """How it is written in a space: `front_end` reads it."""
+        return self.name
+
+    @abstractmethod
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the shape of a record behind it.
+
+        Raises:
+            UsageError: It does not fit records of this shape.
+        """
+
+    @abstractmethod
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the map as a module without parameters; a fitted one is not fitted yet."""
+
+    def fit(
+        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+    ) -> Fitted:
+        """Return it fitted to the records of an open partition; only where `fitted`.
+
+        Args:
+            x: Records, float32, (slots, *shape), in [0, 1].
+            valid: bool, (slots,); a null record adds nothing.
+            noise_multiplier: Of the released sum; None on declared-public data.
+            stream: The release's own randomness.
+
+        Cost: `Gaussian(noise_multiplier)`, charged by the caller before the records were opened.
+        """
+        raise NotImplementedError(f"{self.text} is not fitted.")
+
+    def __str__(self) -> str:
+        """Return `text`."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A front end ready for use.
+
+    Args:
+        front_end: What it is.
+        module: The map.
+    """
+
+    front_end: FrontEnd
+    module: nn.Module
+
+    @property
+    def digest(self) -> str:
+        """A hash of what it does: equal digests map records alike."""
+        import numpy as np
+
+        found = hashlib.sha256(f"{self.front_end.text} {self.front_end.version}".encode())
+        for name, value in self.module.state_dict().items():
+            found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
+        return found.hexdigest()
+
+
+def ready(front_end: FrontEnd, shape: Shape) -> Fitted:
+    """Return a front end that needs no fit."""
+    assert not front_end.fitted
+    return Fitted(front_end, front_end.module(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw(FrontEnd):
+    """The record as it is."""
+
+    name: ClassVar[str] = "raw"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the same shape."""
+        return shape
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the identity."""
+        from torch import nn
+
+        return nn.Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool(FrontEnd):
+    """The maximum over squares of pixels; a remainder at the border is dropped.
+
+    Args:
+        size: Side of the square, pixels, 2 or more.
+    """
+
+    name: ClassVar[str] = "max_pool"
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the size."""
+        if not whole("size", self.size) >= 2:
+            raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
+
+    @property
+    def text(self) -> str:
+        """Return such as `max_pool:2`."""
+        return f"{self.name}:{self.size}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the smaller image."""
+        *channels, height, width = _image(self, shape)
+        sides = height // self.size, width // self.size
+        if not min(sides) > 0:
+            raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
+        return (*channels, *sides)
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the pooling module; (height, width) counts as one image of a batch of channels."""
+        from torch import nn
+
+        return nn.MaxPool2d(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Scattering(FrontEnd):
+    """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
+
+    name: ClassVar[str] = "scattering"
+    costly: ClassVar[bool] = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (81 times the channels, a quarter of the sides)."""
+        *channels, height, width = _image(self, shape)
+        if not min(height, width) >= LEAST_SIDE:
+            raise UsageError(
+                f"Front end {self.text} needs images of {LEAST_SIDE} x {LEAST_SIDE} pixels or "
+                f"more; these records have shape {shape}."
+            )
+        return (81 * math.prod(channels), height // 4, width // 4)
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the transform."""
+        from pasearch.data.projections import NormalisedScattering
+
+        return NormalisedScattering(shape)
+
+
+LEAST_SIDE = 16
+"""The least side of an image that scattering at two scales leaves anything of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standardise(FrontEnd):
+    """Every feature minus its mean, divided by its standard deviation: both bought together."""
+
+    name: ClassVar[str] = "standardise"
+    fitted: ClassVar[bool] = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the same shape."""
+        return shape
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the map, to be fitted or loaded."""
+        from pasearch.data.projections import Affine
+
+        return Affine(shape)
+
+    def fit(
+        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+    ) -> Fitted:
+        """Buy both moments of every feature; see the class above."""
+        from pasearch.data.projections import fit_moments
+
+        return Fitted(self, fit_moments(x, valid, noise_multiplier, stream))
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalComponents(FrontEnd):
+    """The record's coordinates along the leading components of the bought second moments.
+
+    Args:
+        components: Their number, 1 or more; those beyond the number of features are 0.
+    """
+
+    name: ClassVar[str] = "pca"
+    fitted: ClassVar[bool] = True
+    components: int = 60
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        whole("components", self.components)
+
+    @property
+    def text(self) -> str:
+        """Return such as `pca:60`."""
+        return f"{self.name}:{self.components}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (components,)."""
+        features = math.prod(shape)
+        if not features <= MOST_COMPONENTS_OF:
+            raise UsageError(
+                f"Front end {self.text}: records have {features:,} features: expected at most "
+                f"{MOST_COMPONENTS_OF:,}. Pool first, or take raw."
+            )
+        return (self.components,)
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the projection, to be fitted or loaded."""
+        from pasearch.data.projections import Projection
+
+        return Projection(math.prod(shape), self.components)
+
+    def fit(
+        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+    ) -> Fitted:
+        """Buy the second moments and keep their leading eigenvectors; see the class above."""
+        from pasearch.data.projections import fit_components
+
+        return Fitted(self, fit_components(x, valid, self.components, noise_multiplier, stream))
+
+
+KINDS: tuple[type[FrontEnd], ...] = (Raw, MaxPool, Scattering, Standardise, PrincipalComponents)
+TAKES_NUMBER: dict[str, type[FrontEnd]] = {"max_pool": MaxPool, "pca": PrincipalComponents}
+
+
+def front_end(text: object) -> FrontEnd:
+    """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
+
+    Raises:
+        UsageError: No such front end, or a number that it cannot take.
+    """
+    if isinstance(text, FrontEnd):
+        return text
+    name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")
+    plain = {kind.name: kind for kind in KINDS}
+    if name in plain and not colon:
+        return plain[name]()
+    least = 2 if name == "max_pool" else 1
+    digits = number.isascii() and number.isdigit() and len(number) < 10
+    if name in TAKES_NUMBER and digits and int(number) >= least:
+        return TAKES_NUMBER[name](int(number))  # pyright: ignore[reportCallIssue]
+    raise UsageError(
+        f"Front end {text!r} is not known: expected one of {', '.join(plain)}; max_pool and pca "
+        "may name a whole number, as in max_pool:2 (at least 2) and pca:60."
+    )
+
+
+def _image(front: FrontEnd, shape: Shape) -> Shape:
+    if len(shape) not in (2, 3):
+        raise UsageError(
+            f"Front end {front.text} needs images, (height, width) or (channels, height, width); "
+            f"these records have shape {shape}. Take raw, standardise or pca."
+        )
+    return shape

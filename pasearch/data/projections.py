@@ -1,0 +1,137 @@
+"""The front ends as modules, and how the two fitted ones are bought.
+
+Source: Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss); docs/rules.md, "Sensitivities".
+Proof: docs/guarantees/released-sums.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.runs.sums import GaussianSum, bounded_rows
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+
+TYPICAL_NORM = 8.0
+"""The norm that normalised records are given: that of a raw image, so learning rates agree."""
+
+LEAST_DEVIATION = 0.02
+"""A feature that varies less, on its scale of [0, 1], is not blown up to what noise made of it."""
+
+
+class NormalisedScattering(nn.Module):
+    """Scattering, group normalisation a record, and the scale of a raw record."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.transform = Scattering(shape)
+        self.scale = TYPICAL_NORM / math.sqrt(math.prod(self.transform.output_shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to (batch, channels, height / 4, width / 4)."""
+        return group_normalised(self.transform(x)) * self.scale
+
+
+class Affine(nn.Module):
+    """(x - shift) * scale, feature by feature.
+
+    Args:
+        shape: Of one record.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to the same shape."""
+        return (x - self.shift) * self.scale
+
+
+class Projection(nn.Module):
+    """The coordinates of a flattened record along given directions.
+
+    Args:
+        features: Of a record.
+        components: Number of directions.
+    """
+
+    directions: Tensor
+
+    def __init__(self, features: int, components: int):
+        super().__init__()
+        self.register_buffer("directions", torch.zeros(features, components))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to (batch, components)."""
+        return x.flatten(1) @ self.directions
+
+
+def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
+    """Return the map of `standardise` from bought first and second moments.
+
+    Args:
+        x: float32, (slots, *shape), in [0, 1].
+        valid: bool, (slots,).
+        noise_multiplier: None on declared-public data.
+        stream: The release's own randomness.
+
+    Cost: `Gaussian(noise_multiplier)`: (x, x^2) / sqrt(2 d) has norm at most 1.
+    """
+    rows = x.flatten(1).numpy().astype(np.float64)
+    rows = np.where(valid.numpy()[:, None], rows, 0.0)
+    width = math.sqrt(2 * rows.shape[1])
+    total = np.concatenate([rows.sum(0), np.square(rows).sum(0)]) / width
+    total = _noised(total, noise_multiplier, stream) * width / len(rows)
+    mean, square = np.split(total, 2)
+    mean = np.clip(mean, 0.0, 1.0)
+    deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
+    affine = Affine(tuple(x.shape[1:]))
+    affine.shift.copy_(torch.from_numpy(mean).reshape(x.shape[1:]))
+    scale = TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1]))
+    affine.scale.copy_(torch.from_numpy(scale).reshape(x.shape[1:]))
+    return affine
+
+
+def fit_components(
+    x: Tensor, valid: Tensor, components: int, noise_multiplier: float | None, stream: Stream
+) -> Projection:
+    """Return the projection on the leading eigenvectors of the bought second moments.
+
+    Args:
+        x: float32, (slots, *shape), in [0, 1].
+        valid: bool, (slots,).
+        components: How many.
+        noise_multiplier: None on declared-public data.
+        stream: The release's own randomness.
+
+    Cost: `Gaussian(noise_multiplier)`: rows are clamped to norm 1.
+    """
+    rows = bounded_rows(x.flatten(1).numpy(), valid.numpy())
+    total = _noised(rows.T @ rows, noise_multiplier, stream)
+    _, vectors = np.linalg.eigh(total)
+    projection = Projection(rows.shape[1], components)
+    # A bought table may have fewer features than that: the other coordinates are then 0.
+    leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
+    projection.directions[:, : leading.shape[1]].copy_(leading)
+    return projection
+
+
+def _noised(total: np.ndarray, noise_multiplier: float | None, stream: Stream) -> np.ndarray:
+    if noise_multiplier is None:
+        return total
+    noise = GaussianSum(noise_multiplier=noise_multiplier)
+    if total.ndim == 1:
+        return noise.release(total, stream)
+    return noise.release_symmetric(total, stream)

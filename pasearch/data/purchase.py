@@ -1,0 +1,207 @@
+"""Buying what a schema leaves undeclared: bounds, categories, classes; or reading it for nothing.
+
+Every undeclared item (the bounds of all features, a column, the target) is one release of the same
+price, noise multiplier sigma and a leak delta, whatever it turns out to be:
+
+    arrays   bounds:  of the records' minima and of their maxima, sigma sqrt(2) each
+             target:  how many classes its labels are, or the bounds of its numbers, sigma
+    tables   a column whose kind is not declared: is it numbers? (a noisy count, sigma / sqrt(.1));
+             then its bounds or its categories (sigma / sqrt(.9)). Otherwise those alone (sigma)
+
+What is bought is a release: every later step, on any partition, may use it. It is bought from the
+slots of scores or of the test, which have epsilon to spare, so training keeps all of its own.
+
+Source: docs/rules.md, rule 13. Proof: docs/guarantees/bought-schema.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.events import Event
+from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, as_numbers, as_text
+from pasearch.runs.purchases import CategoryCounts, ClassCount, NumberBounds
+from pasearch.runs.sums import GaussianSum
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+    from pasearch.runs.keys import Stream
+
+KIND_SHARE = 0.1
+"""The share of a column's price, 1 / sigma^2, that asks whether it holds numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """How an undeclared item is bought.
+
+    Args:
+        noise_multiplier: Of one item, in records, above 0.
+        delta: Of one item, in (0, 1): the most probability with which a category of one record is
+            released.
+        most: The most categories that a column may have, 2 or more.
+
+    Guarantee: `buy` costs `event`, once for each undeclared item, on the partition whose cells it
+    is given, as far as float64 noise is Gaussian.
+    """
+
+    noise_multiplier: float
+    delta: float
+    most: int
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        sigma = positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", sigma)
+        object.__setattr__(self, "delta", fraction("delta", self.delta))
+        object.__setattr__(self, "most", whole("max_categories", self.most))
+
+    @property
+    def event(self) -> Event:
+        """What one item costs: as much as categories do, and no other kind costs more."""
+        return self._categories(1.0).event
+
+    @property
+    def least(self) -> float:
+        """How many slots must hold a category, about, for it to be bought."""
+        return 1.0 + self.noise_multiplier * NormalDist().inv_cdf(1.0 - self.delta)
+
+    def buy(
+        self, schema: AnySchema, features: np.ndarray, labels: np.ndarray, stream: Stream
+    ) -> AnySchema:
+        """Return the schema with everything undeclared bought from these slots.
+
+        Args:
+            schema: With something undeclared.
+            features: Of the slots, in the data's own units, (slots, ...).
+            labels: Of the slots, (slots,).
+            stream: The releases' own randomness.
+
+        Returns:
+            The complete schema: a release.
+
+        Cost: `event`, once for every item of `schema.undeclared`.
+        """
+        if isinstance(schema, Schema):
+            return self._buy_arrays(schema, features, labels, stream)
+        bought = {}
+        for name in schema.undeclared:
+            column, cells = schema.find(name, features, labels)
+            own = stream.child("column", name)
+            bought[name] = self._buy_column(column, cells, schema.is_class(name), own)
+        return schema.completed(bought)
+
+    def _buy_arrays(
+        self, schema: Schema, features: np.ndarray, labels: np.ndarray, stream: Stream
+    ) -> Schema:
+        values: dict[str, Any] = {}
+        if "bounds" in schema.undeclared:
+            low, high = self._common_bounds(features, stream.child("bounds"))
+            values |= {"low": low, "high": high}
+        if "target" in schema.undeclared and schema.regression:
+            values["target"] = self._bounds(1.0).release(labels, stream.child("target"))
+        elif "target" in schema.undeclared:
+            classes = ClassCount(noise_multiplier=self.noise_multiplier, most=self.most)
+            values["classes"] = classes.release(labels, stream.child("target"))
+        return replace(schema, **values)
+
+    def _common_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
+        """Return bounds of all features: a record has one minimum and one maximum."""
+        flat = features.reshape(len(features), -1)
+        ends = (flat.min(axis=1), flat.max(axis=1))
+        usable = np.isfinite(ends[0]) & np.isfinite(ends[1])
+        half = self._bounds(0.5)
+        minima, maxima = (
+            half.release(each[usable], stream.child(side)) for side, each in enumerate(ends)
+        )
+        low, high = minima[0], maxima[1]
+        # Noise may put the largest minimum above the largest maximum; all four edges are public.
+        return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
+
+    def _buy_column(
+        self, column: Column, cells: np.ndarray, is_class: bool, stream: Stream
+    ) -> Column:
+        kind, share, numbers = column.kind, 1.0, as_numbers(cells)
+        if kind is None and is_class:
+            kind = "category"
+        elif kind is None:
+            many = self._mostly(np.isfinite(numbers), stream.child("kind"))
+            kind, share = "number" if many else "category", 1.0 - KIND_SHARE
+        if kind == "number":
+            low, high = self._bounds(share).release(numbers, stream.child("bounds"))
+            return replace(column, kind=kind, low=low, high=high)
+        counts = Counter(each for each in as_text(cells) if each)
+        found = self._categories(share).release(counts, stream.child("categories"))
+        return replace(column, kind="category", categories=tuple(found))
+
+    def _mostly(self, true: np.ndarray, stream: Stream) -> bool:
+        """Return whether more than half of the slots are, by a noisy count."""
+        count = np.array([np.count_nonzero(true)], np.float64)
+        noisy = GaussianSum(noise_multiplier=self._sigma(KIND_SHARE)).release(count, stream)
+        return bool(noisy[0] > len(true) / 2)
+
+    def _sigma(self, share: float) -> float:
+        """Return the noise of a share of one item's 1 / sigma^2; the shares add up to 1."""
+        return self.noise_multiplier / math.sqrt(share)
+
+    def _bounds(self, share: float) -> NumberBounds:
+        return NumberBounds(noise_multiplier=self._sigma(share))
+
+    def _categories(self, share: float) -> CategoryCounts:
+        return CategoryCounts(noise_multiplier=self._sigma(share), delta=self.delta, most=self.most)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def read_free(schema: AnySchema, features: np.ndarray, labels: np.ndarray, most: int) -> AnySchema:
+    """Return the schema with everything undeclared read from the records, as if it were public.
+
+    Only for `--assume-public-schema`: no theorem covers it, and the card lists it.
+    """
+    if isinstance(schema, Schema):
+        values: dict[str, Any] = {}
+        if "bounds" in schema.undeclared:
+            low, high = _range(features)
+            values |= {"low": low, "high": high}
+        if "target" in schema.undeclared:
+            if schema.regression:
+                values["target"] = _range(labels)
+            else:
+                values["classes"] = max(2, int(labels.max()) + 1)
+        return replace(schema, **values)
+    read = {}
+    for name in schema.undeclared:
+        column, cells = schema.find(name, features, labels)
+        read[name] = _read_column(column, cells, most, schema.is_class(name))
+    return schema.completed(read)
+
+
+def _read_column(column: Column, cells: np.ndarray, most: int, is_class: bool) -> Column:
+    numbers, kind = as_numbers(cells), column.kind
+    if kind is None:
+        many = np.isfinite(numbers).sum() > len(cells) / 2
+        kind = "number" if many and not is_class else "category"
+    if kind == "number":
+        low, high = _range(numbers)
+        return replace(column, kind=kind, low=low, high=high)
+    counts = Counter(each for each in as_text(cells) if each)
+    common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
+    return replace(column, kind="category", categories=tuple(sorted(common)))
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """Return the finite minimum and maximum, apart."""
+    with np.errstate(all="ignore"):
+        finite = values[np.isfinite(values)].astype(np.float64)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return (low, high) if low < high else (low - 0.5, low + 0.5)

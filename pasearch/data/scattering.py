@@ -1,0 +1,267 @@
+"""The scattering transform of an image: fixed wavelets, moduli and averages, nothing learned.
+
+    S0 = x * φ,    S1 = |x * ψ| * φ,    S2 = ||x * ψ| * ψ'| * φ,    ψ' of a larger scale than ψ
+
+ψ are Morlet wavelets, one for each scale and angle; φ is a Gaussian, and what it leaves is
+subsampled. No filter depends on data, and no record on another: the transform releases nothing.
+
+A convolution is a product of Fourier transforms, and images are small: so a transform is two dense
+matrices, for rows and columns, with padding and subsampling folded in. The batch lies along the
+last axis and imaginary parts beside real ones, so that all work is products of large matrices.
+
+Source: Bruna and Mallat 2013, "Invariant scattering convolution networks"; Oyallon and Mallat 2015,
+"Deep roto-translation scattering". The constants are those of Kymatio (Andreux et al. 2020), with
+which results are published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pasearch.errors import UsageError
+
+SIGMA = 0.8
+"""Width of the finest wavelet and of the finest average, in pixels; both double with the scale."""
+FREQUENCY = 3 * math.pi / 4
+"""Of the finest wavelet, in radians a pixel; it halves with the scale."""
+GAIN = math.pi / 3.1415
+"""Of every filter: Kymatio rounds pi where it normalises a Gaussian."""
+CHUNK_BYTES = 2**23
+"""About the largest intermediate tensor, so that it stays in a processor's cache."""
+
+
+class Scattering(nn.Module):
+    """The scattering transform up to order 2: it has no weights, and passes no gradient.
+
+    Guarantee: a record's features depend on that record alone.
+
+    Args:
+        shape: Of a record, (height, width) or (channels, height, width).
+        scales: J, 1 or above: features are averages over about 2^J pixels, subsampled by 2^J.
+        angles: L, 1 or above: wavelets of one scale, over half a turn.
+
+    Raises:
+        UsageError: Another shape, or a side below 2^(J + 1) pixels.
+
+    Source: as above.
+    """
+
+    def __init__(self, shape: tuple[int, ...], scales: int = 2, angles: int = 8):
+        super().__init__()
+        if not (scales >= 1 and angles >= 1):
+            raise UsageError(f"Scattering: {scales} scales, {angles} angles: expected 1 or above.")
+        least = 2 ** (scales + 1)
+        if not (len(shape) in (2, 3) and shape[0] >= 1 and min(shape[-2:]) >= least):
+            raise UsageError(
+                f"Scattering: records have shape {tuple(shape)}: expected (height, width) or "
+                f"(channels, height, width), with sides of {least} pixels or more."
+            )
+        self.shape, self.scales, self.angles = tuple(shape), scales, angles
+        self.paths = 1 + scales * angles + math.comb(scales, 2) * angles**2
+
+        paddings = [_padding(side, scales) for side in self.shape[-2:]]
+        sizes = [len(padding) for padding in paddings]
+        self.chunk = max(1, CHUNK_BYTES // (2 * angles**2 * math.prod(sizes)))
+        averages = [[_average(size, scales, scale) for size in sizes] for scale in range(scales)]
+        self.average_input = _Product(map(np.matmul, averages[0], paddings))
+        self.average = nn.ModuleList(map(_Product, averages))
+        banks = [_morlets(sizes, scale, angles) for scale in range(scales)]
+        self.first = _Layer(paddings, (_Wavelets(bank, 0, j) for j, bank in enumerate(banks)))
+        self.second = nn.ModuleList(
+            _Layer(
+                [np.eye(size >> j) for size in sizes],
+                (_Wavelets(banks[k], j, k) for k in range(j + 1, scales)),
+            )
+            for j in range(scales - 1)
+        )
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Of a record's features: (channels, height, width)."""
+        *channels, height, width = self.shape
+        return math.prod(channels) * self.paths, height >> self.scales, width >> self.scales
+
+    @torch.no_grad()
+    def forward(self, records: Tensor) -> Tensor:
+        """Return the features; of each channel order 0, order 1 by scale and angle, then order 2.
+
+        Args:
+            records: float32, (batch, *shape).
+
+        Returns:
+            float32, (batch, *output_shape).
+
+        Raises:
+            UsageError: Records of another shape.
+        """
+        if records.shape[1:] != self.shape:
+            raise UsageError(
+                f"Scattering: records have shape {tuple(records.shape[1:])}: expected {self.shape}."
+            )
+        images = records.reshape(-1, *self.shape[-2:])
+        features = images.new_empty(len(images), self.paths, *self.output_shape[1:])
+        for start in range(0, len(images), self.chunk):
+            chunk = slice(start, start + self.chunk)
+            features[chunk] = self._scatter(images[chunk].permute(1, 2, 0)).permute(3, 2, 0, 1)
+        return features.view(len(records), *self.output_shape)
+
+    def _scatter(self, images: Tensor) -> Tensor:
+        """Map (height, width, batch) to (height / 2^J, width / 2^J, paths, batch)."""
+        form = *self.output_shape[1:], -1, images.shape[-1]
+        moduli = self.first(images)
+        paths = [self.average_input(images).view(form)]
+        paths += [self.average[j](modulus).view(form) for j, modulus in enumerate(moduli)]
+        for j, layer in enumerate(self.second):
+            deeper = enumerate(layer(moduli[j]), start=j + 1)
+            found = torch.cat([self.average[k](modulus) for k, modulus in deeper], dim=-1)
+            # A layer puts its own wavelets first; among the features the later one varies faster.
+            found = found.view(*form[:2], -1, self.angles, form[-1]).transpose(2, 3)
+            paths.append(found.reshape(form))
+        return torch.cat(paths, dim=2)
+
+
+def group_normalised(features: Tensor, groups: int = 27) -> Tensor:
+    """Return features with mean 0 and variance 1 over each group of channels of each record.
+
+    Guarantee: a record's result depends on that record alone.
+
+    Args:
+        features: (batch, channels, height, width).
+        groups: Of neighbouring channels, equally many in each; 1 or above.
+
+    Raises:
+        UsageError: Channels that do not divide into so many groups.
+
+    Source: Wu and He 2018, "Group normalization", without weights.
+    """
+    channels = features.shape[1]
+    if not (groups >= 1 and channels % groups == 0):
+        raise UsageError(f"{channels} channels in {groups} groups: expected equally many in each.")
+    return functional.group_norm(features, groups)
+
+
+class _Layer(nn.Module):
+    """The moduli |image * ψ| of the wavelets of several scales, as one tensor a scale."""
+
+    def __init__(self, paddings: Sequence[np.ndarray], wavelets: Iterable[_Wavelets]):
+        super().__init__()
+        rows, cols = (np.fft.fft(padding, axis=0) for padding in paddings)
+        self.fourier = _Product((_interleaved(rows)[:, ::2], _stacked(cols)))
+        self.wavelets = nn.ModuleList(wavelets)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Map (height, width, batch) to (height / step, width / step, angles * batch) a scale."""
+        spectrum = self.fourier(images)
+        return [wavelets(spectrum) for wavelets in self.wavelets]
+
+
+class _Wavelets(nn.Module):
+    """The moduli |image * ψ| of one scale's wavelets, from 2^start pixels a sample to 2^end."""
+
+    psi: Tensor
+
+    def __init__(self, bank: np.ndarray, start: int, end: int):
+        super().__init__()
+        angles, *sizes = bank.shape
+        rows, cols = (size >> start for size in sizes)
+        self.step = 2 ** (end - start)
+        psi = bank[:, _lowest(sizes[0], rows)[:, None], _lowest(sizes[1], cols)]
+        psi = psi.reshape(angles, self.step, rows // self.step, self.step, cols // self.step)
+        psi = psi.transpose(2, 4, 0, 1, 3).reshape(*psi.shape[2::2], angles, -1)
+        self.register_buffer("psi", _tensor(psi[:, None]), persistent=False)
+        rows, cols = (np.fft.ifft(np.eye(size)) / self.step for size in self.psi.shape[:3:2])
+        self.inverse = _Product((_interleaved(rows), _stacked(cols)))
+
+    def forward(self, spectrum: Tensor) -> Tensor:
+        """Map (frequencies, (real, imaginary) frequencies, batch) to moduli."""
+        batch = spectrum.shape[-1]
+        rows, _, cols, angles, aliases = self.psi.shape
+        # Subsampling an image by a step adds up the step^2 frequencies that become the same one.
+        aliased = spectrum.view(self.step, rows, 2, self.step, cols, batch)
+        aliased = aliased.permute(1, 2, 4, 0, 3, 5).reshape(rows, 2, cols, aliases, batch)
+        filtered = (self.psi @ aliased).view(rows, 2 * cols, angles * batch)
+        real, imaginary = self.inverse(filtered).chunk(2, dim=1)
+        return torch.hypot(real, imaginary)
+
+
+class _Product(nn.Module):
+    """rows @ image @ colsᵀ, for images of shape (height, width, batch)."""
+
+    rows: Tensor
+    cols: Tensor
+
+    def __init__(self, matrices: Iterable[np.ndarray]):
+        super().__init__()
+        for name, matrix in zip(("rows", "cols"), matrices, strict=True):
+            # Not saved with a network: a record's shape says all of it.
+            self.register_buffer(name, _tensor(matrix), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Multiply all columns at once, then row by row."""
+        rows = self.rows @ images.reshape(self.rows.shape[1], -1)
+        return self.cols @ rows.view(-1, self.cols.shape[1], images.shape[-1])
+
+
+def _padding(side: int, scales: int) -> np.ndarray:
+    """Return the matrix that reflects at both ends, by one sample of the features or less."""
+    missing = (side // 2**scales + 2) * 2**scales - side
+    return np.pad(np.eye(side), ((missing // 2, (missing + 1) // 2), (0, 0)), mode="reflect")
+
+
+def _morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
+    """Return ψ(u) = g(u) (exp(i ξ·u) − β), of mean 0, as real Fourier transforms (angles, *sizes).
+
+    g is a Gaussian, 4 / angles times as wide along ξ as across it.
+    """
+    width, slant = SIGMA * 2**scale, 4 / angles
+    rows, cols = _frequencies(sizes[0])[:, None, :, None], _frequencies(sizes[1])[:, None]
+    bank = np.empty((angles, *sizes))
+    for index, psi in enumerate(bank):
+        angle = (angles // 2 - 1 - index) * np.pi / angles
+        along = rows * np.cos(angle) + cols * np.sin(angle)
+        across = (cols * np.cos(angle) - rows * np.sin(angle)) / slant
+        wave, envelope = (
+            np.exp(-(width**2) / 2 * ((along - centre) ** 2 + across**2)).sum(axis=(2, 3))
+            for centre in (FREQUENCY / 2**scale, 0)
+        )
+        psi[:] = GAIN * (wave - wave[0, 0] / envelope[0, 0] * envelope)
+    return bank
+
+
+def _average(size: int, scales: int, start: int) -> np.ndarray:
+    """Return the matrix that averages by φ and subsamples, from 2^start pixels a sample to 2^J."""
+    width, kept = SIGMA * 2 ** (scales - 1), size >> start
+    phi = math.sqrt(GAIN) * np.exp(-((width * _frequencies(size)) ** 2) / 2).sum(axis=1)
+    spectrum = phi[_lowest(size, kept), None] * np.fft.fft(np.eye(kept))
+    # The first sample and the last lie in the padding.
+    return np.fft.ifft(spectrum, axis=0).real[:: 2 ** (scales - start)][1:-1]
+
+
+def _lowest(size: int, kept: int) -> np.ndarray:
+    """Return where the lowest of the frequencies are, of both signs."""
+    return np.r_[: kept // 2, size - kept // 2 : size]
+
+
+def _frequencies(size: int) -> np.ndarray:
+    """Return (size, periods): the spectrum of samples is periodic, and filters reach beyond one."""
+    return 2 * np.pi * (np.fft.fftfreq(size)[:, None] + np.arange(-3, 4))
+
+
+def _interleaved(matrix: np.ndarray) -> np.ndarray:
+    """Return the real form of a complex matrix: each real part, then its imaginary part."""
+    return np.kron(np.real(matrix), np.eye(2)) + np.kron(np.imag(matrix), [[0, -1], [1, 0]])
+
+
+def _stacked(matrix: np.ndarray) -> np.ndarray:
+    """Return the real form of a complex matrix: all real parts, then all imaginary parts."""
+    return np.kron(np.eye(2), np.real(matrix)) + np.kron([[0, -1], [1, 0]], np.imag(matrix))
+
+
+def _tensor(matrix: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(matrix, dtype=np.float32))

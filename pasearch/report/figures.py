@@ -1,0 +1,216 @@
+"""Figures of the report: inline SVG, made by hand, coloured by the page's style sheet.
+
+Each is a pure function from plain numbers to markup. Nothing is coloured here: shapes have classes,
+and the page gives those their light, dark and printed colours. Widths of bars and charts are in per
+cent, so that a figure fits a phone without its text being scaled. Every text is escaped.
+
+    width of a box  =  NARROW + (WIDE - NARROW) log(1 + values) / log(1 + most values)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup, escape
+
+NARROW, WIDE = 14.0, 124.0
+"""Widths of the box of nothing and of the widest box, pixels."""
+
+ROW, BOX, TEXT = 64.0, 14.0, 152.0
+"""Height of a row, height of a box and left edge of the text of a network, pixels."""
+
+NETWORK_WIDTH = 360.0
+LONGEST = 32
+"""The most characters of a line beside a box."""
+
+PLOT = 220.0
+"""Height of a chart without its labels, pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One box of a network.
+
+    Args:
+        title: What it is.
+        notes: Up to two lines below.
+        values: How many numbers leave it, 1 or more.
+        tone: Its class in the style sheet: "given", "layer", "frozen" or "output".
+    """
+
+    title: str
+    notes: tuple[str, ...]
+    values: int
+    tone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A named line of a chart.
+
+    Args:
+        name: Of the line.
+        points: (x, y), finite.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def element(tag: str, *children: str, **attributes: object) -> Markup:
+    """Return an element; children that are not markup, and attribute values, are escaped.
+
+    Args:
+        tag: Its name.
+        children: What it holds.
+        attributes: `class_` stands for class, `aria_label` for aria-label; None leaves one out.
+
+    >>> element("text", "a < b", x=1.5, class_="soft")
+    Markup('<text x="1.5" class="soft">a &lt; b</text>')
+    """
+    written = [
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    ]
+    return Markup(f"<{tag}{''.join(written)}>{Markup('').join(children)}</{tag}>")
+
+
+def network(stages: Sequence[Stage]) -> Markup:
+    """Return a network drawn downwards: one box a stage, wide where many numbers leave it."""
+    most = max(stage.values for stage in stages)
+    widths = [_box_width(stage.values, most) for stage in stages]
+    centre, shapes = WIDE / 2, []
+    for place, (upper, lower) in enumerate(pairwise(widths)):
+        top, bottom = place * ROW + BOX, (place + 1) * ROW
+        corners = [
+            (centre - upper / 2, top),
+            (centre + upper / 2, top),
+            (centre + lower / 2, bottom),
+            (centre - lower / 2, bottom),
+        ]
+        shapes.append(element("polygon", points=_points(corners), class_="flow"))
+    for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
+        shapes += _stage(stage, place * ROW, centre - width / 2, width)
+    height = ROW * len(stages) - 8
+    said = "; ".join(", ".join((stage.title, *stage.notes)) for stage in stages)
+    return element(
+        "svg",
+        *shapes,
+        class_="network",
+        role="img",
+        aria_label=f"The network, from the record to its output: {said}.",
+        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}",
+        width=NETWORK_WIDTH,
+        height=height,
+    )
+
+
+def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:
+    """Return a horizontal bar, as wide as the place it is put in.
+
+    Args:
+        share: How much of it is filled; what is outside [0, 1] is drawn as 0 or 1.
+        label: What it shows, in words.
+        tone: Its class in the style sheet.
+        mark: Where a line stands, in [0, 1].
+    """
+    shapes = [
+        element("rect", width="100%", height="100%", class_="track"),
+        element("rect", width=_percent(share), height="100%", class_=f"fill {tone}"),
+    ]
+    if mark is not None:
+        place = _percent(mark)
+        shapes.append(element("line", x1=place, x2=place, y1="-3", y2="11", class_="mark"))
+    return element(
+        "svg", *shapes, class_="bar", role="img", aria_label=label, width="100%", height="8"
+    )
+
+
+def swatch(place: int) -> Markup:
+    """Return the sample of a chart's line that stands beside its name."""
+    line = element("line", x1="0", x2="28", y1="5", y2="5", class_=_line_class(place))
+    return element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
+
+
+def chart(curves: Sequence[Curve], label: str) -> Markup:
+    """Return lines over a common axis that starts at 0; y is a share.
+
+    Args:
+        curves: At least one, each with at least one point.
+        label: What it shows, in words.
+    """
+    most = max(x for curve in curves for x, _ in curve.points) or 1.0
+    ticks = _ticks([y for curve in curves for _, y in curve.points])
+    low, high = ticks[0], ticks[-1]
+    shapes = []
+    for tick in ticks:
+        y = PLOT * (high - tick) / (high - low)
+        shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        shapes.append(element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
+    for share, side in ((0.0, "tick"), (0.5, "tick middle"), (1.0, "tick end")):
+        text = f"{share * most:,.0f}"
+        shapes.append(element("text", text, x=_percent(share), y=PLOT + 20, class_=side))
+    lines = []
+    for place, curve in enumerate(curves):
+        scaled = [(100 * x / most, 100 * (high - y) / (high - low)) for x, y in curve.points]
+        # One point would draw nothing: it becomes a short stroke.
+        drawn = scaled if len(scaled) > 1 else [*scaled, (scaled[0][0] + 1, scaled[0][1])]
+        lines.append(element("polyline", points=_points(drawn), class_=_line_class(place)))
+    # Only what is in here is stretched to the page's width; its strokes are not.
+    inside = element(
+        "svg", *lines, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%", height=PLOT
+    )
+    return element(
+        "svg", *shapes, inside, class_="chart", role="img", aria_label=label, width="100%",
+        height=PLOT + 28,
+    )  # fmt: skip
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, an ellipsis last if something is left out."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _stage(stage: Stage, top: float, left: float, width: float) -> list[Markup]:
+    shapes = [
+        element("rect", x=left, y=top, width=width, height=BOX, rx=2, class_=f"box {stage.tone}"),
+        element("text", shortened(stage.title, LONGEST), x=TEXT, y=top + 12, class_="title"),
+    ]
+    for line, note in enumerate(stage.notes, 1):
+        text = shortened(note, LONGEST + 4)
+        shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
+    return shapes
+
+
+def _box_width(values: int, most: int) -> float:
+    return NARROW + (WIDE - NARROW) * math.log1p(values) / math.log1p(most)
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Return two to six round values around shares: tenths, or hundredths if they lie close."""
+    spread = max(values) - min(values)
+    step = 0.02 if spread <= 0.08 else 0.05 if spread <= 0.2 else 0.1 if spread <= 0.5 else 0.2
+    # Rounded first: .9 / .1 is 9.000000000000002 for a computer.
+    low = math.floor(round(min(values) / step, 6))
+    high = max(math.ceil(round(max(values) / step, 6)), low + 1)
+    return [place * step for place in range(low, high + 1)]
+
+
+def _line_class(place: int) -> str:
+    return f"line line-{place % 4 + 1}"
+
+
+def _points(corners: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.2f},{y:.2f}" for x, y in corners)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(1.0, max(0.0, share)):.2f}%"
+
+
+def _plain(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,592 @@
+"""The report: one HTML file, made from `result.json` alone, that needs no network and no script.
+
+It computes nothing private and reads no record. What a user chose (names of data, columns, classes,
+spaces and genes) is text that Jinja2 escapes; characters that would change how the text around them
+is read, such as a reversed direction, are shown as a replacement sign. Two reports of one document
+are equal: there is no date in them, because no price covers when a run ended.
+
+Source: docs/result.md describes every field.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from pasearch.accounting.events import describe, from_json
+from pasearch.errors import UsageError
+from pasearch.report import figures
+from pasearch.report.card import card_json
+from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from pasearch.data.partitions import AnySchema
+    from pasearch.spaces.architecture import Layer
+    from pasearch.spaces.space import Candidate
+
+Values = dict[str, Any]
+
+TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text around them."""
+
+SHOWN_APART = frozenset(
+    {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
+)
+"""Sections of the card that the report has sections of its own for."""
+
+MOST_NAMES = 6
+"""How many names a sentence lists."""
+
+FRONT_ENDS = {
+    "raw": "the record as it is",
+    "scattering": "scattering coefficients",
+    "standardise": "standardised features",
+}
+
+
+def report_html(document: dict[str, Any]) -> str:
+    """Return the report of a finished run.
+
+    Args:
+        document: `result.json`. What it may hold beside the documented fields, `alternatives`,
+            `auto`, `curves` and `compared`, each has a section, which is left out without it; the
+            last two only on declared-public data.
+
+    Returns:
+        One self-contained HTML file.
+
+    Raises:
+        UsageError: A field is missing or of the wrong form.
+
+    Cost: none; it says what the document says.
+    """
+    from jinja2 import UndefinedError
+
+    from pasearch.results import schema_of
+
+    known = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
+    try:
+        # The schema takes the names as they are: two may look alike once they are made visible.
+        page = _page(_visible(document), schema_of(document))
+        return _environment().get_template("report.html.j2").render(page)
+    except known as error:
+        raise UsageError(f"result.json is not well formed ({error!r}).") from None
+
+
+def standard_error(score: dict[str, Any]) -> float:
+    """Return the standard error of a released score: of the sample and of the noise.
+
+    A correct answer has variance p(1 - p). So has, at most, an error in [0, 1] of mean p.
+    """
+    rate, count = score["test"], score["of"]
+    sample = math.sqrt(max(rate * (1 - rate), 1 / count) / count)
+    return math.hypot(sample, score["noise"]["standard_deviation"])
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pasearch.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"marked": _marked, "short": figures.shortened}
+    environment.globals |= {"swatch": figures.swatch}
+    return environment
+
+
+def _page(document: Values, schema: AnySchema) -> Values:
+    """Return everything that the template writes."""
+    from pasearch.spaces.space import Candidate
+
+    candidate = Candidate.from_json(document["best"])
+    card = card_json(document)
+    public = document["dataset"]["declared_public"]
+    return {
+        "document": document,
+        "private": card["private"],
+        "public": public,
+        "score": _score(document),
+        "asked": _asked(document, schema),
+        "found": _network_words(candidate, schema),
+        "covered": _covered(document),
+        "not_covered": _not_covered(document, card),
+        "network": figures.network(_stages(candidate, schema)),
+        "training": _training(document),
+        "partitions": _partitions(document),
+        "alternatives": _alternatives(document),
+        "curves": _curves(document) if public else None,
+        "compared": _compared(document) if public else None,
+        "selection": _selection(document),
+        "auto": _auto(document),
+        "trials": _trials(document),
+        "items": _visible(schema.describe_items()),
+        "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
+    }
+
+
+def _visible(value: Any) -> Any:
+    """Return plain values with every character that acts on others replaced by a visible sign."""
+    if isinstance(value, dict):
+        return {_visible(key): _visible(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return "".join(map(_sign, value)) if isinstance(value, str) else value
+
+
+def _sign(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    hidden = character in TURNING or unicodedata.category(character) in ("Cc", "Cs")
+    return "\N{REPLACEMENT CHARACTER}" if hidden else character
+
+
+def _marked(text: str) -> Markup:
+    """Return a line of the card, its `names` set as code and its *words* stressed."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece)
+        if place % 2
+        else Markup(re.sub(r"\*(\w+)\*", r"<em>\1</em>", str(escape(piece))))
+        for place, piece in enumerate(pieces)
+    )
+
+
+def _asked(document: Values, schema: AnySchema) -> str:
+    searched = document["selection"]["way"] != "none"
+    what = "search and model together" if searched else "the model and its test"
+    form, budget = schema.describe().replace(" x ", " \u00d7 "), document["budget"]
+    return (
+        f"{document['dataset']['n']:,} records, {form}. One budget for {what}: "
+        f"\u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}."
+    )
+
+
+def _score(document: Values) -> Values:
+    score = document["score"]
+    number = score["metric"] != "accuracy"
+    error, noise = standard_error(score), score["noise"]["standard_deviation"]
+    spread = f"\u00b1 {100 * error:.1f}{' at most' if number else ''}, one standard error"
+    details = [f"{spread}; noise alone {100 * noise:.1f}", f"on {score['of']:,} test records"]
+    width = _target_width(document)
+    if number and width is not None:
+        own = f"of the target's range: {_number(score['test'] * width)} in its own unit"
+        details.insert(0, own)
+    if "exact" in score and document["dataset"]["declared_public"]:
+        details.append(f"exactly {100 * score['exact']:.1f} % (public data)")
+    return {
+        "value": f"{100 * score['test']:.1f}",
+        "name": f"test {score['metric']}",
+        "details": details,
+    }
+
+
+def _target_width(document: Values) -> float | None:
+    """Return how wide the bounds of the number to predict are, in its own unit."""
+    target = document["dataset"]["schema"].get("target")
+    if isinstance(target, dict):
+        target = (target.get("low"), target.get("high"))
+    low, high = target or (None, None)
+    return None if low is None or high is None else high - low
+
+
+def _covered(document: Values) -> list[str]:
+    items = [
+        f"{line['name']}, {_times(line)}: reads {line['partition']}" for line in document["events"]
+    ]
+    return ["everything in release/: architecture, weights and test score, jointly", *items]
+
+
+def _not_covered(document: Values, card: Values) -> list[str]:
+    """Return what is not covered in brief: the first sentence of each of the card's lines."""
+    lines = [
+        line.split(". ")[0].rstrip(".")
+        for section in card["sections"]
+        if section["title"] == "Not covered"
+        for line in section["items"]
+    ]
+    if assumed := document["assumed_public"]:
+        lines.insert(0, f"What was read from the records for nothing: {_some(assumed)}")
+    return lines
+
+
+def _stages(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
+    front, architecture = candidate.front_end, candidate.architecture
+    shape = tuple(schema.shape)
+    stages = [_given("A record", shape)]
+    if front.text != "raw":
+        stages.append(_given(_capital(_front_words(front.text)), front.output_shape(shape)))
+    shapes = architecture.shapes(front.output_shape(shape))
+    for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
+        stages.append(_stage(layer, layer.parameters(entering), leaving))
+    last = Dense(units=schema.outputs).parameters(shapes[-1])
+    title = "A number" if schema.regression else f"{schema.outputs} classes"
+    notes = ("output layer", f"{_count(last, 'parameter')}")
+    return [*stages, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+
+
+def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
+    values = math.prod(shape)
+    notes = (_count(values, "number"),)
+    if len(shape) > 1:
+        notes = (_sides(shape), *notes)
+    return figures.Stage(title=title, notes=notes, values=values, tone="given")
+
+
+def _stage(layer: Layer, parameters: int, leaving: tuple[int, ...]) -> figures.Stage:
+    frozen = not getattr(layer, "trainable", True)
+    more = [_count(parameters, "parameter")] if parameters else ["no parameters"]
+    more += ["frozen"] if frozen else []
+    if dropout := getattr(layer, "dropout", 0.0):
+        more.append(f"dropout {dropout:g}")
+    return figures.Stage(
+        title=_capital(_layer_words(layer)),
+        notes=(f"{_sides(leaving)} out", ", ".join(more)),
+        values=math.prod(leaving),
+        tone="frozen" if frozen else "layer",
+    )
+
+
+def _layer_words(layer: Layer) -> str:
+    match layer:
+        case Dense():
+            return f"{layer.units} {_activation(layer.activation)} units"
+        case Conv():
+            side = f"{layer.kernel} \u00d7 {layer.kernel}"
+            return f"{layer.filters} {_activation(layer.activation)} filters of {side}"
+        case Pool():
+            name = "average" if layer.average else "max"
+            return f"{layer.size} \u00d7 {layer.size} {name} pooling"
+    return Architecture(layers=(layer,)).describe()
+
+
+def _activation(name: str) -> str:
+    kind, _, numbers = name.partition(":")
+    return kind.replace("_", " ") + (f" ({numbers.replace(',', ', ')})" if numbers else "")
+
+
+def _front_words(text: str) -> str:
+    name, _, number = text.partition(":")
+    if name == "pca":
+        return f"{number} principal components"
+    if name == "max_pool":
+        return f"{number} \u00d7 {number} max pooling"
+    return FRONT_ENDS.get(text, text)
+
+
+def _network_words(candidate: Candidate, schema: AnySchema) -> str:
+    """Return the network in one sentence."""
+    front = candidate.front_end.text
+    classes = f"one output for each of {schema.outputs} classes"
+    output = "one predicted number" if schema.regression else classes
+    if candidate.architecture.layers:
+        return f"A network of {', then '.join(_parts(candidate))}, then {output}."
+    behind = "the features" if front == "raw" else _front_words(front)
+    return f"A linear model: {output}, straight from {behind}."
+
+
+def _training(document: Values) -> list[tuple[str, str]]:
+    """Return how the released network was trained, as names and values."""
+    recipe, best = document["recipe"], document["best"]
+    slots = document["dataset"]["slots"]["train"]
+    total, trained = best["parameters"], best["trainable_parameters"]
+    rows = [
+        ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
+        ("Steps", f"{recipe['steps']:,}"),
+        ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected (Poisson)"),
+        ("Learning rate", f"{recipe['learning_rate']:.4g}"),
+        ("Optimizer", _optimizer(recipe)),
+    ]
+    if recipe["bounding"] is None:
+        return [*rows, ("Gradients", "without bound or noise, on data declared public")]
+    bound = recipe["bounding"]
+    numbers = ", ".join(
+        f"{_spaced(key)} {value:g}" for key, value in bound.items() if key != "name"
+    )
+    return [
+        *rows,
+        ("Gradients", f"{_spaced(bound['name'])} bound, {numbers}"),
+        ("Noise multiplier", f"{recipe['noise_multiplier']:.4f}"),
+        *((_spaced(name).capitalize(), f"{value:g}") for name, value in best["settings"].items()),
+    ]
+
+
+def _optimizer(recipe: Values) -> str:
+    momentum = f" {recipe['momentum']:g}" if recipe["optimizer"] == "momentum" else ""
+    average = "" if recipe["average"] is None else ", averaged weights"
+    return f"{recipe['optimizer']}{momentum}{average}"
+
+
+def _partitions(document: Values) -> list[Values]:
+    """Return every partition with its price, bar and lines; the dearest is the price."""
+    shares = document["price_by_partition"]
+    budget = document["budget"]["epsilon"]
+    most = max(share["epsilon"] for share in shares.values())
+    scale = max(budget, most)
+    dearest = next(name for name, share in shares.items() if share["epsilon"] == most)
+    found = []
+    for name, share in shares.items():
+        epsilon, is_price = share["epsilon"], name == dearest
+        words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
+        found.append(
+            {
+                "name": name,
+                "slots": document["dataset"]["slots"].get(name, 0),
+                "epsilon": f"{epsilon:.4f}",
+                "accountant": share["accountant"],
+                "is_price": is_price,
+                "bar": figures.bar(
+                    epsilon / scale,
+                    words + (": this is the price." if is_price else "."),
+                    tone="accent" if is_price else "plain",
+                    mark=budget / scale,
+                ),
+                "lines": [_line(each) for each in document["events"] if each["partition"] == name],
+            }
+        )
+    return found
+
+
+def _line(line: Values) -> Values:
+    noise = describe(from_json(line["event"]))
+    # Its description says already that the best of K is released.
+    selected = line["event"]["type"] == "repeat-and-select" and line["count"] == 1
+    return {"name": line["name"], "times": "" if selected else _times(line), "noise": noise}
+
+
+def _alternatives(document: Values) -> list[Values]:
+    """Return what other budgets would buy, by the plan's arithmetic."""
+    given = document.get("alternatives") or []
+    signals = [each.get("signal_to_noise") or 0.0 for each in given]
+    most = max(signals, default=0.0)
+    return [
+        {
+            "epsilon": f"{each['epsilon']:g}",
+            "noise": _number(each.get("noise_multiplier")),
+            "signal": _number(each.get("signal_to_noise")),
+            "note": each.get("note") or "",
+            "is_this": (this := each["epsilon"] == document["budget"]["epsilon"]),
+            "bar": figures.bar(
+                signal / most,
+                f"Signal to noise {signal:.3g} at epsilon {each['epsilon']:g}",
+                tone="accent" if this else "plain",
+            )
+            if most
+            else "",
+        }
+        for each, signal in zip(given, signals, strict=True)
+    ]
+
+
+def _curves(document: Values) -> Values | None:
+    """Return the chart of accuracies over steps; points that are not finite are left out."""
+    curves = []
+    for each in document.get("curves") or []:
+        pairs = zip(each["steps"], each["accuracy"], strict=True)
+        points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
+        if points:
+            curves.append(figures.Curve(name=each["name"], points=points))
+    if not curves:
+        return None
+    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
+    return {
+        "chart": figures.chart(curves, f"Accuracy over training steps: {ends}."),
+        "names": [each.name for each in curves],
+    }
+
+
+def _compared(document: Values) -> list[Values]:
+    """Return this run beside the fixed strategy, each with its noisy and its exact score."""
+    given = document.get("compared") or {}
+    names = [("this", "This run"), ("fixed", "Fixed, nothing searched")]
+    kinds = [("test", "as released, with noise"), ("exact", "exact")]
+    return [
+        {
+            "name": name,
+            "bars": [
+                {
+                    "kind": words,
+                    "value": f"{100 * given[key][kind]:.1f} %",
+                    "bar": figures.bar(
+                        given[key][kind],
+                        f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
+                        tone="accent" if key == "this" else "plain",
+                    ),
+                }
+                for kind, words in kinds
+                if given[key].get(kind) is not None
+            ],
+        }
+        for key, name in names
+        if given.get(key)
+    ]
+
+
+def _selection(document: Values) -> Values:
+    chosen, space = document["selection"], document["space"]
+    ways = {
+        "none": "Nothing was compared: one network, fixed beforehand, was trained.",
+        "composition": "Candidates were trained one after another, and every one is charged.",
+        "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "
+        "noise, and the best was released. How many there were is secret: the price covers a "
+        "random number of them, and knowing it would break that.",
+        "not private": "The search read data that were declared public, so it cost nothing.",
+    }
+    place = {
+        "in place": "The winner keeps the weights it was scored with.",
+        "aside": "The search read slots of its own; the winner was trained anew on the others.",
+    }
+    keeps = "" if chosen["way"] == "none" else place.get(document["way"], document["way"])
+    genes = space.get("choices") or {}
+    return {
+        "words": f"{ways.get(chosen['way'], chosen['way'])} {keeps}".strip(),
+        "rows": [
+            ("Strategy", document["strategy"]["name"]),
+            ("Trainings", chosen["law"]),
+            ("Bound", f"{chosen['bound']}; {chosen['formula']}"),
+            ("Space", str(space.get("name", ""))),
+        ],
+        "genes": [(_spaced(name), _list(values)) for name, values in genes.items()],
+    }
+
+
+def _auto(document: Values) -> Values | None:
+    auto = document.get("auto")
+    if not auto:
+        return None
+    expected = auto.get("expected") or []
+    most = max((each["expected"] for each in expected), default=0.0)
+    best = next((e for e in expected if f"{e['strategy']}, {e['way']}" == auto["chosen"]), None)
+    return {
+        "chosen": auto["chosen"],
+        "why": auto["why"],
+        "expected": [
+            {
+                "strategy": each["strategy"],
+                "way": each["way"],
+                "value": f"{each['expected']:.3f}",
+                "is_chosen": (chosen := each is best),
+                "bar": figures.bar(
+                    each["expected"] / most if most > 0 else 0.0,
+                    f"{each['strategy']}, {each['way']}: expected {each['expected']:.3f}",
+                    tone="accent" if chosen else "plain",
+                ),
+            }
+            for each in expected
+        ],
+    }
+
+
+def _trials(document: Values) -> list[Values]:
+    """Return every trial that the document shows, in order; none where nothing was compared."""
+    if document["selection"]["way"] == "none":
+        return []
+    most = _most_points(document)
+    own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
+    regression = document["score"]["metric"] != "accuracy"
+    found = []
+    for number, trial in enumerate(document.get("trials") or [], 1):
+        reached = trial["noisy_correct"]  # None: the training failed
+        share = None if most is None or reached is None else reached / most
+        score = None if share is None else 1.0 - share if regression else share
+        found.append(
+            {
+                "number": number,
+                **_trial_words(trial["parameters"]),
+                "score": None if score is None else f"{100 * score:.1f} %",
+                "is_best": all(trial["parameters"].get(key) == own[key] for key in own),
+                "bar": ""
+                if share is None
+                else figures.bar(share, f"Trial {number}: points {reached:g}"),
+            }
+        )
+    return found
+
+
+def _trial_words(parameters: Values) -> dict[str, str]:
+    from pasearch.spaces.space import Candidate
+
+    settings = parameters.get("settings") or {}
+    words = ", ".join(f"{_spaced(name)} {value:g}" for name, value in settings.items())
+    return {"network": ", then ".join(_parts(Candidate.from_json(parameters))), "settings": words}
+
+
+def _parts(candidate: Candidate) -> list[str]:
+    """Return front end and layers in words; a network without hidden layers is linear."""
+    front = candidate.front_end.text
+    layers = [_layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
+    return layers if front == "raw" else [_front_words(front), *layers]
+
+
+def _most_points(document: Values) -> int | None:
+    """Return what a perfect candidate scores; None where candidates have no score."""
+    from pasearch.plan import ERROR_GRID
+
+    slots = document["dataset"]["slots"]
+    scored = [
+        slots.get(each["partition"]) for each in document["events"] if each["name"] == "score"
+    ]
+    if not scored or not scored[0]:
+        return None
+    return scored[0] * (1 if document["score"]["metric"] == "accuracy" else ERROR_GRID)
+
+
+def _times(line: Values) -> str:
+    """Return how often a line reads its partition; how often a selection does is secret."""
+    count = line["count"]
+    if line["event"]["type"] != "repeat-and-select":
+        return "once" if count == 1 else f"{count:,} times"
+    return f"{f'{count:,} times ' if count > 1 else ''}the best of a secret number"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "\N{EM DASH}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _sides(shape: Iterable[int]) -> str:
+    return " \u00d7 ".join(f"{side:,}" for side in shape)
+
+
+def _spaced(name: str) -> str:
+    return str(name).replace("_", " ")
+
+
+def _list(values: object) -> str:
+    each = values if isinstance(values, list) else [values]
+    return ", ".join(map(_value, each))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else _spaced(str(value))
+
+
+def _some(names: list[str]) -> str:
+    """Return a few names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,406 @@
+"""The allowance of a data set: one total (epsilon, delta) that all runs on it share, in one file.
+
+    allowance = Allowance.open("adult.allowance", Budget(4.0, 1e-6))
+    allowance.reserve(run_id, {"train": ..., "test": ...}, n)     # or BudgetError: nothing was read
+
+Each run is charged its whole plan before it reads a record. Whoever plans a run has seen the ones
+before, so the runs are chosen adaptively, and the price of a plan fixed in advance is no bound for
+them. What is: run i is at most its profile, cut at a failure probability d_i,
+
+    t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), summing to delta / 4
+    r_i(a) = log(1 + a (a-1) int_0^inf (exp((a-1) e) + exp(-a e)) t_i(e) de) / (a-1)
+
+    epsilon = min over orders a of sum r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),
+              the delta_a summing to 5 delta / 8; or sum r_i(inf), r_i(inf) where t_i ends
+
+and the first run alone costs its own price (at delta / 8 once there is a second).
+
+Sources: Feldman and Zrnic 2021 (the filter of one order), Rogers et al. 2016 (failures add up),
+Sason and Verdu 2016 (moments of a profile). Proof: docs/guarantees/allowance.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pasearch.accounting.accountants import Price, delta_for, price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.events import Event, NoRelease, Worst, from_json, parts, to_json
+from pasearch.accounting.profiles import Array, Profile
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.folder import sync_folder
+
+APPLICATION = int.from_bytes(b"PASA", "big")
+VERSION = 1
+PATIENCE = 30.0  # seconds to wait for another run's transaction
+
+# Few orders, as they share delta: each further one costs log(count) / (order - 1).
+ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
+FIRST, FAILURES = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
+SAMPLES, CELLS = 120, 2000  # of a profile, and of its integral
+MOST_LOSS = 500.0  # exp() of it is still a number
+
+_SCHEMA = (
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+    "CREATE TABLE total (epsilon REAL NOT NULL, delta REAL NOT NULL)",
+    """CREATE TABLE runs (
+        number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, day TEXT NOT NULL,
+        n INTEGER NOT NULL, events TEXT NOT NULL, curve TEXT NOT NULL) WITHOUT ROWID""",
+)
+_SEAL = (
+    "CREATE TRIGGER fixed_total BEFORE INSERT ON total "
+    "BEGIN SELECT RAISE(ABORT, 'the total is fixed'); END",
+    "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
+    "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    *(
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in ("total", "runs")
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+
+Run = tuple[Event, Array]  # what it releases, and its `loss_curve`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What all runs on one data set may cost together: a file, which any number of them share.
+
+    Guarantee: all releases of the runs reserved here, together, are (epsilon, delta)-DP at the
+    file's total, though each run is planned after seeing the ones before or while they go on; no
+    run is reserved beyond it; a reservation is on disk when `reserve` returns. Processes and
+    threads may share the path; a copy of this value is the same allowance. One file is one data
+    set: another path is another allowance, which knows nothing of this one.
+
+    Args:
+        path: The file. Use `open`, which makes or checks it.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Make the path absolute, so that it stays the same file."""
+        object.__setattr__(self, "path", Path(self.path).absolute())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], budget: Budget | None = None) -> Allowance:
+        """Open a data set's allowance; make it if there is none.
+
+        Args:
+            path: The file, in a folder that exists.
+            budget: The total, delta decided (`Budget.resolve`), for a new file; for an old one the
+                same total or None, which takes the file's. A delta of None agrees with any.
+
+        Raises:
+            UsageError: A new file without a total, another total than the file's, or no such file.
+
+        Cost: nothing.
+        """
+        allowance = cls(path=Path(path))
+        if not os.path.lexists(allowance.path):
+            _create(allowance.path, budget)
+        total = allowance.total()
+        if budget is not None and (
+            budget.epsilon != total.epsilon or budget.delta not in (None, total.delta)
+        ):
+            raise UsageError(
+                f"{allowance.path} has the total {_shown(total)}, and {_shown(budget)} was given: "
+                "a total is fixed when the file is made. Give that one, or none."
+            )
+        return allowance
+
+    def total(self) -> Budget:
+        """Return what all runs may cost together."""
+        with _exclusive(self.path) as connection:
+            return _total(connection)
+
+    def reserve(self, run_id: str, events: Mapping[str, Event], n: int) -> Price:
+        """Reserve a run's whole plan, durably, before it reads a record.
+
+        Args:
+            run_id: Names this run and no other: 128 random bits drawn for it, say, not a folder's
+                name. The same id with the same plan is the run resumed, and costs nothing.
+            events: Everything the run will be charged, by partition.
+            n: The number of slots of its data, public; the total's delta must be below 1/n.
+
+        Returns:
+            What all runs cost now, at the total's delta.
+
+        Raises:
+            BudgetError: It does not fit, or the id stands for another plan. Nothing was reserved.
+            UsageError: An argument has no meaning, an event no price, or the file is in use.
+
+        Cost: the worst partition of the run, once per id: a record is in one partition of a run.
+        """
+        plan, n = _plan(run_id, events), whole("n", n)
+        with _exclusive(self.path) as connection:
+            total, rows = _total(connection), _rows(connection)
+            total.resolve(n)  # refuses a delta of 1/n
+            stored = {row["run"]: (row["events"], row["n"]) for row in rows}
+            if stored.get(run_id, (plan, n)) != (plan, n):
+                raise BudgetError(
+                    f"Run {run_id!r} is reserved in {self.path} with another plan: give a new run "
+                    "an id of its own, or resume with the plan it began with."
+                )
+            runs = [(_event(row), _curve(row)) for row in rows]
+            if run_id not in stored:
+                runs.append(self._fitting(run_id, _worst(events), runs, total))
+                values = (len(runs), run_id, _today(), n, plan, json.dumps(runs[-1][1].tolist()))
+                connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", values)
+            after = adaptive_price(runs, _delta(total))
+        # Also for a resumed run: the process that inserted it may have died just before this.
+        sync_folder(self.path.parent)
+        return after
+
+    def _fitting(self, run_id: str, event: Event, before: list[Run], total: Budget) -> Run:
+        """The run with its curve; a BudgetError if the total has no room for it."""
+        delta = _delta(total)
+        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        after = adaptive_price([*before, run], delta)
+        if after.epsilon <= total.epsilon:
+            return run
+        raise BudgetError(
+            f"Run {run_id!r} does not fit into {self.path}: the {len(before)} runs before have "
+            f"spent epsilon {adaptive_price(before, delta).epsilon:.4g}, this one costs "
+            f"{price(event, delta).epsilon:.4g} alone, together they would cost "
+            f"{after.epsilon:.4g}, and the total is {total.epsilon:g} (all at delta {delta:g}). "
+            "Nothing was read. Plan it with a smaller epsilon, or use what the runs before have "
+            "released."
+        )
+
+    def spent(self) -> Price:
+        """Return what all reserved runs cost together, at the total's delta.
+
+        The guarantee is the total. This figure tells what is left; as it depends on which runs were
+        planned, it is not itself an (epsilon, delta) that was promised in advance.
+        """
+        with _exclusive(self.path) as connection:
+            runs = [(_event(row), _curve(row)) for row in _rows(connection)]
+            return adaptive_price(runs, _delta(_total(connection)))
+
+    def runs(self) -> list[tuple[str, str, Price]]:
+        """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
+        with _exclusive(self.path) as connection:
+            rows, delta = _rows(connection), _delta(_total(connection))
+        return [(row["run"], row["day"], price(_event(row), delta)) for row in rows]
+
+
+def failure(number: int, delta: float) -> float:
+    """The failure probability d of run `number` = 1, 2, ...: fixed in advance, delta/4 in all."""
+    return FAILURES * delta / (number * (number + 1))
+
+
+def adaptive_price(runs: list[Run], delta: float) -> Price:
+    """The price of runs, each chosen knowing what those before have released.
+
+    Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
+    release is (epsilon, delta)-DP.
+
+    Args:
+        runs: each run's event and its `loss_curve` at its `failure`, in order.
+        delta: the total's, strictly between 0 and 1.
+    """
+    if not runs:
+        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
+    first = runs[0][0]
+    if len(runs) == 1:
+        return price(first, delta)
+    moments = (1 - FIRST - FAILURES) * delta / len(ORDERS)
+    curve = np.sum([curve for _, curve in runs], axis=0)
+    epsilons = curve[:-1] + np.log1p(-1 / ORDERS) - np.log(moments * ORDERS) / (ORDERS - 1)
+    # The first run was let in by its own price, so it needs a share of delta of its own.
+    epsilon = max(price(first, FIRST * delta).epsilon, min(float(np.min(epsilons)), curve[-1]))
+    return Price(
+        epsilon=float(epsilon), delta=delta, accountant=f"Renyi filter over {len(runs)} runs"
+    )
+
+
+def loss_curve(event: Event, failure: float) -> Array:
+    """A run's Renyi divergences, outside of an event of probability `failure`.
+
+    Guarantee: in both directions, upper bounds: the profile is sampled from above, a chord lies
+    above a convex curve, and each cell of the integral takes its larger end.
+
+    Args:
+        event: what the run releases.
+        failure: strictly between 0 and 1.
+
+    Returns:
+        (orders + 1,) bounds at ORDERS and, last, on the loss itself, 0 or above; all infinite where
+        the profile does not reach `failure`.
+    """
+    if not parts(event):
+        return np.zeros(len(ORDERS) + 1)
+    top = price(event, failure / 2).epsilon
+    if not top > 0:
+        return np.zeros(len(ORDERS) + 1)
+    if not top < MOST_LOSS:
+        return np.full(len(ORDERS) + 1, np.inf)
+    profile = Profile.sampled(
+        lambda points: np.array([delta_for(event, float(e)) for e in points]),
+        np.linspace(0.0, top, SAMPLES),
+    )
+    if not profile.at(top) <= failure:  # a delta below what floats resolve
+        return np.full(len(ORDERS) + 1, np.inf)
+    ends = np.linspace(0.0, top, CELLS + 1)
+    cut = np.clip((profile.at(ends[:-1]) - failure) / (1 - failure), 0.0, 1.0)
+    return np.append(np.minimum(_divergences(cut, ends), top), top)
+
+
+def _divergences(cut: Array, ends: Array) -> Array:
+    """The second line of the formula above, for a profile that is `cut[i]` at most in cell i."""
+    a, width = ORDERS[:, None], np.diff(ends)
+    with np.errstate(divide="ignore"):
+        logs = np.log(cut)
+    rising = (a - 1) * ends[1:] + np.log(-np.expm1(-(a - 1) * width) / (a - 1))
+    falling = -a * ends[:-1] + np.log(-np.expm1(-a * width) / a)
+    integral = logsumexp(np.concatenate([logs + rising, logs + falling], axis=1), axis=1)
+    return np.logaddexp(0.0, np.log(ORDERS * (ORDERS - 1)) + integral) / (ORDERS - 1)
+
+
+def _plan(run_id: object, events: object) -> str:
+    """The run's events as text, after a look at the arguments."""
+    if not isinstance(run_id, str) or not run_id:
+        raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
+    if not isinstance(events, Mapping) or not events or not all(map(_named, events)):
+        raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
+    return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
+
+
+def _named(name: object) -> bool:
+    return isinstance(name, str) and name != ""
+
+
+def _worst(events: Mapping[str, Event]) -> Event:
+    """The worst partition of a run, spelt the same whatever the partitions' names and order."""
+    texts = {json.dumps(to_json(event), sort_keys=True) for event in events.values()}
+    private = [event for event in (from_json(json.loads(t)) for t in sorted(texts)) if parts(event)]
+    if len(private) < 2:
+        return private[0] if private else NoRelease()
+    return Worst(events=tuple(private))
+
+
+def _event(row: sqlite3.Row) -> Event:
+    stored = json.loads(row["events"])
+    return _worst({name: from_json(event) for name, event in stored.items()})
+
+
+def _curve(row: sqlite3.Row) -> Array:
+    return np.array(json.loads(row["curve"]), dtype=float)
+
+
+def _rows(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    return connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+
+
+def _total(connection: sqlite3.Connection) -> Budget:
+    return Budget(*connection.execute("SELECT epsilon, delta FROM total").fetchone())
+
+
+def _delta(total: Budget) -> float:
+    """The total's delta, which is decided when the file is made."""
+    return fraction("delta", total.delta)
+
+
+def _today() -> str:
+    """The UTC date: the day says nothing that a card does not."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _shown(budget: Budget) -> str:
+    delta = "" if budget.delta is None else f", delta {budget.delta!r}"
+    return f"epsilon {budget.epsilon!r}{delta}"
+
+
+def _create(path: Path, budget: Budget | None) -> None:
+    """Make the file beside its place, complete, then link it there: nobody sees a part of it.
+
+    A link, as it fails where a rename would replace the file that another process has just made.
+    """
+    if not isinstance(budget, Budget) or budget.delta is None:
+        raise UsageError(
+            f"{path} is missing, and {budget!r} decides no total for a new one: give the total "
+            "epsilon and delta of the data set (Budget(...).resolve(n) decides delta)."
+        )
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            draft = Path(folder) / "draft"
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with _exclusive(draft, checked=False) as connection:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute(
+                    "INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta)
+                )
+                for statement in _SEAL:
+                    connection.execute(statement)
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be made ({error.strerror}): give a file in a folder of yours, on a "
+            "local disk."
+        ) from None
+
+
+@contextmanager
+def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connection]:
+    """Open the file, alone, for a block; commit all of the block, or nothing of it.
+
+    The connection is the block's own, so no lock outlives it. (The file must not be opened and
+    closed by hand in a process that uses it: on POSIX that would drop the lock.)
+    """
+    connection = None
+    try:
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=PATIENCE
+        )
+        connection.row_factory = sqlite3.Row
+        for pragma in ("synchronous = FULL", "fullfsync = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("BEGIN EXCLUSIVE")
+        if checked:
+            _check(connection, path)
+        yield connection
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+            raise UsageError(
+                f"{path} was in use by other runs for {PATIENCE:g} seconds, so nothing was "
+                "reserved: try again when they have planned."
+            ) from None
+        raise UsageError(
+            f"{path} cannot be used as an allowance ({error}), so nothing was reserved: give the "
+            "file that was made for this data set."
+        ) from None
+    finally:
+        if connection is not None:
+            connection.close()  # rolls back what was not committed
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    found = [
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version")
+    ]
+    if found != [APPLICATION, VERSION]:
+        raise UsageError(
+            f"{path} is no allowance of this version: give the file that was made for this data "
+            "set, or a new path."
+        )

@@ -1,0 +1,112 @@
+"""Searching on public data of the same kind: free, so the whole budget is left for the final model.
+
+Candidates are trained on the public records as the winner will be on the private ones: the same
+steps, and noise that gives the same signal mu n. So a candidate that noise hurts loses here
+too. Scores are exact. Nothing private is read: the choice costs nothing, and neither does the fit
+of a front end to the public records.
+
+Source: docs/rules.md, rule 4 (`public` has price 0, and only declared-public data enters it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pasearch.data.front_ends import Fitted, FrontEnd, ready
+from pasearch.errors import UsageError
+from pasearch.plan import candidate_recipe
+from pasearch.runs.keys import Keys, Stream
+from pasearch.search.fitness import failed, points, train_candidate
+from pasearch.spaces.space import Candidate, Portfolio, Space
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema, Dataset
+    from pasearch.plan import Plan
+
+TRIALS = 10
+"""How many candidates are drawn from a space; of a portfolio every entry is tried."""
+
+HELD_OUT = 0.2
+"""The share of the public records that candidates are scored on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """Public records of the same form as the private ones.
+
+    Args:
+        dataset: Declared public, with a complete schema.
+
+    Raises:
+        UsageError: Data that was not declared public, or of another form.
+    """
+
+    dataset: Dataset
+
+    def check(self, schema: AnySchema) -> None:
+        """Refuse private data of another form."""
+        own = self.dataset.schema
+        same = own.shape == schema.shape and own.outputs == schema.outputs
+        if not (same and own.regression == schema.regression and own.names == schema.names):
+            raise UsageError(
+                f"--search-on: {self.dataset.name!r} has {own.describe()}, the private data "
+                f"{schema.describe()}: expected the same features in the same order, and the same "
+                "number of classes."
+            )
+
+    def best(
+        self, plan: Plan, space: Space, *, device: str, on_trial: Callable[[int, int], None]
+    ) -> Candidate:
+        """Return the candidate that does best on the public records.
+
+        Args:
+            plan: Of the training on the private records.
+            space: What candidates are drawn from.
+            device: "cpu" or "cuda".
+            on_trial: Called with (trials finished, all trials) before each.
+
+        Cost: none.
+        """
+        stream = Keys.from_seed(0).stream("proxy")
+        candidates = _candidates(space, stream)
+        scores = []
+        for number, candidate in enumerate(candidates):
+            on_trial(number, len(candidates))
+            scores.append(self._score(plan, candidate, stream.child(number), device))
+        return candidates[int(np.argmax(scores))]
+
+    def fit(self, front_end: FrontEnd) -> Fitted:
+        """Return a front end ready for use; one that is fitted is fitted to the public records."""
+        if not front_end.fitted:
+            return ready(front_end, self.dataset.schema.shape)
+        records = self.dataset.all_records(None)
+        stream = Keys.from_seed(0).stream("proxy", front_end.text)
+        return front_end.fit(records.x, records.valid, None, stream)
+
+    def _score(self, plan: Plan, candidate: Candidate, stream: Stream, device: str) -> float:
+        records = self.dataset.all_records(self.fit(candidate.front_end))
+        order = np.random.default_rng(0).permutation(len(records))
+        held = max(1, round(HELD_OUT * len(order)))
+        train = records.take(order[held:][: plan.split.train])
+        mu = plan.final_mu if plan.final_mu is not None else plan.trial_mu
+        assert mu is not None
+        signal = mu * plan.split.train / len(train)
+        recipe = (plan.final or plan.recipe).within(len(train))
+        recipe = candidate_recipe(recipe, candidate, signal, len(train))
+        schema = self.dataset.schema
+        network = train_candidate(candidate, train, schema, recipe, stream, device=device)
+        if failed(network):
+            return -np.inf
+        return points(network, records.take(order[:held]), device=device) / held
+
+
+def _candidates(space: Space, stream: Stream) -> list[Candidate]:
+    if isinstance(space, Portfolio):
+        return list(space.entries)
+    generator = stream.child("candidates").generator()
+    drawn = [space.fixed(), *(space.draw(generator) for _ in range(TRIALS - 1))]
+    return [space.candidate(genotype) for genotype in drawn]

@@ -1,0 +1,124 @@
+"""The portfolio: the few candidates near-best on public data, and how well each did there.
+
+A study on public data (benchmarks/portfolio) trained candidates of four kinds at many signals
+
+    s = log10(mu n / outputs)        mu n: the whole training's signal to noise; outputs: classes
+
+and `portfolio-1.json` keeps its curves: accuracy by signal, for every data set and entry. A data
+set that the study used is left out when it is itself asked about, so no prediction is made from the
+data it is about.
+
+`fixed` trains the entry that is predicted to be best; `rs` draws from all of them. Both are known
+before a record is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pasearch.spaces.space import Candidate, Portfolio
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+
+FILE = "portfolio-1.json"
+"""The shipped study; a new one gets a new number."""
+
+SAME = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
+"""What data sets of the study are called elsewhere."""
+
+IMAGE_SIDE = 16
+"""The least side of what counts as an image: scattering needs as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What was measured for one kind of data.
+
+    Args:
+        kind: "image", "arrays", "table" or "regression".
+        entries: The candidates.
+        signals: By data set: the signals measured at, rising, (points,).
+        accuracy: By data set: (entries, points).
+    """
+
+    kind: str
+    entries: tuple[Candidate, ...]
+    signals: dict[str, np.ndarray] = field(repr=False)
+    accuracy: dict[str, np.ndarray] = field(repr=False)
+
+    def without(self, name: str) -> Study:
+        """Return the study without a data set, unless it is the only one of its kind."""
+        kept = [each for each in self.signals if each != name] or list(self.signals)
+        return Study(
+            kind=self.kind,
+            entries=self.entries,
+            signals={each: self.signals[each] for each in kept},
+            accuracy={each: self.accuracy[each] for each in kept},
+        )
+
+    def at(self, signal: float) -> np.ndarray:
+        """Return the accuracy of every entry on every data set, (data sets, entries).
+
+        Between two measured signals it is interpolated; outside, the nearest one is taken.
+        """
+        rows = [
+            [np.interp(signal, self.signals[name], curve) for curve in self.accuracy[name]]
+            for name in self.signals
+        ]
+        return np.array(rows).reshape(len(rows), len(self.entries))
+
+    def ordered(self, signal: float) -> Study:
+        """Return the study with its entries in order of their mean accuracy at a signal."""
+        order = np.argsort(-self.at(signal).mean(axis=0), kind="stable")
+        return Study(
+            kind=self.kind,
+            entries=tuple(self.entries[place] for place in order),
+            signals=self.signals,
+            accuracy={name: curves[order] for name, curves in self.accuracy.items()},
+        )
+
+    def portfolio(self) -> Portfolio:
+        """Return the entries as a space to draw from; the first is its default."""
+        return Portfolio(name=f"portfolio of {self.kind} networks", entries=self.entries)
+
+
+def kind_of(schema: AnySchema) -> str:
+    """Return which kind of the study's data a schema describes."""
+    if schema.regression:
+        return "regression"
+    shape = schema.widest_shape(2)
+    if len(shape) > 1 and min(shape[-2:]) >= IMAGE_SIDE:
+        return "image"
+    return "table" if schema.to_json()["kind"] == "table" else "arrays"
+
+
+def signal_of(mu: float, slots: int, outputs: int) -> float:
+    """Return the signal of a training: log10 of mu n a class."""
+    return math.log10(mu * slots / max(1, outputs))
+
+
+def study_for(schema: AnySchema, name: str) -> Study:
+    """Return what was measured on data of this kind, the data set of this name left out."""
+    return _studies()[kind_of(schema)].without(SAME.get(name, name))
+
+
+@lru_cache(maxsize=1)
+def _studies() -> dict[str, Study]:
+    text = files("pasearch.spaces.portfolio").joinpath(FILE).read_text(encoding="utf-8")
+    return {
+        kind: Study(
+            kind=kind,
+            entries=tuple(Candidate.from_json(each) for each in values["entries"]),
+            signals={name: np.array(data["signal"]) for name, data in values["data"].items()},
+            accuracy={name: np.array(data["accuracy"]) for name, data in values["data"].items()},
+        )
+        for kind, values in json.loads(text)["kinds"].items()
+    }

@@ -1,0 +1,258 @@
+"""The cache of costly front ends: private, used for the same records only, and no other result."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data import cache
+from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
+from pasearch.data.partitions import Dataset, Records, Split
+from pasearch.data.schema import Schema
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Receipt
+
+N = 30
+SCHEMA = Schema(shape=(4, 5), low=0.0, high=1.0, classes=2)
+
+
+class Counting(nn.Module):
+    """Twice the record, and how many records were asked for."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(factor))
+        self.asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += len(x)
+        return x.flatten(1) * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Costly(FrontEnd):
+    """A front end that is worth a file."""
+
+    name: ClassVar[str] = "costly"
+    costly: ClassVar[bool] = True
+    factor: float = 2.0
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (int(np.prod(shape)),)
+
+    def module(self, shape: Shape) -> nn.Module:
+        return Counting(self.factor)
+
+
+def pixels(seed: int = 0) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(seed)).random((N, 4, 5))
+
+
+def dataset(folder: Path | None, x: np.ndarray | None = None, schema: Schema = SCHEMA) -> Dataset:
+    x = pixels() if x is None else x
+    y = np.arange(N) % 2
+    made = Dataset(name="d", schema=schema, features=x, labels=y, cache=folder)
+    made.partition(Split(train=20, test=10), Keys.from_seed(1).stream("split").generator())
+    return made
+
+
+def opened(made: Dataset, front: Fitted, name: str = "train") -> Records:
+    return made[name].through(front).open(Receipt(name))
+
+
+def asked(made: Dataset, front: FrontEnd = Costly()) -> int:
+    """Of how many records a fresh use computes the front end."""
+    fitted = ready(front, (4, 5))
+    opened(made, fitted)
+    return fitted.module.asked  # type: ignore[return-value]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "private" / "cache"
+
+
+class TestPrivate:
+    @pytest.mark.unit
+    def test_the_folder_and_the_records_are_the_owners_alone(self, folder: Path):
+        before = os.umask(0o022)
+        try:
+            asked(dataset(folder))
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()] == [0o600] * 2
+
+    @pytest.mark.unit
+    def test_names_tell_nothing_and_nothing_else_is_left(self, folder: Path):
+        asked(dataset(folder))
+        names = files(folder)
+        assert [len(name) for name in names] == [64 + len(".npy"), 64 + len(".usable.npy")]
+        assert len({name[:64] for name in names}) == 1
+
+    @pytest.mark.contract
+    def test_nothing_is_computed_or_written_without_a_charge(self, folder: Path):
+        fitted, made = ready(Costly(), (4, 5)), dataset(folder)
+        behind = made["train"].through(fitted)
+        with pytest.raises(RuntimeError, match="without an open charge"):
+            behind.open(None)  # type: ignore[arg-type]
+        assert fitted.module.asked == 0
+        assert not folder.exists()
+
+
+class TestHit:
+    @pytest.mark.unit
+    def test_every_record_is_computed_once(self, folder: Path):
+        made, fitted = dataset(folder), ready(Costly(), (4, 5))
+        for name in ("train", "test", "train"):
+            opened(made, fitted, name)
+        assert fitted.module.asked == N
+
+    @pytest.mark.unit
+    def test_another_run_on_the_same_data_computes_nothing(self, folder: Path):
+        assert asked(dataset(folder)) == N
+        before = files(folder)
+        assert asked(dataset(folder)) == 0
+        assert files(folder) == before
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("null", [(), (3,), (0, 11, 29)], ids=str)
+    def test_first_use_later_use_and_no_cache_are_equal(self, folder: Path, null: tuple):
+        x = pixels()
+        x[list(null), 2] = np.nan
+        plain, first, later = (
+            [opened(dataset(place, x.copy()), ready(Costly(), (4, 5)), name)
+             for name in ("train", "test")]
+            for place in (None, folder, folder)
+        )  # fmt: skip
+        for a, b, c in zip(plain, first, later, strict=True):
+            for name in ("x", "y", "valid"):
+                assert getattr(a, name).equal(getattr(b, name))
+                assert getattr(a, name).equal(getattr(c, name))
+            assert not a.x[~a.valid].any()
+        assert sum(int((~part.valid).sum()) for part in later) == len(null)
+        slots = dataset(None)["train"]._slots
+        kept = plain[0].valid.numpy()
+        assert np.allclose(plain[0].x.numpy()[kept], 2 * x.reshape(N, 20)[slots][kept], atol=1e-6)
+
+    @pytest.mark.contract
+    def test_the_real_one_is_equal(self, folder: Path):
+        x = np.random.Generator(np.random.PCG64(1)).random((N, 16, 17))
+        schema = Schema(shape=(16, 17), low=0.0, high=1.0, classes=2)
+        plain, first, later = (
+            opened(dataset(place, x, schema), ready(front_end("scattering"), (16, 17)))
+            for place in (None, folder, folder)
+        )
+        assert plain.x.equal(first.x)
+        assert plain.x.equal(later.x)
+        assert len(files(folder)) == 2
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("chunk", [1, 7, N, 1000])
+    def test_chunks_change_nothing(self, folder: Path, chunk: int, monkeypatch: pytest.MonkeyPatch):
+        expected = opened(dataset(None), ready(Costly(), (4, 5))).x
+        monkeypatch.setattr(cache, "CHUNK", chunk)
+        assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
+
+    @pytest.mark.unit
+    def test_what_is_read_may_be_written_to(self, folder: Path):
+        expected = opened(dataset(folder), ready(Costly(), (4, 5))).x.clone()
+        opened(dataset(folder), ready(Costly(), (4, 5))).x.fill_(7)
+        assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
+
+
+class TestMiss:
+    CHANGES: tuple[tuple[str, Callable[[Path], Dataset]], ...] = (
+        ("one value", lambda folder: dataset(folder, np.where(pixels() == pixels()[3, 1, 1],
+                                                              0.5, pixels()))),
+        ("order", lambda folder: dataset(folder, pixels()[::-1])),
+        ("number type", lambda folder: dataset(folder, pixels().astype(np.float32))),
+        ("bounds", lambda folder: dataset(folder, schema=Schema(shape=(4, 5), low=0.0, high=2.0,
+                                                                classes=2))),
+        ("classes", lambda folder: dataset(folder, schema=Schema(shape=(4, 5), low=0.0, high=1.0,
+                                                                 classes=3))),
+    )  # fmt: skip
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize(("what", "change"), CHANGES, ids=[name for name, _ in CHANGES])
+    def test_other_data_or_another_schema(
+        self, folder: Path, what: str, change: Callable[[Path | None], Dataset]
+    ):
+        asked(dataset(folder))
+        assert asked(change(folder)) == N
+        assert len(files(folder)) == 4
+        # Both are kept, and neither is taken for the other.
+        for made, plain in ((dataset, dataset), (change, change)):
+            found = opened(made(folder), ready(Costly(), (4, 5))).x
+            assert found.equal(opened(plain(None), ready(Costly(), (4, 5))).x)
+
+    @pytest.mark.contract
+    def test_another_front_end(self, folder: Path):
+        assert [asked(dataset(folder), Costly(factor)) for factor in (2.0, 3.0, 2.0)] == [N, N, 0]
+        found = opened(dataset(folder), ready(Costly(3.0), (4, 5))).x
+        assert found.equal(opened(dataset(None), ready(Costly(3.0), (4, 5))).x)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "standardise", "pca:3"])
+    def test_what_is_cheap_has_no_file(self, folder: Path, text: str):
+        front = front_end(text)
+        fitted = Fitted(front, front.module((4, 5)))
+        opened(dataset(folder), fitted)
+        assert not folder.exists()
+
+    @pytest.mark.unit
+    def test_without_a_folder_nothing_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        assert asked(dataset(None)) == N
+        assert files(tmp_path) == []
+
+
+class TestCrash:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("after", [0, 7, 21])
+    def test_half_a_file_is_never_used(
+        self, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(cache, "CHUNK", 7)
+        fitted = ready(Costly(), (4, 5))
+
+        def stop(module: nn.Module, _: object) -> None:
+            if module.asked >= after:  # type: ignore[operator]
+                raise KeyboardInterrupt
+
+        fitted.module.register_forward_pre_hook(stop)
+        with pytest.raises(KeyboardInterrupt):
+            opened(dataset(folder), fitted)
+        assert files(folder) == []
+        found = opened(dataset(folder), ready(Costly(), (4, 5)))
+        assert found.x.equal(opened(dataset(None), ready(Costly(), (4, 5))).x)
+
+    @pytest.mark.contract
+    def test_a_crash_between_the_two_files_computes_again(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pasearch.data.cache.os.replace", stop)
+            with pytest.raises(KeyboardInterrupt):
+                asked(dataset(folder))
+        assert not [name for name in files(folder) if name.endswith(".part")]
+        assert asked(dataset(folder)) == N
+        assert asked(dataset(folder)) == 0

@@ -1,0 +1,239 @@
+"""Front ends: what their names mean, what comes out, and that a record is mapped alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pasearch.data.front_ends import (
+    KINDS,
+    MOST_COMPONENTS_OF,
+    Fitted,
+    FrontEnd,
+    MaxPool,
+    PrincipalComponents,
+    Raw,
+    Scattering,
+    Standardise,
+    front_end,
+    ready,
+)
+from pasearch.data.projections import TYPICAL_NORM
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+
+VECTORS, IMAGES = [(7,), (60,)], [(8, 8), (9, 7), (1, 10, 11), (3, 8, 9)]
+LARGE = [(16, 16), (28, 28), (17, 31), (1, 16, 20), (3, 32, 32)]
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "raw": [*VECTORS, *IMAGES],
+    "max_pool:2": [*IMAGES, *LARGE],
+    "max_pool:5": [*IMAGES, *LARGE],
+    "scattering": LARGE,
+    "standardise": [*VECTORS, *IMAGES],
+    "pca:1": [*VECTORS, *IMAGES],
+    "pca:7": [*VECTORS, *IMAGES],
+}
+ALONE = [name for name in SHAPES if not front_end(name).fitted]
+BOUGHT = [name for name in SHAPES if front_end(name).fitted]
+every = pytest.mark.parametrize(
+    ("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
+)
+
+
+def images(n: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> Fitted:
+    front = front_end(name)
+    if not front.fitted:
+        return ready(front, shape)
+    valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(4).stream("front end", name)
+    return front.fit(images(30, shape), valid, noise, stream)
+
+
+class TestText:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "meant"),
+        [
+            ("raw", Raw()),
+            ("max_pool", MaxPool(2)),
+            ("max_pool:2", MaxPool(2)),
+            ("max_pool:7", MaxPool(7)),
+            ("scattering", Scattering()),
+            ("standardise", Standardise()),
+            ("pca", PrincipalComponents(60)),
+            ("pca:1", PrincipalComponents(1)),
+            ("pca:300", PrincipalComponents(300)),
+        ],
+    )
+    def test_names_a_front_end_and_comes_back(self, text: str, meant: FrontEnd):
+        found = front_end(text)
+        assert found == meant
+        assert hash(found) == hash(meant)
+        assert front_end(found.text) == found
+        assert front_end(found) is found
+        assert str(found) == found.text
+
+    @pytest.mark.contract
+    def test_every_kind_is_tried_and_has_a_name_of_its_own(self):
+        assert {type(front_end(name)) for name in SHAPES} == set(KINDS)
+        assert len({kind.name for kind in KINDS}) == len(KINDS)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "text",
+        ["", "Raw", " raw", "raw:", "raw:1", "scattering:2", "standardise:3", "whiten", "max_pool:",
+         "max_pool:0", "max_pool:1", "max_pool:-2", "max_pool:2.0", "max_pool:2x2", "pca:0",
+         "pca:-3", "pca:", "pca: 3", "pca:1e2", "pca:3:4", "pca:\u0663", "pca:\u00b2", ":", ":3",
+         None, 3, True, b"raw", ["raw"], ("pca", 3)],
+    )  # fmt: skip
+    def test_others_are_refused_and_those_there_are_named(self, text: object):
+        with pytest.raises(UsageError, match="is not known: expected one of raw, max_pool") as seen:
+            front_end(text)
+        assert repr(text) in str(seen.value)
+        assert all(kind.name in str(seen.value) for kind in KINDS)
+
+
+class TestShape:
+    @pytest.mark.contract
+    @every
+    def test_is_the_modules_real_output(self, name: str, shape: tuple):
+        front = fitted(name, shape)
+        told = front.front_end.output_shape(shape)
+        assert front.module(images(3, shape)).shape == (3, *told)
+        assert front.module(images(1, shape)).shape == (1, *told)
+        assert front.front_end.module(shape)(images(2, shape)).shape == (2, *told)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("name", "shape", "words"),
+        [
+            ("max_pool:2", (8,), "needs images"),
+            ("max_pool:2", (2, 2, 8, 8), "needs images"),
+            ("max_pool:9", (8, 28), "larger than an image"),
+            ("max_pool:9", (3, 28, 8), "larger than an image"),
+            ("scattering", (784,), "needs images"),
+            ("scattering", (1, 1, 28, 28), "needs images"),
+            ("scattering", (15, 28), "16 x 16 pixels or more"),
+            ("scattering", (3, 28, 15), "16 x 16 pixels or more"),
+            ("pca:8", (65, 65), "records have 4,225 features"),
+            ("pca:60", (MOST_COMPONENTS_OF + 1,), "4,097 features"),
+            ("pca:60", (3, 64, 64), "12,288 features"),
+        ],
+    )
+    def test_records_that_do_not_fit_are_refused(self, name: str, shape: tuple, words: str):
+        with pytest.raises(UsageError, match=words) as seen:
+            front_end(name).output_shape(shape)
+        assert name in str(seen.value)
+
+    @pytest.mark.unit
+    def test_the_most_features_are_taken(self):
+        assert front_end("pca:64").output_shape((8, 8)) == (64,)
+        assert front_end("pca:3").output_shape((MOST_COMPONENTS_OF,)) == (3,)
+        assert front_end("max_pool:8").output_shape((3, 8, 9)) == (3, 1, 1)
+
+
+class TestAlone:
+    """Each record is mapped by itself: that is why a front end changes no price."""
+
+    @pytest.mark.contract
+    @every
+    def test_the_batch_never_matters(self, name: str, shape: tuple):
+        module, x = fitted(name, shape).module, images(5, shape, seed=1)
+        together = module(x)
+        order = torch.tensor([3, 0, 4, 1, 2])
+        assert torch.allclose(module(x[order]), together[order], atol=1e-5)
+        for i in range(5):
+            assert torch.allclose(module(x[i : i + 1])[0], together[i], atol=1e-5)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+    @pytest.mark.parametrize("name", SHAPES)
+    def test_whatever_the_others_are_a_record_is_mapped_alike(self, name: str, value: float):
+        shape = SHAPES[name][-1]
+        module, x = fitted(name, shape).module, images(3, shape, seed=1)
+        before = module(x).clone()
+        x[::2] = value
+        after = module(x)
+        assert torch.allclose(before[1], after[1], atol=1e-5)
+        assert not torch.allclose(before[0], after[0], atol=1e-2)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", SHAPES)
+    def test_nothing_in_it_is_trained_or_remembered(self, name: str):
+        shape = SHAPES[name][-1]
+        front = fitted(name, shape)
+        before = front.digest
+        front.module.train()
+        front.module(images(4, shape))
+        assert list(front.module.parameters()) == []
+        assert front.digest == before
+
+
+class TestWhat:
+    @pytest.mark.unit
+    def test_raw_is_the_record(self):
+        x = images(3, (4, 5))
+        assert fitted("raw", (4, 5)).module(x).equal(x)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("shape", [(7, 9), (3, 7, 9)])
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_max_pool_takes_the_maximum_of_each_square(self, shape: tuple, size: int):
+        x = images(2, shape)
+        pooled = fitted(f"max_pool:{size}", shape).module(x)
+        for i in range(shape[-2] // size):
+            for j in range(shape[-1] // size):
+                rows, columns = slice(i * size, (i + 1) * size), slice(j * size, (j + 1) * size)
+                assert pooled[..., i, j].equal(x[..., rows, columns].amax((-2, -1)))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("shape", LARGE)
+    def test_scattering_has_at_most_the_norm_of_a_raw_record(self, shape: tuple):
+        module = fitted("scattering", shape).module
+        found = module(images(4, shape)).flatten(1).norm(dim=1)
+        assert ((found > TYPICAL_NORM / 2) & (found < TYPICAL_NORM)).all()
+        # An image without contrast is not blown up to that norm.
+        assert not module(torch.zeros(2, *shape)).any()
+
+
+class TestFit:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", ALONE)
+    def test_what_knows_no_record_is_ready_and_has_no_fit(self, name: str):
+        front, shape = front_end(name), SHAPES[name][-1]
+        valid, stream = torch.ones(3, dtype=torch.bool), Keys.from_seed(4).stream("x")
+        assert ready(front, shape).front_end is front
+        with pytest.raises(NotImplementedError, match=f"{name} is not fitted"):
+            front.fit(images(3, shape), valid, 1.0, stream)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", BOUGHT)
+    def test_what_is_bought_is_not_ready_before(self, name: str):
+        with pytest.raises(AssertionError):
+            ready(front_end(name), SHAPES[name][-1])
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", SHAPES)
+    def test_a_fit_comes_back_from_its_weights(self, name: str):
+        shape = SHAPES[name][-1]
+        front = fitted(name, shape)
+        module = front.front_end.module(shape)
+        module.load_state_dict(front.module.state_dict())
+        x = images(4, shape, seed=3)
+        assert module(x).equal(front.module(x))
+        assert Fitted(front.front_end, module).digest == front.digest
+
+    @pytest.mark.unit
+    def test_the_digest_tells_what_it_does(self):
+        shape = (16, 16)
+        fits = [fitted(name, shape) for name in ("raw", "max_pool:2", "max_pool:3", "scattering")]
+        fits += [fitted(name, shape, noise) for name in BOUGHT for noise in (None, 0.3, 0.4)]
+        assert len({each.digest for each in fits}) == len(fits)
+        assert fitted("pca:7", shape).digest == fitted("pca:7", shape).digest
+        assert all(len(each.digest) == 64 for each in fits)

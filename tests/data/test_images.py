@@ -1,0 +1,267 @@
+"""Images: a folder of files, torchvision's sets; no file stops a load, and no slot is lost."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pasearch.data.images import IMAGE_SIDE, TORCHVISION_SETS
+from pasearch.data.partitions import Dataset, Split
+from pasearch.data.sources import load_dataset
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Receipt
+
+RED, BLUE, GREY = (200, 10, 30), (0, 40, 250), (90, 90, 90)
+
+
+def raw(sealed: object) -> np.ndarray:
+    return sealed._array  # type: ignore[attr-defined]
+
+
+def write(path: Path, colour: tuple | int = GREY, *, mode: str = "RGB", size: tuple = (6, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+def packed(kind: str) -> bytes:
+    file = io.BytesIO()
+    noise = np.random.Generator(np.random.PCG64(1)).integers(0, 256, (20, 20, 3), np.uint8)
+    Image.fromarray(noise).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two cats and three dogs, the second dog no image."""
+    root = tmp_path / "pets"
+    write(root / "dog" / "a.png", RED)
+    write(root / "dog" / "c.png", BLUE)
+    write(root / "cat" / "b.jpg", GREY)
+    write(root / "cat" / "a.png", RED)
+    (root / "dog" / "b.png").write_text("no image")
+    return root
+
+
+class TestFolder:
+    @pytest.mark.unit
+    def test_sub_folders_are_the_classes_in_the_order_of_their_names(self, folder: Path):
+        dataset = load_dataset(str(folder))
+        assert (dataset.name, dataset.n, dataset.official_test) == ("pets", 5, 0)
+        assert dataset.schema.shape == (3, IMAGE_SIDE, IMAGE_SIDE)
+        assert (dataset.schema.low, dataset.schema.high) == (0.0, 255.0)
+        assert (dataset.schema.classes, dataset.schema.undeclared) == (2, ())
+        assert not dataset.public
+        assert load_dataset(str(folder), public=True).public
+
+    @pytest.mark.unit
+    def test_a_file_is_a_slot_in_the_order_of_its_path(self, folder: Path):
+        dataset = load_dataset(str(folder))
+        pixels = raw(dataset.features)
+        assert raw(dataset.labels).tolist() == [0, 0, 1, -1, 1]
+        assert pixels.dtype == np.uint8
+        for slot, colour in ((0, RED), (2, RED), (3, (0, 0, 0)), (4, BLUE)):
+            assert (pixels[slot] == np.array(colour)[:, None, None]).all()
+        assert (abs(pixels[1].astype(int) - 90) < 4).all()  # JPEG is inexact
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("side", [1, 5, 40])
+    @pytest.mark.parametrize("grey", [False, True])
+    def test_images_become_squares_of_a_side(self, folder: Path, side: int, grey: bool):
+        dataset = load_dataset(str(folder), image_side=side, grey=grey)
+        assert dataset.schema.shape == ((side, side) if grey else (3, side, side))
+        assert dataset.features.shape == (5, *dataset.schema.shape)
+
+    @pytest.mark.unit
+    def test_rows_and_columns_are_not_mixed_up(self, tmp_path: Path):
+        """An image that is dark above and light below stays so, in every channel."""
+        pixels = np.zeros((4, 10, 3), np.uint8)
+        pixels[2:, :, 1] = 250
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            Image.fromarray(pixels).save(tmp_path / name / "x.png")
+        seen = raw(load_dataset(str(tmp_path), image_side=8).features)[0]
+        assert not seen[[0, 2]].any()
+        assert not seen[1, :2].any()
+        assert (seen[1, -2:] >= 250).all()
+
+    @pytest.mark.unit
+    def test_grey_is_the_luminance(self, folder: Path):
+        pixels = raw(load_dataset(str(folder), grey=True).features)
+        luminance = [round(float(np.dot((0.299, 0.587, 0.114), c))) for c in (RED, BLUE)]
+        assert abs(int(pixels[0, 0, 0]) - luminance[0]) <= 1
+        assert abs(int(pixels[4, 0, 0]) - luminance[1]) <= 1
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("mode", "colour"),
+        [("L", 90), ("RGBA", (90, 90, 90, 255)), ("LA", (90, 255)), ("P", 90), ("1", 1)],
+    )
+    @pytest.mark.parametrize("grey", [False, True])
+    def test_every_kind_of_image_is_read(
+        self, tmp_path: Path, mode: str, colour: tuple | int, grey: bool
+    ):
+        for name in ("a", "b"):
+            write(tmp_path / name / "x.png", colour, mode=mode)
+        dataset = load_dataset(str(tmp_path), image_side=4, grey=grey)
+        assert raw(dataset.labels).tolist() == [0, 1]
+        assert (raw(dataset.features) == raw(dataset.features)[0].flat[0]).all()
+
+    @pytest.mark.unit
+    def test_deeper_files_and_other_endings(self, tmp_path: Path):
+        write(tmp_path / "a" / "deep" / "er" / "x.PNG", RED)
+        write(tmp_path / "b" / "x.bmp", BLUE)
+        write(tmp_path / "at the root.png")
+        (tmp_path / "b" / "notes.txt").write_text("none of the images")
+        dataset = load_dataset(str(tmp_path))
+        assert raw(dataset.labels).tolist() == [0, 1]
+
+    @pytest.mark.unit
+    def test_a_class_without_a_file_is_a_class(self, folder: Path):
+        (folder / "bird").mkdir()
+        dataset = load_dataset(str(folder))
+        assert dataset.schema.classes == 3
+        assert raw(dataset.labels).tolist() == [1, 1, 2, -1, 2]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("make", "counts"),
+        [
+            (lambda root: None, "0 folders and 0 images"),
+            (lambda root: write(root / "x.png"), "0 folders and 0 images"),
+            (lambda root: write(root / "a" / "x.png"), "1 folders and 1 images"),
+            (lambda root: [(root / n).mkdir() for n in "ab"], "2 folders and 0 images"),
+        ],
+        ids=["empty", "no folder", "one class", "no file"],
+    )
+    def test_one_without_classes_or_files_is_refused(
+        self, tmp_path: Path, make: Callable, counts: str
+    ):
+        make(tmp_path)
+        with pytest.raises(UsageError, match=counts):
+            load_dataset(str(tmp_path))
+
+
+class TestUnreadable:
+    BAD: tuple = (
+        ("empty.png", b""),
+        ("text.jpg", b"<html>not found</html>"),
+        ("cut.png", packed("PNG")[:200]),
+        ("cut.jpg", packed("JPEG")[:60]),
+        ("head.gif", b"GIF89a"),
+        ("other.webp", b"RIFF\0\0\0\0WEBPVP8 "),
+        ("huge.ppm", b"P6 99999 99999 255\n"),
+        ("bytes.bmp", bytes(range(256))),
+    )
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("name", "content"), BAD, ids=[name for name, _ in BAD])
+    def test_a_file_that_is_no_image_is_null_in_its_slot(
+        self, folder: Path, name: str, content: bytes, capfd: pytest.CaptureFixture
+    ):
+        whole = load_dataset(str(folder))
+        (folder / "dog" / "b.png").unlink()
+        (folder / "dog" / f"b {name}").write_bytes(content)
+        dataset = load_dataset(str(folder))
+        assert np.array_equal(raw(dataset.features), raw(whole.features))
+        assert raw(dataset.labels).tolist() == [0, 0, 1, -1, 1]
+        assert dataset.schema == whole.schema
+        assert capfd.readouterr() == ("", "")
+
+    @pytest.mark.unit
+    def test_is_a_null_record(self, folder: Path):
+        dataset = load_dataset(str(folder))
+        dataset.partition(Split(train=4, test=1), Keys.from_seed(1).stream("split").generator())
+        for partition in dataset:
+            records = partition.open(Receipt(partition.name))
+            assert records.valid.tolist() == [slot != 3 for slot in partition._slots]
+            assert not records.x[~records.valid].any()
+
+    @pytest.mark.property
+    @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
+    def test_damaged_bytes_never_stop_a_load(self, tmp_path: Path, kind: str):
+        generator, content = np.random.Generator(np.random.PCG64(7)), packed(kind)
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        for number in range(60):
+            damaged = bytearray(content)
+            # Past the head: a size there may be one that Pillow warns of.
+            for place in generator.integers(40, len(content), 5):
+                damaged[place] = generator.integers(256)
+            file = tmp_path / "ab"[number % 2] / f"{number:02}.{kind.lower()}"
+            file.write_bytes(damaged[: generator.integers(40, len(content) + 1)])
+        dataset = load_dataset(str(tmp_path), image_side=4)
+        labels = raw(dataset.labels)
+        assert dataset.n == 60
+        assert not raw(dataset.features)[labels == -1].any()
+        assert set(labels) <= {-1, 0, 1}
+        assert -1 in labels
+
+
+class TestTorchvision:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    def test_one_that_is_not_there_says_where_to_put_it(self, name: str, tmp_path: Path):
+        with pytest.raises(UsageError, match=rf"{name} is not in .*--data-root.*--download"):
+            load_dataset(name, data_root=tmp_path)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("cut"), ValueError, KeyError])
+    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    def test_one_that_cannot_be_read(
+        self, name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        from torchvision import datasets
+
+        def refuse(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(datasets, name.upper(), refuse)
+        with pytest.raises(UsageError, match=f"{name} is not in"):
+            load_dataset(name, data_root=tmp_path, download=True)
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Dataset]:
+        """Load a set of six training and two test images, in torchvision's own layouts."""
+        from torchvision import datasets
+
+        generator = np.random.Generator(np.random.PCG64(2))
+        images = generator.integers(0, 256, (8, 3, 32, 32), np.uint8)
+
+        def part(head: bool, download: bool) -> tuple[np.ndarray, np.ndarray]:
+            assert download is False
+            chosen = slice(0, 6) if head else slice(6, 8)
+            return images[chosen], np.arange(8)[chosen]
+
+        def cifar10(root: Path, *, train: bool, download: bool) -> SimpleNamespace:
+            x, y = part(train, download)
+            return SimpleNamespace(data=x.transpose(0, 2, 3, 1), targets=y.tolist())
+
+        def svhn(root: Path, *, split: str, download: bool) -> SimpleNamespace:
+            x, y = part(split == "train", download)
+            return SimpleNamespace(data=x, labels=y)
+
+        monkeypatch.setattr(datasets, "CIFAR10", cifar10)
+        monkeypatch.setattr(datasets, "SVHN", svhn)
+
+        def load(name: str) -> Dataset:
+            dataset = load_dataset(name, data_root=tmp_path)
+            assert np.array_equal(raw(dataset.features), images)
+            return dataset
+
+        return load
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    def test_train_comes_first_then_the_official_test(self, made: Callable, name: str):
+        dataset = made(name)
+        assert (dataset.name, dataset.n, dataset.official_test) == (name, 8, 2)
+        assert (dataset.schema.shape, dataset.schema.classes) == ((3, 32, 32), 10)
+        assert (dataset.schema.low, dataset.schema.high) == (0.0, 255.0)
+        assert raw(dataset.labels).tolist() == list(range(8))

@@ -1,0 +1,774 @@
+"""Tables: a cell is encoded alone and into [0, 1], no value raises, a bad form says what to do."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.data.tables import (
+    BINS,
+    Column,
+    TableSchema,
+    as_numbers,
+    as_text,
+    read_rows,
+    read_table,
+    undeclared,
+)
+from pasearch.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+EXAMPLES = {
+    "adult": "tabular/adult.csv",
+    "breast-cancer": "tabular/breast-cancer.csv",
+    "breast-cancer-wisconsin": "tabular/breast-cancer-wisconsin.csv",
+    "insurance": "tabular/insurance.csv",
+    "sms-spam": "text/sms_spam.csv",
+}
+
+AGE = Column(name="age", low=20, high=60, bins=(30, 40))
+WORK = Column(name="work", categories=("Private", "State"))
+NOTE = Column(name="note", vocabulary=("free", "don't", "£"))
+ID = Column(name="id", kind="ignore")
+INCOME = Column(name="income", categories=("<=50K", ">50K"))
+CHARGES = Column(name="charges", low=0, high=1000)
+SCHEMA = TableSchema(columns=(AGE, WORK, ID, NOTE), target=INCOME, name="people")
+
+
+def cells(*rows: tuple[object, ...]) -> np.ndarray:
+    table = np.empty((len(rows), len(rows[0])), object)
+    for i, row in enumerate(rows):
+        table[i] = row
+    return table
+
+
+def column_of(*values: object) -> np.ndarray:
+    return cells(*((value,) for value in values))[:, 0]
+
+
+def encoded(schema: TableSchema, features: np.ndarray) -> np.ndarray:
+    out = np.full((len(features), *schema.shape), 7.0, np.float32)
+    schema.encode(features, out=out)
+    return out
+
+
+def encoded_column(column: Column, *values: object) -> np.ndarray:
+    out = np.zeros((len(values), column.width), np.float32)
+    column.encode(column_of(*values), out=out)
+    return out
+
+
+def write(path: Path, text: str, *, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+class TestNumbers:
+    @pytest.mark.unit
+    def test_are_clamped_scaled_and_put_into_a_bin(self):
+        assert AGE.feature_names() == [
+            "age", "age < 30", "age in [30, 40)", "age >= 40", "age missing",
+        ]  # fmt: skip
+        found = encoded_column(AGE, "20", "30", " 39.9 ", "40", "60", "-5", "1e9", 30, 30.0)
+        want = [
+            [0, 1, 0, 0, 0],
+            [0.25, 0, 1, 0, 0],
+            [0.4975, 0, 1, 0, 0],
+            [0.5, 0, 0, 1, 0],
+            [1, 0, 0, 1, 0],
+            [0, 1, 0, 0, 0],
+            [1, 0, 0, 1, 0],
+            [0.25, 0, 1, 0, 0],
+            [0.25, 0, 1, 0, 0],
+        ]
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "",
+            "  ",
+            "?",
+            "abc",
+            "nan",
+            "inf",
+            "-1e999",
+            "1,5",
+            None,
+            float("nan"),
+            pytest.param(10**5000, id="huge"),
+        ],
+    )
+    def test_that_are_none_are_missing(self, value: object):
+        np.testing.assert_array_equal(encoded_column(AGE, value), [[0, 0, 0, 0, 1]])
+
+    @pytest.mark.unit
+    def test_have_ten_bins_of_equal_width_by_default(self):
+        column = Column(name="x", low=0, high=100)
+        assert column.edges == (10, 20, 30, 40, 50, 60, 70, 80, 90)
+        assert column.width == BINS + 2
+        found = encoded_column(column, *range(0, 101, 5))
+        np.testing.assert_array_equal(
+            found[:, 1:-1].argmax(1), np.minimum(np.arange(0, 101, 5) // 10, 9)
+        )
+        np.testing.assert_array_equal(found[:, 1:-1].sum(1), 1)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("bins", "width"), [(0, 2), (1, 2), (2, 4), (7, 9), ((), 2), ((5,), 4)]
+    )
+    def test_have_as_many_bins_as_declared(self, bins: object, width: int):
+        column = Column(name="x", low=0, high=10, bins=bins)  # type: ignore[arg-type]
+        assert column.width == encoded_column(column, "3").shape[1] == width
+
+    @pytest.mark.unit
+    def test_of_any_type_are_read(self):
+        np.testing.assert_array_equal(as_numbers(np.array([1, 2], np.int8)), [1.0, 2.0])
+        np.testing.assert_array_equal(
+            as_numbers(np.array([1.5, np.inf], np.float32)), [1.5, np.nan]
+        )
+        np.testing.assert_array_equal(as_numbers(np.array(["7", "x"])), [7.0, np.nan])
+
+
+class TestCategories:
+    @pytest.mark.unit
+    def test_are_one_hot_with_other_and_missing(self):
+        found = encoded_column(WORK, "Private", " State", "state", "Unheard-of", "?", "", None)
+        places = [0, 1, 2, 2, 3, 3, 3]
+        np.testing.assert_array_equal(found, np.eye(4)[places])
+        assert WORK.feature_names() == [
+            "work = Private", "work = State", "work = other", "work missing",
+        ]  # fmt: skip
+
+    @pytest.mark.unit
+    def test_a_whole_float_is_the_category_of_its_number(self):
+        column = Column(name="grade", categories=(2, 4))  # type: ignore[arg-type]
+        assert column.categories == ("2", "4")
+        found = encoded_column(column, 2.0, np.float64(4), 2, "4", 2.5)
+        np.testing.assert_array_equal(found.argmax(1), [0, 1, 0, 1, 2])
+
+    @pytest.mark.unit
+    def test_equal_values_of_other_types_do_not_take_over_from_each_other(self):
+        assert as_text(column_of(True, 1, 1.0, "1", np.str_("1"))) == ["True", "1", "1", "1", "1"]
+
+    @pytest.mark.unit
+    def test_pandas_absent_cells_are_missing(self):
+        pd = pytest.importorskip("pandas")
+        frame = pd.DataFrame({"work": pd.array(["Private", pd.NA], "string")})
+        assert as_text(np.asarray(frame["work"], object)) == ["Private", None]
+        assert as_text(column_of(pd.NaT, pd.NA, np.nan)) == [None, None, None]
+
+
+class TestText:
+    @pytest.mark.unit
+    def test_is_which_words_occur(self):
+        found = encoded_column(NOTE, "FREE free! £5", "freedom", "I don't", "d o n t", "?", None)
+        want = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
+        np.testing.assert_array_equal(found, want)
+        assert NOTE.feature_names()[0] == "note has 'free'"
+
+
+class TestColumn:
+    @pytest.mark.unit
+    def test_its_kind_follows_from_what_is_declared(self):
+        assert (AGE.kind, WORK.kind, NOTE.kind) == ("number", "category", "text")
+        assert Column(name="x", bins=4).kind == "number"
+        assert Column(name="x").kind is None
+
+    @pytest.mark.unit
+    def test_what_is_declared_can_be_encoded(self):
+        assert all(c.declared for c in (AGE, WORK, NOTE, ID))
+        assert Column(name="x", categories=()).declared
+        for column in (
+            Column(name="x"), Column(name="x", kind="number"), Column(name="x", kind="category"),
+            Column(name="x", bins=3),
+        ):  # fmt: skip
+            assert not column.declared
+        with pytest.raises(RuntimeError, match="before its schema was complete"):
+            encoded_column(Column(name="x", kind="number", bins=()), "3")
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("declared", "match"),
+        [
+            ({"kind": "numbers"}, "expected one of number"),
+            ({"low": 3, "high": 3}, "low < high"),
+            ({"low": 4, "high": 3}, "low < high"),
+            ({"low": 0}, "low < high"),
+            ({"high": 0}, "low < high"),
+            ({"low": 0, "high": float("nan")}, "low < high"),
+            ({"low": 0, "high": 10**400}, "low < high"),
+            ({"low": -1.7e308, "high": 1.7e308}, "low < high"),
+            ({"low": False, "high": True}, "low < high"),
+            ({"low": "0", "high": "1"}, "low < high"),
+            ({"low": 0, "high": 1, "bins": -1}, "bins"),
+            ({"low": 0, "high": 1, "bins": 2.5}, "bins"),
+            ({"low": 0, "high": 1, "bins": True}, "bins"),
+            ({"low": 0, "high": 1, "bins": "12"}, "bins"),
+            ({"low": 0, "high": 9, "bins": (2, 2)}, "bins"),
+            ({"low": 0, "high": 9, "bins": (3, 2)}, "bins"),
+            ({"low": 0, "high": 9, "bins": (3, float("nan"))}, "bins"),
+            ({"low": 0, "high": 9, "bins": (3, "4")}, "bins"),
+            ({"categories": ("a", "b", "a")}, "'a' twice"),
+            ({"categories": ("a", " a")}, "'a' twice"),
+            ({"categories": ("a", "?")}, "missing by themselves"),
+            ({"categories": ("a", "")}, "missing by themselves"),
+            ({"categories": ("a", 2.5)}, "texts or whole numbers"),
+            ({"categories": "ab"}, "a list"),
+            ({"categories": ("a", "b"), "low": 0, "high": 1}, "which has no"),
+            ({"kind": "ignore", "categories": ("a",)}, "has no categories"),
+            ({"kind": "category", "bins": 3}, "has no bins"),
+            ({"kind": "number", "vocabulary": ("a",)}, "has no vocabulary"),
+            ({"kind": "text"}, "without a vocabulary"),
+            ({"vocabulary": ()}, "without a vocabulary"),
+            ({"vocabulary": ("two words",)}, "one word"),
+            ({"vocabulary": ("Upper",)}, "one word"),
+            ({"vocabulary": ("a", "a")}, "twice"),
+        ],
+        ids=str,
+    )
+    def test_what_makes_no_sense_is_refused(self, declared: dict, match: str):
+        with pytest.raises(UsageError, match=match) as caught:
+            Column(name="some column", **declared)
+        assert "some column" in str(caught.value)
+
+    @pytest.mark.unit
+    def test_needs_a_name(self):
+        with pytest.raises(UsageError, match="name"):
+            Column(name="")
+
+
+ODD = st.one_of(
+    st.none(), st.text(max_size=8), st.floats(), st.integers(), st.booleans(),
+    st.binary(max_size=3),
+    st.sampled_from(["25", "Private", "free £", "?", ">50K", "1e400", "١٢", "\0", 10**5000]),
+)  # fmt: skip
+ROW = st.tuples(ODD, ODD, ODD, ODD)
+
+
+class TestEncode:
+    @pytest.mark.property
+    @settings(deadline=None)
+    @given(rows=st.lists(ROW, min_size=1, max_size=8))
+    def test_a_row_depends_on_its_own_cells_alone_and_no_value_raises(self, rows: list[tuple]):
+        together = encoded(SCHEMA, cells(*rows))
+        assert np.isfinite(together).all()
+        assert together.min() >= 0.0
+        assert together.max() <= 1.0
+        alone = np.concatenate([encoded(SCHEMA, cells(row)) for row in rows])
+        np.testing.assert_array_equal(together, alone)
+
+    @pytest.mark.property
+    @settings(deadline=None)
+    @given(values=st.lists(ODD, min_size=1, max_size=8))
+    @pytest.mark.parametrize("target", [INCOME, CHARGES], ids=["classes", "number"])
+    def test_a_target_depends_on_its_own_cell_alone(self, target: Column, values: list):
+        schema = TableSchema(columns=(AGE,), target=target)
+        y, valid = schema.encode_labels(column_of(*values))
+        assert np.isfinite(y).all()
+        assert y.min() >= 0
+        assert y.max() <= 1
+        alone = [schema.encode_labels(column_of(value)) for value in values]
+        np.testing.assert_array_equal(y, np.concatenate([a for a, _ in alone]))
+        np.testing.assert_array_equal(valid, np.concatenate([v for _, v in alone]))
+
+    @pytest.mark.unit
+    def test_names_say_what_each_number_is(self):
+        names = SCHEMA.feature_names()
+        assert SCHEMA.shape == (len(names),) == (5 + 4 + 0 + 4,)
+        found = encoded(SCHEMA, cells(("35", "State", "17", "win £")))[0]
+        assert [n for n, v in zip(names, found, strict=True) if v] == [
+            "age", "age in [30, 40)", "work = State", "note has '£'",
+        ]  # fmt: skip
+
+    @pytest.mark.unit
+    def test_a_row_of_none_is_a_null_record_and_a_row_of_missing_values_is_not(self):
+        features = cells((None,) * 4, ("?", "", "?", ""), ("25", None, None, None))
+        out = np.zeros((3, *SCHEMA.shape), np.float32)
+        np.testing.assert_array_equal(SCHEMA.encode(features, out=out), [False, True, True])
+
+    @pytest.mark.unit
+    def test_classes_that_are_not_declared_are_not_valid(self):
+        labels = column_of(">50K", " <=50K", ">50K.", "", "?", None, 7)
+        y, valid = SCHEMA.encode_labels(labels)
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(y, [1, 0, 0, 0, 0, 0, 0])
+        np.testing.assert_array_equal(valid, [True, True] + [False] * 5)
+
+    @pytest.mark.unit
+    def test_numbers_to_predict_are_clamped_and_scaled(self):
+        schema = TableSchema(columns=(AGE,), target=CHARGES)
+        y, valid = schema.encode_labels(column_of("250", "-3", "1e9", "x", None, "nan"))
+        assert y.dtype == np.float32
+        np.testing.assert_allclose(y, [0.25, 0, 1, 0, 0, 0])
+        np.testing.assert_array_equal(valid, [True] * 3 + [False] * 3)
+
+    @pytest.mark.unit
+    def test_takes_arrays_of_numbers_and_frames(self):
+        pd = pytest.importorskip("pandas")
+        schema = TableSchema(columns=(AGE, Column(name="b", low=0, high=1)), target=INCOME)
+        numbers = np.array([[25.0, 0.5], [np.nan, 2.0]])
+        frame = pd.DataFrame(numbers, columns=["age", "b"])
+        want = encoded(schema, cells(("25", "0.5"), ("", "2")))
+        np.testing.assert_array_equal(encoded(schema, numbers), want)
+        np.testing.assert_array_equal(encoded(schema, frame), want)
+
+
+class TestSchema:
+    @pytest.mark.unit
+    def test_says_what_is_predicted(self):
+        assert (SCHEMA.classes, SCHEMA.outputs, SCHEMA.regression) == (2, 2, False)
+        assert SCHEMA.class_names == ("<=50K", ">50K")
+        assert (SCHEMA.low, SCHEMA.high, SCHEMA.target_bounds) == (0.0, 1.0, None)
+        assert SCHEMA.describe() == "4 columns, 13 features, 2 classes"
+        number = TableSchema(columns=(AGE,), target=CHARGES)
+        assert (number.classes, number.outputs, number.regression) == (None, 1, True)
+        assert number.class_names == ()
+        assert number.target_bounds == (0.0, 1000.0)
+        assert number.describe() == "1 column, 5 features, a number in [0, 1000]"
+
+    @pytest.mark.unit
+    def test_knows_what_is_not_declared(self):
+        schema = undeclared(["a", "b", "c"], "b", "raw")
+        assert [c.name for c in schema.columns] == ["a", "c"]
+        assert (schema.target.name, schema.name) == ("b", "raw")
+        assert schema.undeclared == ("a", "c", "b")
+        assert not schema.complete
+        assert (schema.classes, schema.outputs) == (None, 0)
+        with pytest.raises(RuntimeError, match="complete"):
+            _ = schema.shape
+
+    @pytest.mark.unit
+    def test_is_completed_column_by_column(self):
+        schema = undeclared(["a", "b"], "b")
+        half = schema.completed({"a": Column(name="a", low=0, high=1)})
+        assert half.undeclared == ("b",)
+        whole = half.completed({"b": Column(name="b", categories=("x", "y"))})
+        assert whole.complete
+        assert (whole.shape, whole.classes) == ((12,), 2)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("found", [(), ("x",)], ids=["none", "one"])
+    def test_a_purchase_that_finds_too_few_classes_leaves_two(self, found: tuple[str, ...]):
+        bought = Column(name="b", kind="category", categories=found)
+        schema = TableSchema(columns=(AGE,), target=bought)
+        assert schema.classes == schema.outputs == len(schema.class_names) == 2
+        _, valid = schema.encode_labels(column_of("x", "y", None))
+        np.testing.assert_array_equal(valid, ["x" in found, False, False])
+
+    @pytest.mark.unit
+    def test_finds_a_column_and_its_cells(self):
+        features, labels = cells((1, 2, 3, 4), (5, 6, 7, 8)), column_of("p", "q")
+        column, found = SCHEMA.find("id", features, labels)
+        assert (column, found.tolist()) == (ID, [3, 7])
+        column, found = SCHEMA.find("income", features, labels)
+        assert (column, found.tolist()) == (INCOME, ["p", "q"])
+
+    @pytest.mark.unit
+    def test_a_target_is_a_class_unless_it_is_declared_a_number(self):
+        assert SCHEMA.is_class("income")
+        assert not SCHEMA.is_class("work")
+        assert undeclared(["a", "b"], "b").is_class("b")
+        target = Column(name="b", kind="number")
+        assert not TableSchema(columns=(AGE,), target=target).is_class("b")
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", [None, "number", "category"])
+    @pytest.mark.parametrize("bins", [None, 0, 1, 40, (), (0.2, 0.6)])
+    def test_no_purchase_is_wider_than_the_widest(self, kind: str | None, bins: object):
+        declared = {} if bins is None or kind != "number" else {"bins": bins}
+        schema = TableSchema(columns=(WORK, Column(name="x", kind=kind, **declared)), target=INCOME)
+        names = tuple(map(str, range(5)))
+        bought = [
+            *([Column(name="x", low=0, high=1, **declared)] if kind != "category" else []),
+            *([Column(name="x", categories=names)] if kind != "number" else []),
+        ]
+        widths = [schema.completed({"x": column}).shape[0] for column in bought]
+        assert schema.widest(5) == max(widths)
+        assert SCHEMA.widest(5) == SCHEMA.shape[0]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            ({"columns": (AGE, AGE)}, "'age' is there twice"),
+            ({"columns": (AGE, INCOME)}, "'income' is there twice"),
+            ({"target": Column(name="t", kind="ignore")}, "is the target"),
+            ({"target": Column(name="t", vocabulary=("a",))}, "is the target"),
+            ({"target": Column(name="t", low=0, high=1, bins=3)}, "with bins"),
+            ({"official_test": -1}, "official_test"),
+            ({"official_test": 2.0}, "official_test"),
+            ({"official_test": True}, "official_test"),
+        ],
+        ids=str,
+    )
+    def test_what_makes_no_sense_is_refused(self, change: dict, match: str):
+        with pytest.raises(UsageError, match=match):
+            TableSchema(**({"columns": (AGE,), "target": INCOME} | change))
+
+    @pytest.mark.unit
+    def test_refuses_arrays_of_another_form(self):
+        good = np.empty((3, 4), object), np.empty(3, object)
+        SCHEMA.check_form("people", *good)
+        for features, labels in (
+            (np.empty((3, 5), object), good[1]),
+            (np.empty(4, object), good[1]),
+            (good[0], np.empty((3, 1), object)),
+        ):
+            with pytest.raises(UsageError, match="'people'"):
+                SCHEMA.check_form("people", features, labels)
+        nothing = TableSchema(columns=(ID,), target=INCOME)
+        with pytest.raises(UsageError, match="no column to predict 'income' from"):
+            nothing.check_form("people", np.empty((3, 1), object), good[1])
+
+    @pytest.mark.unit
+    def test_goes_to_json_and_back(self):
+        half = undeclared(["a", "b"], "b").completed({"a": Column(name="a", kind="number", bins=3)})
+        for schema in (SCHEMA, half, TableSchema(columns=(AGE,), target=CHARGES, official_test=2)):
+            values = schema.to_json()
+            assert values["kind"] == "table"
+            assert TableSchema.from_json(json.loads(json.dumps(values))) == schema
+
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+FINITE = st.floats(-1e300, 1e300)
+
+
+@st.composite
+def columns(draw: st.DrawFn, name: str, *, is_target: bool) -> Column:
+    kinds = ["number", "category"] + ([] if is_target else ["none", "ignore", "text"])
+    kind = draw(st.sampled_from(kinds))
+    if kind == "number":
+        edges = draw(st.lists(FINITE, min_size=2, max_size=5, unique=True))
+        low, *inner, high = sorted(edges)
+        bins = None if is_target else draw(st.sampled_from([None, 0, 7, tuple(inner)]))
+        return Column(name=name, low=low, high=high, bins=bins)
+    if kind == "category":
+        texts = NAMES.filter(lambda text: text.strip() not in ("", "?"))
+        found = draw(st.lists(texts, min_size=2, max_size=30, unique_by=str.strip))
+        return Column(name=name, categories=tuple(found))
+    if kind == "text":
+        return Column(name=name, vocabulary=("free", "£"))
+    return Column(name=name, kind=None if kind == "none" else kind)
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> TableSchema:
+    names = draw(st.lists(NAMES, min_size=2, max_size=5, unique=True))
+    made = [draw(columns(name, is_target=i == 0)) for i, name in enumerate(names)]
+    tail = draw(st.integers(0, 9))
+    return TableSchema(
+        columns=tuple(made[1:]), target=made[0], official_test=tail, name=draw(NAMES)
+    )
+
+
+ADULT = """
+target = "income"
+official_test = 2
+[columns.age]
+low = 17
+high = 90
+bins = [30, 50.5]
+[columns.workclass]
+categories = ["Private", "State-gov"]
+[columns.fnlwgt]
+kind = "ignore"
+[columns."hours per week"]
+[columns.income]
+categories = ["<=50K", ">50K"]
+"""
+
+
+class TestToml:
+    @pytest.mark.unit
+    def test_is_read(self, tmp_path: Path):
+        schema = TableSchema.from_toml(write(tmp_path / "adult.toml", ADULT))
+        assert schema.name == "adult"
+        assert schema.official_test == 2
+        assert schema.target == INCOME
+        assert schema.columns == (
+            Column(name="age", low=17, high=90, bins=(30, 50.5)),
+            Column(name="workclass", categories=("Private", "State-gov")),
+            Column(name="fnlwgt", kind="ignore"),
+            Column(name="hours per week"),
+        )
+        assert schema.undeclared == ("hours per week",)
+
+    @pytest.mark.property
+    @settings(deadline=None, max_examples=200)
+    @given(schema=schemas())
+    def test_is_written_and_read_back(self, schema: TableSchema, tmp_path_factory):
+        path = tmp_path_factory.mktemp("toml") / "schema.toml"
+        path.write_bytes(schema.to_toml_text().encode())
+        assert TableSchema.from_toml(path) == schema
+
+    @pytest.mark.unit
+    def test_a_long_list_is_written_over_several_lines(self):
+        many = Column(name="x", categories=tuple(f"category {i}" for i in range(40)))
+        text = TableSchema(columns=(many,), target=INCOME).to_toml_text()
+        assert max(map(len, text.splitlines())) <= 100
+        assert tomllib.loads(text)["columns"]["x"]["categories"] == list(many.categories or ())
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "match"),
+        [
+            ("", "what is predicted"),
+            ("target = 3", "what is predicted"),
+            ("target = 'y'\ntest = 3", "unknown key 'test'.*expected name, target"),
+            ("target = 'y'\n[column.x]", "unknown key 'column'; did you mean 'columns'"),
+            ("target = 'y'\n[columns.x]\nmin = 3", "column 'x' has an unknown key 'min'"),
+            ("target = 'y'\n[columns.x]\nlow = 3\nhigh = 2", "Column 'x'.*low < high"),
+            ("target = 'y'\n[columns.x]\ncategories = ['a', 'a']", "Column 'x'.*'a' twice"),
+            ("target = 'y'\n[columns.x]\nlow = 0\nhigh = 2\nbins = [1, 2]", "'x'.*edge 2"),
+            ("target = 'y'\n[columns.y]\ncategories = ['a']", "'y' is the target and has 1"),
+            ("target = 'y'\n[columns.y]\nkind = 'ignore'", "'y' is the target"),
+            ("target = 'y'\ncolumns = 3", "not tables"),
+            ("target = 'y'\n[columns]\nx = 3", "not tables"),
+            ("target = 'y'\nname = 3", "name is 3"),
+            ("target = 'y'\nofficial_test = 'no'", "official_test is 'no'"),
+            ("target = ", "cannot be read as TOML"),
+        ],
+        ids=lambda text: text[:40],
+    )
+    def test_an_error_names_the_file_and_what_is_wrong(self, tmp_path: Path, text: str, match: str):
+        path = write(tmp_path / "schema.toml", text)
+        with pytest.raises(UsageError, match=match) as caught:
+            TableSchema.from_toml(path)
+        assert str(caught.value).startswith(str(path))
+
+    @pytest.mark.unit
+    def test_what_is_no_file_is_refused(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="is not there"):
+            TableSchema.from_toml(tmp_path / "no.toml")
+        with pytest.raises(UsageError, match="is a folder"):
+            TableSchema.from_toml(tmp_path)
+        (tmp_path / "latin.toml").write_bytes(b'target = "\xe9"')
+        with pytest.raises(UsageError, match="cannot be read as TOML"):
+            TableSchema.from_toml(tmp_path / "latin.toml")
+
+
+class TestHeader:
+    @pytest.mark.unit
+    def test_a_schema_takes_the_files_order_and_buys_the_rest(self):
+        schema = SCHEMA.for_header(["note", "new", "income", "id", "age", "work"], where="x.csv")
+        assert [c.name for c in schema.columns] == ["note", "new", "id", "age", "work"]
+        assert schema.undeclared == ("new",)
+        assert schema.columns[3] is AGE
+
+    @pytest.mark.unit
+    def test_another_target_may_be_named(self):
+        header = ["age", "work", "id", "note", "income"]
+        schema = SCHEMA.for_header(header, where="x.csv", target="work")
+        assert schema.target is WORK
+        assert schema.columns == (AGE, ID, NOTE, INCOME)
+
+    @pytest.mark.unit
+    def test_a_column_that_is_not_there_is_named_with_its_near_matches(self):
+        with pytest.raises(UsageError, match=r"x\.csv has no column 'age'; did you mean 'ages'"):
+            SCHEMA.for_header(["ages", "work", "id", "note", "income"], where="x.csv")
+        with pytest.raises(UsageError, match="no column 'zzz'; there are 'age', 'work'"):
+            SCHEMA.for_header(["age", "work", "id", "note", "income"], where="x.csv", target="zzz")
+
+
+SMALL = "age,work,income\n25,Private,<=50K\n40,?,>50K\n"
+
+
+class TestRead:
+    @pytest.mark.unit
+    def test_gives_cells_as_they_are_and_the_last_column_as_target(self, tmp_path: Path):
+        schema, features, labels = read_table(write(tmp_path / "people.csv", SMALL))
+        assert schema == undeclared(["age", "work", "income"], "income", "people")
+        assert features.tolist() == [["25", "Private"], ["40", "?"]]
+        assert labels.tolist() == ["<=50K", ">50K"]
+        assert features.dtype == labels.dtype == object
+
+    @pytest.mark.unit
+    def test_another_target_is_taken_out_of_its_place(self, tmp_path: Path):
+        schema, features, labels = read_table(write(tmp_path / "people.csv", SMALL), "age")
+        assert [c.name for c in schema.columns] == ["work", "income"]
+        assert features.tolist() == [["Private", "<=50K"], ["?", ">50K"]]
+        assert labels.tolist() == ["25", "40"]
+
+    @pytest.mark.unit
+    def test_a_schema_is_fitted_to_the_file(self, tmp_path: Path):
+        given_schema = TableSchema(columns=(WORK, AGE), target=INCOME, official_test=1)
+        schema, features, labels = read_table(
+            write(tmp_path / "people.csv", SMALL), schema=given_schema
+        )
+        assert (schema.columns, schema.name) == ((AGE, WORK), "people")
+        assert schema.encode_labels(labels)[0].tolist() == [0, 1]
+        assert encoded(schema, features)[:, -1].tolist() == [0.0, 1.0]
+
+    @pytest.mark.unit
+    def test_a_row_that_does_not_parse_is_null_in_its_slot(self, tmp_path: Path):
+        text = (
+            "age,work,income\n"
+            "25,Private,<=50K\n"
+            "26,Private\n"
+            "27,Private,<=50K,surplus\n"
+            "\n"
+            '"28"x,Private,>50K\n'
+            "   \n"
+            "29,State,>50K\n"
+        )
+        schema, features, labels = read_table(
+            write(tmp_path / "people.csv", text),
+            schema=TableSchema(columns=(AGE, WORK), target=INCOME),
+        )
+        null = [False, True, True, True, True, True, False]
+        assert [row == [None, None] for row in features.tolist()] == null
+        out = np.zeros((7, *schema.shape), np.float32)
+        np.testing.assert_array_equal(schema.encode(features, out=out), np.invert(null))
+        np.testing.assert_array_equal(schema.encode_labels(labels)[1], np.invert(null))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "rows"),
+        [
+            ("a,b\r\n1,2\r\n3,4\r\n", [["1", "2"], ["3", "4"]]),
+            ("a,b\r1,2\r3,4", [["1", "2"], ["3", "4"]]),
+            ("\ufeffa,b\n1,2", [["1", "2"]]),
+            ('a,b\n"x, y","line\nbreak ""quoted"""\n', [["x, y", 'line\nbreak "quoted"']]),
+            ('a,b\nsaid "hi",5" pipe\n', [['said "hi"', '5" pipe']]),
+            ("a,b\n1,2\n\n\n", [["1", "2"]]),
+            ("a,b\nx\0y,2\n", [["x\0y", "2"]]),
+            (" a , b \nNA,nan\n", [["NA", "nan"]]),
+            ("0,1,label\n3,4,x\n", [["3", "4", "x"]]),
+            ("1,2\n3,4\n", [["3", "4"]]),
+            ("a,b\n" + "x" * 200_000 + ",2\n", [["x" * 200_000, "2"]]),
+        ],
+        ids=["crlf", "cr", "bom", "quoted", "inside", "end", "nul", "spaces", "0", "1", "long"],
+    )
+    def test_follows_the_rules_of_csv(self, tmp_path: Path, text: str, rows: list):
+        limit = csv.field_size_limit()
+        header, found = read_rows(write(tmp_path / "x.csv", text))
+        assert found == rows
+        assert all(name == name.strip() and not name.startswith("\ufeff") for name in header)
+        assert csv.field_size_limit() == limit
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "match"),
+        [
+            ("", "is empty"),
+            ("\n\n", "is empty"),
+            ("a,b\n", "no row"),
+            ("a,b\n\n", "no row"),
+            ("a\nsecret\n", "two or more columns"),
+            ("a;b\nsecret;2\n", "separated by commas"),
+            ('"a"x,b\nsecret,2\n', "two or more columns"),
+            ("a,,b\nsecret,2,3\n", "column 2 has no name"),
+            ("a, a\nsecret,2\n", "columns 1 and 2 have the same name"),
+            ("39,secret,<=50K\n40,x,y\n", "looks like a record"),
+            ("5.1,3.5,secret\n1,2,3\n", "looks like a record"),
+            ("secret,x,x\n1,2,3\n", "columns 2 and 3 have the same"),
+            ('a,b\n1,2\n"secret,3\n4,5\n', "rows cannot be told apart"),
+            ('a,b\n1,2\n"secret\n,3\n4",5\n6,"7\n', "rows cannot be told apart"),
+            ('a,b\n"secret\n3,"4"\n', "rows cannot be told apart"),
+        ],
+        ids=lambda text: repr(text)[:24],
+    )
+    def test_a_bad_form_is_refused_and_no_value_is_named(
+        self, tmp_path: Path, text: str, match: str
+    ):
+        path = write(tmp_path / "x.csv", text)
+        with pytest.raises(UsageError, match=match) as caught:
+            read_table(path)
+        assert str(caught.value).startswith(str(path))
+        assert "secret" not in str(caught.value).removeprefix(str(path))
+
+    @pytest.mark.unit
+    def test_what_is_no_file_of_utf_8_is_refused(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="is not there"):
+            read_table(tmp_path / "no.csv")
+        with pytest.raises(UsageError, match="is a folder"):
+            read_table(tmp_path)
+        with pytest.raises(UsageError, match="not UTF-8"):
+            read_table(write(tmp_path / "x.csv", "a,b\né,2\n", encoding="latin-1"))
+
+    @pytest.mark.unit
+    def test_a_target_or_a_test_set_that_is_not_there_is_refused(self, tmp_path: Path):
+        path = write(tmp_path / "people.csv", SMALL)
+        with pytest.raises(UsageError, match="no column 'incom'; did you mean 'income'"):
+            read_table(path, "incom")
+        schema = TableSchema(columns=(AGE,), target=INCOME, official_test=2)
+        with pytest.raises(UsageError, match="last 2 rows"):
+            read_table(path, schema=schema)
+
+    @pytest.mark.property
+    @settings(deadline=None)
+    @given(
+        rows=st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=5), min_size=1, max_size=6)
+    )
+    def test_what_python_writes_is_read_back_slot_by_slot(self, rows: list, tmp_path_factory):
+        path = tmp_path_factory.mktemp("csv") / "x.csv"
+        rows = [[c.encode("utf-8", "replace").decode() for c in row] for row in rows]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["a", "b", "c"], *rows])
+        _, found = read_rows(path)
+        assert found == [row if len(row) == 3 else None for row in rows]
+
+
+class TestExamples:
+    @pytest.mark.contract
+    def test_each_is_tested(self):
+        assert {path.stem for path in (ROOT / "examples").glob("*.toml")} == set(EXAMPLES)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", EXAMPLES)
+    def test_is_complete_and_goes_round(self, name: str, tmp_path: Path):
+        schema = TableSchema.from_toml(ROOT / "examples" / f"{name}.toml")
+        assert schema.complete
+        path = write(tmp_path / f"{name}.toml", schema.to_toml_text())
+        assert TableSchema.from_toml(path) == schema
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", EXAMPLES)
+    def test_covers_its_data(self, name: str):
+        path = SHARED / EXAMPLES[name]
+        if not path.is_file():
+            pytest.skip(f"{name} is not on this machine")
+        schema = TableSchema.from_toml(ROOT / "examples" / f"{name}.toml")
+        schema, features, labels = read_table(path, schema=schema)
+        assert schema.complete
+        x = np.zeros((len(features), *schema.shape), np.float32)
+        assert schema.encode(features, out=x).all()
+        assert schema.encode_labels(labels)[1].all()
+        others = [i for i, n in enumerate(schema.feature_names()) if n.endswith("= other")]
+        assert not x[:, others].any()
+        for column, cells_of in zip(schema.columns, features.T, strict=True):
+            if column.kind == "number":
+                values = as_numbers(cells_of)
+                assert column.low is not None
+                assert column.high is not None
+                assert np.nanmin(values) >= column.low
+                assert np.nanmax(values) <= column.high
+
+    @pytest.mark.oracle
+    def test_a_linear_model_without_privacy_is_as_good_as_known_on_adult(self):
+        path = SHARED / EXAMPLES["adult"]
+        if not path.is_file():
+            pytest.skip("adult is not on this machine")
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.metrics import roc_auc_score
+
+        schema = TableSchema.from_toml(ROOT / "examples" / "adult.toml")
+        schema, features, labels = read_table(path, schema=schema)
+        x = np.zeros((len(features), *schema.shape), np.float32)
+        schema.encode(features, out=x)
+        y, _ = schema.encode_labels(labels)
+        cut = len(x) - schema.official_test
+        assert cut == 32_561
+        model = LogisticRegression(max_iter=1000).fit(x[:cut], y[:cut])
+        assert model.score(x[cut:], y[cut:]) > 0.864
+        assert roc_auc_score(y[cut:], model.decision_function(x[cut:])) > 0.918

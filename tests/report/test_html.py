@@ -1,0 +1,640 @@
+from __future__ import annotations
+
+import copy
+import math
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasearch.errors import UsageError
+from pasearch.report import figures
+from pasearch.report.card import card_json
+from pasearch.report.html import report_html, standard_error
+
+VOID = {"meta", "br"}
+BLOCKS = {"br", "dd", "div", "dt", "li", "p", "td", "th"}
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><svg onload="alert(1)">',
+    "'single' and \"double\"",
+    "]]><b>x</b>",
+    "{{ 7 * 7 }}{% raw %}",
+    "a & b &lt; c",
+    "</title></style><img src=x>",
+    "x" * 3000,
+]
+
+
+def dense(units: int, activation: str = "tanh", **more: Any) -> dict[str, Any]:
+    return {"kind": "dense", "units": units, "activation": activation, **more}
+
+
+def event(kind: str, **numbers: Any) -> dict[str, Any]:
+    return {"type": kind, **numbers}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    steps = event("poisson-gaussian", sampling_probability=0.25, noise_multiplier=9.5)
+    law = {"mean": 4.0, "shape": 1.0, "cap": None}
+    training = event("self-composed", event=steps, count=190)
+    score = event("geometric", epsilon=0.9)
+    lines = [
+        ("training", "train", event("repeat-and-select", event=training, law=law)),
+        ("score", "validation", event("repeat-and-select", event=score, law=law)),
+        ("test accuracy", "test", event("geometric", epsilon=1.9995)),
+    ]
+    plain = {
+        "schema_version": 1,
+        "task": "architecture search",
+        "dataset": {
+            "name": "digits",
+            "n": 1797,
+            "slots": {"train": 1438, "validation": 180, "test": 179},
+            "schema": {"kind": "arrays", "shape": [8, 8], "low": 0.0, "high": 16.0, "classes": 10},
+            "declared_public": False,
+        },
+        "budget": {"epsilon": 2.0, "delta": 1e-4},
+        "price": {
+            "epsilon": 1.9994,
+            "delta": 1e-4,
+            "accountant": "PLD",
+            "adjacency": "zero-out",
+            "unit": "one record",
+        },
+        "price_by_partition": {
+            "train": {"epsilon": 1.9871, "accountant": "PLD, selection by privacy profile"},
+            "validation": {"epsilon": 1.9752, "accountant": "PLD, selection by privacy profile"},
+            "test": {"epsilon": 1.9994, "accountant": "PLD"},
+        },
+        "events": [
+            {"name": name, "partition": partition, "count": 1, "event": each}
+            for name, partition, each in lines
+        ],
+        "way": "in place",
+        "selection": {
+            "way": "repeat-and-select",
+            "law": "geometric with mean 4 (99.9%: 25 or fewer)",
+            "bound": "PLD",
+            "formula": "least of two bounds",
+        },
+        "strategy": {"name": "rs", "way": "repeat-and-select", "trainings": "geometric"},
+        "space": {"name": "fcn", "family": "fcn", "choices": {"units_1": [64, 128]}},
+        "recipe": {
+            "expected_batch_size": 359,
+            "steps": 190,
+            "learning_rate": 3.8,
+            "noise_multiplier": 9.5,
+            "optimizer": "momentum",
+            "momentum": 0.9,
+            "average": 0.1,
+            "bounding": {"name": "flat", "clip_norm": 0.25},
+            "sampling_probability": 0.25,
+        },
+        "best": {
+            "front_end": "raw",
+            "layers": [dense(128), dense(64, "relu", trainable=False)],
+            "settings": {"steps_scale": 1.0},
+            "architecture": "dense 128 tanh - dense 64 relu (frozen); steps_scale 1",
+            "parameters": 17226,
+            "trainable_parameters": 8970,
+        },
+        "score": {
+            "metric": "accuracy",
+            "test": 0.9,
+            "points": 161,
+            "of": 179,
+            "noise": {"mechanism": "two-sided geometric", "epsilon": 2.0,
+                      "standard_deviation": 0.003},
+        },
+        "model": {"file": "model.pt", "sha256": "0d83" * 16},
+        "bought": [],
+        "assumed_public": [],
+        "claims": [],
+        "crossover": None,
+        "device": "cpu",
+        "reproducible": False,
+        "randomness": "a 256-bit key from the operating system",
+        "warnings": [],
+        "versions": {"pasearch": "0.1.0", "torch": "2.4.0"},
+    }  # fmt: skip
+    return {**plain, **changes}
+
+
+def changed(*path: str, to: Any, of: dict[str, Any] | None = None) -> dict[str, Any]:
+    made = copy.deepcopy(document() if of is None else of)
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return made
+
+
+def composed() -> dict[str, Any]:
+    made = changed("selection", "way", to="composition")
+    best = made["best"]
+    other = {"front_end": "raw", "layers": [dense(32)], "settings": {"steps_scale": 0.5}}
+    same = {key: best[key] for key in ("front_end", "layers", "settings")}
+    made["trials"] = [
+        {"parameters": other, "noisy_correct": 90},
+        {"parameters": same, "noisy_correct": 171},
+    ]
+    made["unique_trials"] = 2
+    return made
+
+
+def table(target: dict[str, Any], **metric: Any) -> dict[str, Any]:
+    made = document()
+    made["dataset"]["schema"] = {
+        "kind": "table",
+        "name": "people",
+        "target": target,
+        "official_test": 0,
+        "columns": [
+            {"name": "age", "kind": "number", "low": 0.0, "high": 100.0},
+            {"name": "job", "kind": "category", "categories": ["nurse", "driver"]},
+        ],
+    }
+    made["score"] |= metric
+    return made
+
+
+def regression() -> dict[str, Any]:
+    income = {"name": "income", "kind": "number", "low": 1000.0, "high": 51000.0}
+    return table(income, metric="mean absolute error", test=0.08)
+
+
+def public() -> dict[str, Any]:
+    made = changed("dataset", "declared_public", to=True)
+    made["score"]["exact"] = 0.8937
+    made["curves"] = [
+        {"name": "this run", "steps": [0, 95, 190], "accuracy": [0.1, 0.7, 0.894]},
+        {"name": "fixed", "steps": [0, 190], "accuracy": [0.1, float("nan")]},
+    ]
+    made["compared"] = {"fixed": {"test": 0.9124, "exact": 0.9161}, "this": {"test": 0.9}}
+    return made
+
+
+def planned() -> dict[str, Any]:
+    return document(
+        alternatives=[
+            {"epsilon": 1.0, "noise_multiplier": 18.5, "signal_to_noise": 1.2, "note": "drowned"},
+            {"epsilon": 2.0, "noise_multiplier": 9.5, "signal_to_noise": 2.4, "note": "as asked"},
+            {"epsilon": 4.0, "noise_multiplier": None, "signal_to_noise": None, "note": ""},
+        ],
+        auto={
+            "chosen": "rs",
+            "why": "A search is expected to pay here.",
+            "expected": [
+                {"strategy": "fixed", "way": "in place", "expected": 0.871},
+                {"strategy": "rs", "way": "aside", "expected": 0.884},
+                {"strategy": "rs", "way": "in place", "expected": 0.902},
+            ],
+        },
+    )
+
+
+DOCUMENTS = {
+    "private": document(),
+    "seeded": document(reproducible=True),
+    "composed": composed(),
+    "regression": regression(),
+    "public": public(),
+    "planned": planned(),
+    "table": table({"name": "ill", "kind": "category", "categories": ["a", "b", "c"]}),
+}
+
+
+class Page(HTMLParser):
+    """A page's elements, and its text; unbalanced tags fail."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.pieces: list[str] = []
+        self.css = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in BLOCKS:
+            self.pieces.append(" ")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            self.css += data
+        else:
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.pieces).split())
+
+    def all(self, tag: str, of: str | None = None) -> list[dict[str, str | None]]:
+        return [
+            attributes
+            for name, attributes in self.elements
+            if name == tag and (of is None or of in (attributes.get("class") or "").split())
+        ]
+
+
+def page(made: dict[str, Any]) -> Page:
+    return Page(report_html(made))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_page_needs_no_network_and_no_script(name: str):
+    found = page(DOCUMENTS[name])
+    tags = {tag for tag, _ in found.elements}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a"}
+    for _, attributes in found.elements:
+        assert not [key for key in attributes if key.startswith("on")]
+        assert not {"href", "src", "srcset", "style", "xlink:href"} & set(attributes)
+    assert not re.search(r"url\(|@import|expression", found.css)
+    policy = [each for each in found.all("meta") if each.get("http-equiv")]
+    assert [each["content"] for each in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_page_can_be_read_by_ear(name: str):
+    found = page(DOCUMENTS[name])
+    assert found.all("html") == [{"lang": "en", "dir": "ltr"}]
+    assert len(found.all("title")) == len(found.all("h1")) == len(found.all("main")) == 1
+    levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for each in found.all("svg"):
+        inner = "preserveaspectratio" in each
+        assert inner or each.get("aria-hidden") or (each["role"] == "img" and each["aria-label"])
+    assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
+    ids = [each["id"] for _, each in found.elements if "id" in each]
+    assert len(ids) == len(set(ids))
+    assert {each["aria-labelledby"] for each in found.all("section")} <= set(ids)
+
+
+@pytest.mark.unit
+def test_the_first_screen_says_what_was_asked_found_and_paid():
+    found = page(document())
+    head = found.text.split("What the price covers")[0]
+    for words in (
+        "digits",
+        "1,797 records, 8 \u00d7 8 features in [0, 16], 10 classes",
+        "ε 2 at δ 0.0001",
+        "A network of 128 tanh units, then 64 relu units, then one output for each of 10 classes",
+        "Test accuracy 90.0",
+        "± 2.3, one standard error; noise alone 0.3",
+        "1.9994 of 2 allowed",
+        "17,226 parameters, 8,970 trained",
+    ):
+        assert words in head, words
+    scope = found.text.split("What the price covers")[1].split("The network")[0]
+    assert "training, the best of a secret number: reads train" in scope
+    assert "What it does not cover Run time" in scope
+    assert "Other runs on the same data" in scope
+
+
+@pytest.mark.unit
+def test_a_standard_error_adds_sample_and_noise():
+    score = {"test": 0.9, "of": 100, "noise": {"standard_deviation": 0.04}}
+    assert standard_error(score) == pytest.approx(0.05)
+    assert standard_error({**score, "test": 1.0}) > 0.04
+
+
+@pytest.mark.unit
+def test_a_number_to_predict_has_its_error_in_its_own_unit():
+    text = page(regression()).text
+    assert "Test mean absolute error 8.0" in text
+    assert "4,000 in its own unit" in text
+    assert "at most, one standard error" in text
+    assert "one predicted number" in text
+    assert "Test accuracy" not in text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("seeded", "declared", "alarms"), [(False, False, 0), (True, False, 1), (True, True, 2)]
+)
+def test_what_is_not_private_says_so_loudly(seeded: bool, declared: bool, alarms: int):
+    made = changed("dataset", "declared_public", to=declared, of=document(reproducible=seeded))
+    found = page(made)
+    assert len(found.all("aside", "alarm")) == alarms
+    assert found.text.startswith("NOT PRIVATE:") == (alarms > 0)
+    assert ("What its noise would cost" in found.text) == (alarms > 0)
+    assert ("the noise is reproducible" in found.text) == seeded
+    assert ("the data were declared public" in found.text) == declared
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("dearest", ["train", "validation", "test"])
+def test_the_dearest_partition_is_the_price(dearest: str):
+    made = changed("price_by_partition", dearest, "epsilon", to=1.99995)
+    found = page(made)
+    assert len(found.all("div", "on")) == len(found.all("rect", "accent")) == 1
+    assert re.search(rf"{dearest} [\d,]+ slots the price", found.text)
+    labels = [each["aria-label"] or "" for each in found.all("svg", "bar")]
+    (price,) = [each for each in labels if "this is the price" in each]
+    assert f"Partition {dearest}:" in price
+
+
+@pytest.mark.unit
+def test_every_line_stands_under_its_partition():
+    text = page(document()).text
+    price = text.split("The price Each record")[1].split("How it was chosen")[0]
+    expected = (
+        "train 1,438",
+        "training \u2013 the best of K runs",
+        "validation 180",
+        "score \u2013",
+        "test 179",
+        "test accuracy, once \u2013 a count with geometric noise (epsilon 1.9995)",
+    )
+    places = [price.index(f" {words}") for words in expected]
+    assert places == sorted(places)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["private", "table", "regression"])
+def test_the_drawing_adds_up_to_the_network(name: str):
+    made = DOCUMENTS[name]
+    (label,) = [each["aria-label"] for each in page(made).all("svg", "network")]
+    counts = [int(each.replace(",", "")) for each in re.findall(r"([\d,]+) parameter", label or "")]
+    inputs, outputs = (64, 10) if name == "private" else (None, 3 if name == "table" else 1)
+    if inputs is not None:
+        assert sum(counts) == made["best"]["parameters"]
+    assert counts[1:] == [129 * 64, 65 * outputs]
+    assert "frozen" in (label or "")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("front_end", "words"),
+    [
+        ("scattering", "Scattering coefficients, 81 \u00d7 4 \u00d7 4, 1,296 numbers"),
+        ("max_pool:2", "2 \u00d7 2 max pooling, 8 \u00d7 8, 64 numbers"),
+        ("pca:20", "20 principal components, 20 numbers"),
+        ("standardise", "Standardised features, 16 \u00d7 16, 256 numbers"),
+    ],
+)
+def test_a_front_end_is_drawn_with_its_shape(front_end: str, words: str):
+    made = changed("best", "front_end", to=front_end)
+    made["dataset"]["schema"]["shape"] = [16, 16]
+    (label,) = [each["aria-label"] for each in page(made).all("svg", "network")]
+    assert words in (label or "")
+
+
+@pytest.mark.unit
+def test_convolutions_are_drawn_with_their_shapes():
+    made = changed("best", "layers", to=[
+        {"kind": "conv", "filters": 4, "kernel": 3, "padding": "same"}, {"kind": "pool", "size": 2},
+    ])  # fmt: skip
+    (label,) = [each["aria-label"] for each in page(made).all("svg", "network")]
+    assert "4 relu filters of 3 \u00d7 3, 4 \u00d7 8 \u00d7 8 out, 40 parameters" in (label or "")
+    assert "2 \u00d7 2 max pooling, 4 \u00d7 4 \u00d7 4 out, no parameters" in (label or "")
+
+
+@pytest.mark.unit
+def test_a_network_without_layers_is_linear():
+    assert "A linear model" in page(changed("best", "layers", to=[])).text
+
+
+OPTIONAL = {
+    "alternatives": "Half and twice the budget",
+    "auto": "Why rs",
+    "curves": "Accuracy over steps",
+    "compared": "Beside no search",
+    "trials": "Trials",
+    "claims": "Claims, beside",
+    "warnings": "Warnings",
+    "bought": "Bought, out of the budget",
+    "assumed_public": "Assumed public: read for nothing",
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("field", OPTIONAL)
+def test_an_optional_section_is_there_when_its_field_is(field: str):
+    claim = {"text": "claimed (Fu et al. Theorem 1): epsilon 1; not a valid bound"}
+    full = public() | {key: planned()[key] for key in ("alternatives", "auto")}
+    full |= {key: composed()[key] for key in ("trials", "unique_trials", "selection")}
+    full |= {"claims": [claim], "warnings": ["w"], "bought": ["b"], "assumed_public": ["a"]}
+    assert OPTIONAL[field] in page(full).text
+    gone = {key: value for key, value in full.items() if key != field}
+    if field in document():
+        gone[field] = []
+    assert OPTIONAL[field] not in page(gone).text
+
+
+@pytest.mark.unit
+def test_exact_figures_of_private_data_are_never_shown():
+    made = changed("dataset", "declared_public", to=False, of=public())
+    shown = report_html(public())
+    hidden = report_html(made)
+    for figure in ("89.4", "91.6", "91.2", "0.894"):
+        assert figure in shown, figure
+        assert figure not in hidden, figure
+    assert "<polyline" not in hidden
+
+
+@pytest.mark.unit
+def test_other_budgets_are_compared_with_this_one():
+    found = page(planned())
+    assert "2 this run 9.5 2.4" in found.text
+    assert "1 18.5 1.2 drowned" in found.text
+    assert "4 — —" in found.text
+    widths = [each["width"] for each in found.all("rect", "fill")][3:6]
+    assert widths == ["50.00%", "100.00%", "0.00%"]
+
+
+@pytest.mark.unit
+def test_the_expectation_that_decided_is_marked_once():
+    found = page(planned())
+    assert found.text.count("chosen in place 0.902") == 1
+    assert len([each for each in found.all("tr", "on")]) == 2  # this budget, and this strategy
+
+
+@pytest.mark.unit
+def test_trials_have_their_scores_and_the_released_one_is_marked():
+    found = page(composed())
+    assert "2 trainings, 2 of them different" in found.text
+    assert "1 32 tanh units steps scale 0.5 50.0 %" in found.text
+    assert "as released steps scale 1 95.0 %" in found.text
+    assert found.text.count("as released") == 1
+
+
+@pytest.mark.unit
+def test_a_run_that_compared_nothing_has_no_trials():
+    made = changed("selection", "way", to="none", of=composed())
+    assert "Trials" not in page(made).text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_card_is_on_the_page(name: str):
+    made = DOCUMENTS[name]
+    text = page(made).text
+    for section in card_json(made)["sections"]:
+        for item in section["items"]:
+            plain = re.sub(r"\*(\w+)\*", r"\1", item.replace("`", ""))
+            assert " ".join(plain.split()) in text or section["title"] == "Versions", item
+    assert "torch 2.4.0" in text
+    assert made["model"]["sha256"] in text
+
+
+def hostile(name: str) -> dict[str, Any]:
+    made = copy.deepcopy(public() | {key: planned()[key] for key in ("alternatives", "auto")})
+    made |= {key: composed()[key] for key in ("trials", "unique_trials", "selection")}
+    made["dataset"] |= {"name": name, "schema": {
+        "kind": "table", "name": name, "official_test": 0,
+        "target": {"name": f"{name} t", "kind": "category", "categories": [f"{name} 1", "b"]},
+        "columns": [{"name": f"{name} c", "kind": "number", "low": 0.0, "high": 1.0},
+                    {"name": f"{name} d", "kind": "category", "categories": [f"{name} 2", "b"]}],
+    }}  # fmt: skip
+    made["space"] = {"name": name, "choices": {name: [name, 1]}}
+    made["bought"] = made["assumed_public"] = made["warnings"] = [name]
+    made["claims"] = [{"text": name}]
+    made["curves"][0]["name"] = made["alternatives"][0]["note"] = name
+    made["auto"] |= {"chosen": name, "why": name}
+    made["auto"]["expected"][0] |= {"strategy": name, "way": name}
+    made["versions"][name] = name
+    made["events"][0]["name"] = name
+    made["strategy"]["name"] = made["selection"]["law"] = name
+    return made
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_name_is_only_text(name: str):
+    found, harmless = page(hostile(name)), page(hostile("harmless"))
+    assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
+    assert [set(each) for _, each in found.elements] == [set(each) for _, each in harmless.elements]
+    assert " ".join(name.split()) in found.text
+    (title,) = re.findall("<title>(.*?)</title>", report_html(hostile(name)), re.S)
+    assert len(title) < 700
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("character", ["\u202e", "\u2067", "\x00", "\x1b", "\ud800", "\x85"])
+def test_a_character_that_acts_on_others_is_shown_as_a_sign(character: str):
+    html = report_html(hostile(f"safe{character}gnp.exe"))
+    assert character not in html
+    assert "safe\ufffdgnp.exe" in html
+    html.encode("utf-8")
+
+
+@pytest.mark.unit
+def test_two_columns_that_look_alike_are_no_error():
+    made = hostile("x")
+    columns = made["dataset"]["schema"]["columns"]
+    columns[0]["name"], columns[1]["name"] = "a\u202d", "a\u202e"
+    assert report_html(made).count("a\ufffd") >= 2
+
+
+@pytest.mark.property
+@given(st.text())
+def test_any_name_leaves_the_page_whole(name: str):
+    found = page(changed("dataset", "name", to=name))
+    assert len(found.all("h1")) == 1
+
+
+@pytest.mark.unit
+def test_two_reports_of_one_document_are_equal_and_it_is_left_alone():
+    made = public()
+    before = copy.deepcopy(made)
+    assert report_html(made) == report_html(made)
+    assert repr(made) == repr(before)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "made",
+    [
+        {},
+        {key: value for key, value in document().items() if key != "model"},
+        {key: value for key, value in document().items() if key != "events"},
+        changed("score", to=None),
+        changed("price_by_partition", to={}),
+        changed("events", to=[{"name": "x", "partition": "train", "count": 1, "event": {}}]),
+        changed("curves", to=[{"name": "x", "steps": [1], "accuracy": []}], of=public()),
+        changed("score", "of", to=0),
+    ],
+)
+def test_a_document_of_bad_form_is_refused(made: dict[str, Any]):
+    with pytest.raises(UsageError):
+        report_html(made)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.unit
+def test_contrast_is_enough_in_light_and_dark():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    light, dark = re.findall(r":root \{([^}]*--ink[^}]*)\}", page(document()).css)
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
+        for name in ("ink", "soft", "accent"):
+            assert contrast(colours[name], colours["paper"]) >= 4.5, name
+        assert contrast(colours["on-alarm"], colours["alarm"]) >= 4.5
+        for name in ("accent", "line-2", "line-3", "line-4"):
+            assert contrast(colours[name], colours["paper"]) >= 3.0, name
+
+
+@pytest.mark.unit
+def test_an_element_is_escaped():
+    made = figures.element("text", "a < b", class_="x", aria_label='"<', x=0.1 + 0.2, y=None)
+    assert made == '<text class="x" aria-label="&#34;&lt;" x="0.3">a &lt; b</text>'
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("share", "width"), [(-1, "0.00%"), (0.5, "50.00%"), (7.0, "100.00%")])
+def test_a_bar_stays_in_its_track(share: float, width: str):
+    found = Page(figures.bar(share, "x"))
+    assert [each["width"] for each in found.all("rect", "fill")] == [width]
+
+
+@pytest.mark.property
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_a_chart_holds_its_points(values: list[float]):
+    points = tuple((float(step), value) for step, value in enumerate(values))
+    found = Page(figures.chart([figures.Curve(name="x", points=points)], "x"))
+    (line,) = found.all("polyline")
+    drawn = [tuple(map(float, each.split(","))) for each in (line["points"] or "").split()]
+    assert all(-0.01 <= y <= 100.01 for _, y in drawn)
+    assert 2 <= len(found.all("line", "grid")) <= 7
+    assert all(math.isfinite(x) for x, _ in drawn)
+
+
+@pytest.mark.unit
+def test_a_wider_layer_has_a_wider_box():
+    stages = [
+        figures.Stage(title="x" * 99, notes=(), values=values, tone="layer")
+        for values in (1, 10, 100_000)
+    ]
+    found = Page(figures.network(stages))
+    widths = [float(each["width"] or 0) for each in found.all("rect", "box")]
+    assert widths == sorted(widths)
+    assert widths[-1] == figures.WIDE
+    assert len(set(widths)) == 3
+    assert "x" * figures.LONGEST not in found.text

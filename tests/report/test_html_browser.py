@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasearch.report.html import report_html
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+MEASURE = """
+const frame = document.querySelector("iframe");
+frame.onload = () => {
+  const page = frame.contentDocument, view = frame.contentWindow;
+  const wide = [...page.querySelectorAll("body *")].filter(
+    each => each.getBoundingClientRect().right > view.innerWidth + 1);
+  const found = {
+    width: page.documentElement.scrollWidth,
+    wide: wide.map(each => each.outerHTML.slice(0, 80)),
+    paper: view.getComputedStyle(page.body).backgroundColor,
+    fetched: view.performance.getEntriesByType("resource").length,
+    ran: view.ran === true,
+    heading: page.querySelector("h1").textContent,
+    drawn: page.querySelector("svg.network").getBoundingClientRect().height,
+  };
+  document.querySelector("pre").textContent = JSON.stringify(found);
+};
+"""
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH"),
+]
+
+
+def dense(units: int) -> dict[str, Any]:
+    return {"kind": "dense", "units": units, "activation": "tempered_sigmoid"}
+
+
+def document(name: str, *, declared: bool = False) -> dict[str, Any]:
+    step = {"type": "poisson-gaussian", "sampling_probability": 0.25, "noise_multiplier": 9.5}
+    law = {"mean": 4.0, "shape": 1.0, "cap": None}
+    training = {"type": "self-composed", "event": step, "count": 190}
+    selected = {"type": "repeat-and-select", "event": training, "law": law}
+    test = {"type": "geometric", "epsilon": 1.99953}
+    line = {"partition": "train", "count": 1, "event": selected}
+    return {
+        "task": "architecture search",
+        "dataset": {
+            "name": name,
+            "n": 1797,
+            "slots": {"train": 1618, "test": 179},
+            "schema": {"shape": [8, 8], "low": 0.0, "high": 16.0, "classes": 10},
+            "declared_public": declared,
+        },
+        "budget": {"epsilon": 2.0, "delta": 1e-4},
+        "price": {
+            "epsilon": 1.9994,
+            "delta": 1e-4,
+            "accountant": "PLD",
+            "adjacency": "zero-out",
+            "unit": "one record",
+        },
+        "price_by_partition": {
+            "train": {"epsilon": 1.9871, "accountant": "PLD, selection by privacy profile"},
+            "test": {"epsilon": 1.9994, "accountant": "PLD"},
+        },
+        "events": [
+            {"name": "training", **line},
+            {"name": "test accuracy", "partition": "test", "count": 1, "event": test},
+        ],
+        "way": "in place",
+        "selection": {"way": "composition", "law": name, "bound": "PLD", "formula": name},
+        "strategy": {"name": "paas"},
+        "space": {"name": name, "choices": {name: [name, name]}},
+        "recipe": {
+            "expected_batch_size": 359,
+            "steps": 190,
+            "learning_rate": 3.8,
+            "noise_multiplier": 9.5,
+            "optimizer": "momentum",
+            "momentum": 0.9,
+            "average": 0.1,
+            "bounding": {"name": "flat", "clip_norm": 0.25},
+            "sampling_probability": 0.25,
+        },
+        "best": {
+            "front_end": "raw",
+            "layers": [dense(512), dense(64)],
+            "settings": {"learning_rate_scale": 1.0},
+            "parameters": 66762,
+            "trainable_parameters": 66762,
+        },
+        "score": {
+            "metric": "accuracy",
+            "test": 0.9,
+            "of": 179,
+            "noise": {"standard_deviation": 0.003},
+        },
+        "model": {"file": "model.pt", "sha256": "0d83" * 16},
+        "bought": [name],
+        "assumed_public": [name],
+        "claims": [{"text": name}],
+        "device": "cpu",
+        "reproducible": False,
+        "randomness": "a key from the operating system",
+        "warnings": [name],
+        "versions": {"pasearch": "0.1.0"},
+        "alternatives": [
+            {"epsilon": each, "noise_multiplier": 18.2, "signal_to_noise": each, "note": name}
+            for each in (1.0, 2.0, 4.0)
+        ],
+        "auto": {
+            "chosen": "paas",
+            "why": name,
+            "expected": [{"strategy": name, "way": name, "expected": 0.9}],
+        },
+        "trials": [
+            {"parameters": {"layers": [dense(512), dense(64)], "settings": {}}, "noisy_correct": 9}
+        ],
+        "curves": [{"name": name, "steps": [0, 95, 190], "accuracy": [0.1, 0.7, 0.9]}],
+        "compared": {"fixed": {"test": 0.9, "exact": 0.9}, "this": {"test": 0.9, "exact": 0.9}},
+    }
+
+
+def browse(folder: Path, url: str, *flags: str) -> str:
+    """What the browser prints; it has a profile of its own."""
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [str(BROWSER), *FLAGS, profile, "--virtual-time-budget=4000", *flags, url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def measured(folder: Path, page: str, width: int, *flags: str) -> dict[str, Any]:
+    """The page in a frame of this width, measured by a script around it: it has none itself."""
+    frame = f'<iframe width="{width}" height="900" style="border:0" srcdoc="{html.escape(page)}">'
+    # The script is before the frame's end of loading, so that it is told of it.
+    around = f"<!DOCTYPE html><pre></pre>{frame}</iframe><script>{MEASURE}</script>"
+    (folder / "around.html").write_text(around, encoding="utf-8")
+    printed = browse(folder, f"file://{folder / 'around.html'}", "--dump-dom", *flags)
+    (found,) = re.findall(r"<pre>(.*?)</pre>", printed, re.S)
+    return json.loads(html.unescape(found))
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(
+    "name", ["digits", "x" * 3000, "<img src=x onerror='window.ran=true'>" * 3]
+)
+def test_a_page_fits_its_width(tmp_path: Path, width: int, name: str):
+    found = measured(tmp_path, report_html(document(name, declared=True)), width)
+    assert found["width"] <= width
+    assert found["wide"] == []
+    assert found["heading"].startswith(name[:40])
+    assert found["drawn"] > 150
+    assert found["fetched"] == 0
+    assert not found["ran"]
+
+
+def test_a_page_that_is_too_wide_is_seen(tmp_path: Path):
+    page = report_html(document("digits")).replace("overflow-wrap: anywhere", "white-space: nowrap")
+    assert measured(tmp_path, page, 360)["wide"] != []
+
+
+def test_a_page_is_dark_where_the_reader_prefers_it(tmp_path: Path):
+    page = report_html(document("digits"))
+    papers = {
+        scheme: measured(tmp_path, page, 800, f"--blink-settings=preferredColorScheme={code}")
+        for scheme, code in (("dark", 0), ("light", 1))
+    }
+    assert papers["light"]["paper"] == "rgb(252, 251, 248)"
+    assert papers["dark"]["paper"] == "rgb(21, 23, 24)"
+
+
+def test_a_page_can_be_printed(tmp_path: Path):
+    (tmp_path / "report.html").write_text(report_html(document("digits")), encoding="utf-8")
+    printed = tmp_path / "report.pdf"
+    browse(tmp_path, f"file://{tmp_path / 'report.html'}", f"--print-to-pdf={printed}")
+    content = printed.read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 8

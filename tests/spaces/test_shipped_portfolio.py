@@ -1,0 +1,177 @@
+"""The shipped portfolio: a study of public data that is whole, and how it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from pasearch.data.images import BUILT_IN
+from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, TableSchema
+from pasearch.spaces import portfolio
+from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.portfolio import FILE, SAME, Study, kind_of, signal_of, study_for
+from pasearch.spaces.space import Candidate, Portfolio, space
+
+KINDS = ("image", "arrays", "table", "regression")
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "image": [(28, 28), (16, 16), (3, 32, 32)],
+    "arrays": [(4,), (8, 8), (300,)],
+    "table": [(7,), (100,)],
+    "regression": [(7,), (28, 28)],
+}
+TARGET = Column(name="c", categories=("a", "b"))
+NUMBER = Column(name="c", kind="number")
+AGE = Column(name="age", low=0, high=90)
+STUDIES = portfolio._studies()
+
+
+def entry(units: int) -> Candidate:
+    return Candidate(architecture=Architecture(layers=(Dense(units=units),)))
+
+
+SMALL = Study(
+    kind="arrays",
+    entries=(entry(2), entry(3), entry(4)),
+    signals={"one": np.array([0.0, 1.0]), "two": np.array([1.0, 3.0])},
+    accuracy={
+        "one": np.array([[0.2, 0.4], [0.5, 0.5], [0.2, 0.4]]),
+        "two": np.array([[0.4, 0.8], [0.3, 0.3], [0.4, 0.8]]),
+    },
+)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", KINDS)
+class TestTheFile:
+    def test_has_a_study_of_the_kind(self, kind: str):
+        study = STUDIES[kind]
+        assert study.kind == kind
+        assert study.signals
+        assert set(study.signals) == set(study.accuracy)
+        assert 2 <= len(study.entries) <= 16
+        assert len(set(study.entries)) == len(study.entries), "no entry is there twice"
+
+    def test_every_curve_is_whole(self, kind: str):
+        study = STUDIES[kind]
+        for name, signals in study.signals.items():
+            assert np.isfinite(signals).all()
+            assert all(a < b for a, b in pairwise(signals.tolist())), f"{name}: signals rise"
+            curves = study.accuracy[name]
+            assert curves.shape == (len(study.entries), len(signals))
+            assert np.isfinite(curves).all()
+            assert ((curves >= 0) & (curves <= 1)).all()
+
+    def test_every_entry_is_a_network_that_runs(self, kind: str):
+        outputs = 1 if kind == "regression" else 3
+        for shape in SHAPES[kind]:
+            STUDIES[kind].portfolio().check_fits(shape, outputs)
+            for each in STUDIES[kind].entries:
+                network = each.build(shape, outputs, np.random.default_rng(1))
+                x = torch.rand(2, *each.front_end.output_shape(shape))
+                assert network(x).shape == (2, outputs)
+
+    def test_no_entry_costs_a_fit(self, kind: str):
+        """A default that pays for a front end would be another study: it had no such line."""
+        assert not any(each.front_end.fitted for each in STUDIES[kind].entries)
+
+    def test_its_portfolio_is_a_space_that_comes_back(self, kind: str):
+        made = STUDIES[kind].portfolio()
+        assert made.entries == STUDIES[kind].entries
+        assert space(json.loads(json.dumps(made.to_json()))) == made
+        assert kind in made.name
+
+    def test_data_sets_bear_the_names_that_users_give(self, kind: str):
+        """Otherwise a data set would take part in a prediction about itself."""
+        own = {"image": tuple(set(BUILT_IN) - {"digits"}), "arrays": ("digits",)}.get(kind, ())
+        for name in STUDIES[kind].signals:
+            known = name in own or name in SAME.values()
+            assert known or not name.startswith(own or ("/",)), name
+
+
+@pytest.mark.contract
+def test_the_file_is_plain_and_small():
+    text = files("pasearch.spaces.portfolio").joinpath(FILE).read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    assert set(json.loads(text)["kinds"]) == set(KINDS)
+
+
+class TestKind:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("schema", "kind"),
+        [
+            (Schema(shape=(28, 28), classes=10), "image"),
+            (Schema(shape=(16, 16)), "image"),
+            (Schema(shape=(3, 32, 32), low=0, high=1), "image"),
+            (Schema(shape=(15, 40)), "arrays"),
+            (Schema(shape=(8, 8), classes=10), "arrays"),
+            (Schema(shape=(1000,)), "arrays"),
+            (Schema(shape=(28, 28), regression=True), "regression"),
+            (Schema(shape=(5,), regression=True), "regression"),
+            (TableSchema(columns=(AGE,), target=TARGET), "table"),
+            (TableSchema(columns=(Column(name="b"),), target=Column(name="c")), "table"),
+            (TableSchema(columns=(AGE,), target=NUMBER), "regression"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_follows_from_the_form(self, schema: Schema | TableSchema, kind: str):
+        assert kind_of(schema) == kind
+        assert study_for(schema, "nobody's").kind == kind
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("mu", "slots", "outputs", "signal"),
+        [(0.1, 1000, 10, 1.0), (1.0, 1, 1, 0.0), (0.5, 60_000, 10, math.log10(3000))],
+    )
+    def test_signal(self, mu: float, slots: int, outputs: int, signal: float):
+        assert signal_of(mu, slots, outputs) == pytest.approx(signal)
+
+
+class TestReading:
+    @pytest.mark.unit
+    def test_between_two_signals_it_is_interpolated_and_held_outside(self):
+        found = {signal: SMALL.at(signal) for signal in (-9.0, 0.0, 0.5, 1.0, 2.0, 99.0)}
+        assert found[0.0].shape == (2, 3)
+        assert found[-9.0].tolist() == found[0.0].tolist()
+        assert found[0.5][0] == pytest.approx([0.3, 0.5, 0.3])
+        assert found[0.5][1] == pytest.approx([0.4, 0.3, 0.4])
+        assert found[2.0][0] == pytest.approx([0.4, 0.5, 0.4])
+        assert found[2.0][1] == pytest.approx([0.6, 0.3, 0.6])
+        assert found[99.0][1] == pytest.approx([0.8, 0.3, 0.8])
+
+    @pytest.mark.unit
+    def test_entries_are_ordered_by_their_mean_and_take_their_curves_along(self):
+        early, late = SMALL.ordered(0.0), SMALL.ordered(3.0)
+        assert early.entries == (entry(3), entry(2), entry(4)), "equal ones keep their order"
+        assert late.entries == (entry(2), entry(4), entry(3))
+        for signal in (0.0, 0.7, 3.0):
+            assert early.at(signal).tolist() == SMALL.at(signal)[:, [1, 0, 2]].tolist()
+        assert early.portfolio().candidate((0,)) == entry(3)
+
+    @pytest.mark.unit
+    def test_a_data_set_is_left_out_unless_it_is_the_only_one(self):
+        left = SMALL.without("one")
+        assert (set(left.signals), set(left.accuracy)) == ({"two"}, {"two"})
+        assert left.entries == SMALL.entries
+        assert set(SMALL.without("three").signals) == {"one", "two"}
+        assert set(left.without("two").signals) == {"two"}
+        assert set(SMALL.signals) == {"one", "two"}, "the study itself is kept"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_so_does_the_shipped_one(self, kind: str):
+        for name in STUDIES[kind].signals:
+            assert (name in STUDIES[kind].without(name).signals) == (len(STUDIES[kind].signals) < 2)
+
+    @pytest.mark.unit
+    def test_is_a_portfolio_of_all_entries(self):
+        made = SMALL.portfolio()
+        assert isinstance(made, Portfolio)
+        assert made.count() == 3

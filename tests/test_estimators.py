@@ -1,0 +1,623 @@
+"""The scikit-learn estimators: their contract, what they look at, what they charge and keep."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pasearch import api, estimators
+from pasearch.accounting.budget import Budget
+from pasearch.data.partitions import Cells, Dataset, Partition
+from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.estimators import (
+    PrivateArchitectureSearchClassifier,
+    PrivateArchitectureSearchRegressor,
+)
+from pasearch.results import load_result
+from pasearch.runs.allowance import Allowance
+from pasearch.search import engine
+
+SMALL: dict[str, Any] = {"strategy": "fixed", "space": "tables", "steps": 3, "device": "cpu"}
+PUBLIC = {**SMALL, "assume_public_schema": True}
+ENOUGH: dict[str, Any] = {"epsilon": 8.0, "steps": None}
+"""With 400 records, enough to learn from: one setting, as every other has a plan to solve."""
+LABELS = {
+    "texts": ["b", "a", "c"],
+    "whole": [9, 10, 100],
+    "truth": [True, False],
+    "floats": [1.0, 2.0],
+}
+NOT_PRIVATE = "ignore:random_state makes the noise reproducible:UserWarning"
+
+
+def classifier(**settings: Any) -> PrivateArchitectureSearchClassifier:
+    return PrivateArchitectureSearchClassifier(**{**SMALL, **settings})
+
+
+def regressor(**settings: Any) -> PrivateArchitectureSearchRegressor:
+    return PrivateArchitectureSearchRegressor(**{**SMALL, **settings})
+
+
+def records(n: int = 60, labels: Any = (0, 1)) -> tuple[np.ndarray, np.ndarray]:
+    """Two features in [-1, 1]; the first tells the class, in equal parts of its range."""
+    x = np.random.Generator(np.random.PCG64(0)).uniform(-1, 1, size=(n, 2))
+    place = np.minimum(((x[:, 0] + 1) / 2 * len(labels)).astype(int), len(labels) - 1)
+    return x, np.array(labels)[place]
+
+
+def frame(n: int = 60) -> tuple[pd.DataFrame, pd.Series]:
+    x, y = records(n, ["no", "yes"])
+    columns = {
+        "age": x[:, 0],
+        "town": pd.Series(np.where(x[:, 1] > 0, "Rome", "Oslo"), dtype="str"),
+        "grade": pd.Series(np.where(x[:, 0] > 0, 1, 2)).astype("category"),
+        "smokes": x[:, 1] > 0,
+        "notes": pd.Series([None if v > 0 else "low" for v in x[:, 0]], dtype=object),
+    }
+    return pd.DataFrame(columns), pd.Series(y, name="age")
+
+
+class Handed(Exception):
+    """Carries the data set that a fit hands to the search."""
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch):
+    def catch(dataset: Dataset, **options: Any) -> None:
+        raise Handed(dataset)
+
+    monkeypatch.setattr(estimators, "search_architecture", catch)
+
+    def fit(estimator: Any, x: Any, y: Any) -> Dataset:
+        with pytest.raises(Handed) as caught:
+            estimator.fit(x, y)
+        return caught.value.args[0]
+
+    return fit
+
+
+CHECKS = parametrize_with_checks(
+    [
+        PrivateArchitectureSearchClassifier(**PUBLIC),
+        PrivateArchitectureSearchRegressor(**{**PUBLIC, "space": "fcn"}),
+    ]
+)
+
+
+@pytest.mark.contract
+@pytest.mark.filterwarnings(NOT_PRIVATE)
+@pytest.mark.parametrize(CHECKS.args[0], list(CHECKS.args[1]), **CHECKS.kwargs)
+def test_scikit_learn_finds_no_fault(estimator: Any, check: Any):
+    check(estimator)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("estimator", [classifier(), regressor()], ids=["classes", "numbers"])
+def test_the_checks_are_let_off_nothing_but_determinism_and_score(estimator: Any):
+    tags = get_tags(estimator)
+    own = tags.classifier_tags or tags.regressor_tags
+    assert own.poor_score
+    assert tags.non_deterministic
+    assert not tags.no_validation
+    assert not tags._skip_test
+    assert tags.requires_fit
+    assert tags.input_tags.allow_nan, "and so they are: see the tests of missing values"
+    assert tags.input_tags.string, "and so they are: see the tests of frames"
+
+
+@pytest.mark.unit
+class TestLabels:
+    @pytest.mark.parametrize("kind", LABELS)
+    @pytest.mark.parametrize("way", ["declared", "bounds too", "bought", "assumed"])
+    def test_come_back_as_they_were(self, kind: str, way: str):
+        x, y = records(400, LABELS[kind])
+        settings: dict[str, Any] = {
+            "declared": {"classes": LABELS[kind]},
+            "bounds too": {"classes": LABELS[kind], "bounds": (-1, 1)},
+            "bought": {"bounds": [(-1, 1), (-1, 1)]},
+            "assumed": {"assume_public_schema": True},
+        }[way]
+        fitted = classifier(**ENOUGH, **settings).fit(x, y)
+        assert fitted.classes_.tolist() == sorted(LABELS[kind])
+        assert fitted.classes_.dtype.kind == y.dtype.kind
+        assert fitted.score(x, y) > 0.6, "a wrong order of the classes would guess"
+        probabilities = fitted.predict_proba(x)
+        assert probabilities.shape == (400, len(LABELS[kind]))
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+        assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(x)).all()
+
+    def test_of_objects_come_back_as_declared_or_read_or_as_texts(self):
+        x, y = records(400)
+        declared = classifier(classes=[0, 1]).fit(x, y.astype(object))
+        assert declared.predict(x).dtype.kind == "i"
+        bought = classifier(**ENOUGH).fit(x, y.astype(object))
+        assert bought.classes_.tolist() == ["0", "1"]
+        texts = np.where(y == 1, "yes", "no").astype(object)
+        assert classifier(**PUBLIC).fit(x, texts).classes_.tolist() == ["no", "yes"]
+
+    @pytest.mark.parametrize("bounds", [(-1, 1), None])
+    def test_of_no_declared_class_are_null_records(self, handed: Any, bounds: Any):
+        x, y = records(60, ["a", "b"])
+        y[:20] = "z"
+        dataset = handed(classifier(classes=["a", "b"], bounds=bounds), x, y)
+        classes, valid = dataset.schema.encode_labels(dataset.labels._array)
+        assert valid.tolist() == [False] * 20 + [True] * 40
+        assert (classes[20:] == (y[20:] == "b")).all()
+
+    def test_one_bought_class_is_always_predicted(self):
+        x, _ = records(400)
+        fitted = classifier(**ENOUGH, bounds=(-1, 1)).fit(x, np.full(400, 7))
+        assert fitted.classes_.tolist() == [7]
+        assert set(fitted.predict(x)) == {7}
+        assert (fitted.predict_proba(x) == 1.0).all()
+
+    def test_too_rare_to_be_bought_are_an_error_that_says_so(self):
+        x, y = records(60)
+        with pytest.raises(BudgetError, match=r"No class was frequent enough.*was charged"):
+            classifier(epsilon=0.1, bounds=(-1, 1)).fit(x, y)
+
+    @pytest.mark.parametrize(
+        ("classes", "says"),
+        [
+            ("ab", "two or more"),
+            (2, "two or more"),
+            ([0], "two or more"),
+            ([[0, 1]], "two or more"),
+            ([0, 1, 1], "a label twice"),
+            (["a", "b"], "classes are texts and y holds numbers"),
+            ([False, True], "classes are truth values and y holds numbers"),
+        ],
+    )
+    def test_are_declared_in_good_form(self, classes: Any, says: str):
+        with pytest.raises(UsageError, match=says):
+            classifier(classes=classes).fit(*records())
+
+
+@pytest.mark.unit
+class TestBounds:
+    def test_for_all_leave_arrays_as_they_are(self):
+        x, y = records()
+        fitted = classifier(bounds=(-1, 1), classes=[0, 1]).fit(x, y)
+        schema = fitted.result_.document["dataset"]["schema"]
+        assert (schema["kind"], schema["low"], schema["high"]) == ("arrays", -1.0, 1.0)
+        assert fitted.result_.document["bought"] == []
+
+    def test_for_all_of_undeclared_classes_make_a_table_without_bins(self, handed: Any):
+        schema = handed(classifier(bounds=(-1, 1)), *records()).schema
+        assert [(each.low, each.high, each.bins) for each in schema.columns] == [(-1, 1, 0)] * 2
+        assert schema.undeclared == ("target",)
+
+    def test_a_feature_may_be_left_to_buy(self, handed: Any):
+        schema = handed(classifier(bounds=[(0, 1), None]), *records()).schema
+        assert schema.undeclared == ("x1", "target")
+        assert schema.columns[0].bins is None
+
+    def test_for_all_are_for_the_numbers_of_a_frame(self, handed: Any):
+        x, y = frame()
+        kinds = {each.name: each for each in handed(classifier(bounds=(0, 9)), x, y).schema.columns}
+        assert (kinds["age"].low, kinds["age"].high) == (0, 9)
+        assert kinds["town"].kind == kinds["grade"].kind == "category"
+        assert kinds["smokes"].categories == ("False", "True")
+        assert kinds["notes"].kind is None
+
+    def test_for_all_are_for_objects_too_if_there_is_nothing_else(self, handed: Any):
+        x, y = records()
+        schema = handed(classifier(bounds=(-1, 1)), x.astype(object), y).schema
+        assert [each.kind for each in schema.columns] == ["number"] * 2
+
+    def test_objects_are_predicted_as_the_numbers_they_are(self):
+        x, y = records()
+        fitted = regressor(bounds=(-1, 1), target_bounds=(0, 1)).fit(x, y)
+        assert (fitted.predict(x.astype(object)) == fitted.predict(x)).all()
+
+    @pytest.mark.parametrize(
+        ("bounds", "says"),
+        [
+            ([(0, 1)], "one for each of the 2 features"),
+            ([(0, 1)] * 3, "one for each of the 2 features"),
+            (3, "one for each of the 2 features"),
+            ([(0, 1), 5], "expected two numbers"),
+            ([(0, 1), (1, 0)], "low < high"),
+            ((1.0, 0.0), "low < high"),
+            ((0.0, float("nan")), "two finite numbers"),
+        ],
+    )
+    def test_are_of_good_form(self, bounds: Any, says: str):
+        for estimator in (classifier(bounds=bounds, classes=[0, 1]), regressor(bounds=bounds)):
+            with pytest.raises(UsageError, match=says):
+                estimator.fit(*records())
+
+    def test_are_not_for_texts_and_truth_values(self):
+        x, y = frame()
+        for place in (1, 3):
+            bounds: list[Any] = [None] * 5
+            bounds[place] = (0, 1)
+            with pytest.raises(UsageError, match="which has no low"):
+                classifier(bounds=bounds).fit(x, y)
+
+
+@pytest.mark.unit
+class TestPeeking:
+    @pytest.mark.parametrize("declared", [True, False])
+    def test_only_the_form_reaches_the_schema(self, handed: Any, declared: bool):
+        x, y = records()
+        broken = np.full_like(x, np.nan)
+        broken[0] = np.inf
+        settings: dict[str, Any] = {"bounds": (-1, 1)} if declared else {}
+        aims = {classifier: {"classes": [0, 1]}, regressor: {"target_bounds": (0, 1)}}
+        for make, aim in aims.items():
+            estimator = make(**settings, **(aim if declared else {}))
+            good = handed(estimator, x, y.astype(float)).schema
+            bad = handed(estimator, broken, np.full(len(y), np.nan)).schema
+            assert good == bad
+
+    def test_values_that_cannot_be_used_stop_nothing(self):
+        x, y = records()
+        for value in (np.nan, np.inf, 1e300):
+            bad = x.copy()
+            bad[::3] = value
+            for bounds in ((-1, 1), None):
+                fitted = classifier(classes=[0, 1], bounds=bounds).fit(bad, y)
+                assert set(fitted.predict(bad)) <= {0, 1}
+        labels = y.astype(float)
+        labels[::2] = np.nan
+        assert np.isfinite(regressor(target_bounds=(0, 1)).fit(x, labels).predict(x)).all()
+
+    def test_nothing_is_read_without_a_charge(self, monkeypatch: pytest.MonkeyPatch):
+        # The records of a data set leave it through these doors only, each under a charge.
+        doors = []
+        for kind in (Partition, Cells):
+            genuine = kind.open
+            monkeypatch.setattr(
+                kind,
+                "open",
+                lambda self, receipt, genuine=genuine: (
+                    doors.append(self.name) or genuine(self, receipt)
+                ),
+            )
+        monkeypatch.setattr(Dataset, "completed", lambda *_: pytest.fail("read for nothing"))
+        fitted = classifier(**ENOUGH).fit(*records(400))
+        document = fitted.result_.document
+        assert set(doors) == {"test", "train"}
+        assert len(document["bought"]) == 3
+        assert document["assumed_public"] == []
+        assert any(line["name"] == "schema" for line in document["events"])
+
+    def test_what_is_assumed_public_is_listed_and_not_bought(self):
+        for estimator in (classifier(**PUBLIC), regressor(**PUBLIC)):
+            document = estimator.fit(*records()).result_.document
+            assert document["assumed_public"] == ["x0", "x1", "target"]
+            assert document["bought"] == []
+            assert "x0" in estimator.result_.card
+
+    def test_labels_are_looked_at_only_where_they_are_assumed_public(self):
+        x, _ = records()
+        one = np.zeros(60, int)
+        with pytest.raises(ValueError, match="only one class"):
+            classifier(**PUBLIC).fit(x, one)
+        assert classifier(**PUBLIC, classes=[0, 1]).fit(x, one).classes_.tolist() == [0, 1]
+        with pytest.raises(ValueError, match="several types"):
+            classifier(**PUBLIC).fit(x, np.array(["a", 1] * 30, object))
+
+
+@pytest.mark.unit
+class TestLedger:
+    def test_cross_validation_is_refused_midway(self, tmp_path: Path):
+        # The last fold would go over the total, which a clone does not forget.
+        path = tmp_path / "ledger"
+        x, y = records(90)
+        estimator = classifier(
+            delta=1e-3,
+            bounds=(-1, 1),
+            classes=[0, 1],
+            ledger=str(path),
+            ledger_budget=(2.5, 5e-3),
+        )
+        with pytest.raises(BudgetError, match="does not fit"):
+            cross_val_score(estimator, x, y, cv=3, error_score="raise")
+        allowance = Allowance.open(path)
+        assert len(allowance.runs()) == 2
+        assert allowance.spent().epsilon <= 2.5
+
+    def test_cross_validation_is_charged_fold_by_fold(self, tmp_path: Path):
+        path = tmp_path / "ledger"
+        Allowance.open(path, Budget(9.0, 5e-3))
+        estimator = regressor(bounds=(-1, 1), target_bounds=(0, 1), ledger=path)
+        scores = cross_val_score(estimator, *records(90), cv=3, error_score="raise")
+        assert scores.shape == (3,)
+        runs = Allowance.open(path).runs()
+        assert len({name for name, *_ in runs}) == 3
+
+    def test_is_reserved_before_a_record_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        path, genuine = tmp_path / "ledger", Partition.open
+        reserved = []
+
+        def opening(self: Partition, receipt: Any):
+            reserved.append(len(Allowance.open(path).runs()))
+            return genuine(self, receipt)
+
+        monkeypatch.setattr(Partition, "open", opening)
+        settings = {"bounds": (-1, 1), "classes": [0, 1], "ledger": path}
+        classifier(**settings, ledger_budget=(3.0, 5e-3)).fit(*records())
+        assert reserved == [1, 1]
+        with pytest.raises(BudgetError, match="does not fit"):
+            classifier(**settings, epsilon=9.0).fit(*records())
+        assert reserved == [1, 1]
+
+    def test_is_a_path_in_every_copy(self, tmp_path: Path):
+        path = str(tmp_path / "ledger")
+        fitted = classifier(
+            bounds=(-1, 1), classes=[0, 1], ledger=path, ledger_budget=(2.0, 5e-3)
+        ).fit(*records())
+        for twin in (clone(fitted), copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):
+            assert twin.ledger == path
+            with pytest.raises(BudgetError, match="does not fit"):
+                twin.set_params(epsilon=1.9).fit(*records())
+
+    def test_must_be_a_file(self, tmp_path: Path):
+        for path, budget in ((tmp_path, (2.0, 5e-3)), (tmp_path / "new", None)):
+            with pytest.raises(UsageError, match=str(path)):
+                classifier(bounds=(-1, 1), classes=[0, 1], ledger=path, ledger_budget=budget).fit(
+                    *records()
+                )
+
+
+@pytest.mark.unit
+class TestFrames:
+    @pytest.mark.parametrize("settings", [{}, {"assume_public_schema": True}])
+    def test_of_mixed_columns(self, settings: dict[str, Any]):
+        x, y = frame(400)
+        fitted = classifier(**ENOUGH, **settings).fit(x, y)
+        assert fitted.feature_names_in_.tolist() == list(x.columns)
+        assert fitted.n_features_in_ == 5
+        assert set(fitted.predict(x)) <= {"no", "yes"}
+        schema = fitted.result_.schema
+        assert schema.target.name == "age_", "a feature is called as y is"
+        kinds = {each.name: (each.kind, set(each.categories or ())) for each in schema.columns}
+        assert kinds["town"] == ("category", {"Oslo", "Rome"})
+        assert kinds["grade"] == ("category", {"1", "2"})
+        assert kinds["smokes"] == ("category", {"False", "True"})
+        assert kinds["age"][0] == "number"
+
+    def test_keep_their_columns_in_order(self, handed: Any):
+        x, y = frame()
+        dataset = handed(classifier(), x, y)
+        assert [column.name for column in dataset.schema.columns] == list(x.columns)
+        assert dataset.features.shape == (60, 5)
+
+    def test_cells_mean_at_prediction_what_they_meant_in_the_fit(self):
+        x, _ = frame()
+        fitted = regressor(**PUBLIC).fit(x, records()[1])
+        encoded = fitted.result_.schema.encode_new(fitted._cells(x, reset=False))
+        smokes = fitted.result_.schema.feature_names().index("smokes = True")
+        assert (encoded[:, smokes] == x["smokes"]).all()
+
+    def test_with_missing_cells_of_pandas_own(self):
+        x, _ = records()
+        table = pd.DataFrame({"a": pd.array([None, 1] * 30, dtype="Int64"), "b": x[:, 1]})
+        labels = pd.Series([None, "a", "b"] * 20, dtype="str")
+        fitted = classifier(classes=["a", "b"]).fit(table, labels)
+        assert set(fitted.predict(table)) <= {"a", "b"}
+        fitted = classifier(classes=[0, 1]).fit(table, pd.Series([None, 0, 1] * 20, dtype="Int64"))
+        assert set(fitted.predict(table)) <= {0, 1}
+
+    def test_with_other_columns_are_refused(self):
+        x, y = frame()
+        fitted = classifier(**PUBLIC).fit(x, y)
+        with pytest.raises(ValueError, match="feature names"):
+            fitted.predict(x[x.columns[::-1]])
+        with pytest.raises(ValueError, match="feature names"):
+            fitted.predict(x.iloc[:, :3])
+
+
+@pytest.mark.unit
+class TestRegression:
+    @pytest.mark.parametrize("bounds", [(-1, 1), [(-1, 1), (-1, 1)]])
+    def test_predicts_in_the_targets_own_units(self, bounds: Any):
+        x, _ = records(400)
+        y = 50.0 + 20.0 * x[:, 0]
+        estimator = regressor(**ENOUGH, bounds=bounds, target_bounds=(30, 70))
+        fitted = estimator.fit(x, y)
+        assert fitted.predict(x).dtype == np.float64
+        assert fitted.score(x, y) > 0.5
+
+    def test_buys_the_bounds_of_the_target(self):
+        x, _ = records(400)
+        fitted = regressor(**ENOUGH, bounds=(-1, 1)).fit(x, 50.0 + 20.0 * x[:, 0])
+        low, high = fitted.result_.document["dataset"]["schema"]["target"]
+        assert low < 35
+        assert high > 65
+        assert len(fitted.result_.document["bought"]) >= 1
+
+    def test_takes_numbers_only(self):
+        x, y = records()
+        with pytest.raises(ValueError, match="expected numbers"):
+            regressor().fit(x, y.astype(str))
+        with pytest.raises(UsageError, match="target_bounds"):
+            regressor(target_bounds=1.0).fit(x, y)
+        with pytest.raises(UsageError, match="low < high"):
+            regressor(target_bounds=(1, 0)).fit(x, y)
+
+
+@pytest.mark.unit
+class TestKept:
+    def test_a_fitted_estimator_predicts_the_same_from_a_pickle(self):
+        x, y = records()
+        for fitted in (
+            classifier(classes=[0, 1], bounds=(-1, 1)).fit(x, y),
+            regressor(target_bounds=(0, 1)).fit(x, y),
+        ):
+            twin = pickle.loads(pickle.dumps(fitted))
+            assert (twin.predict(x) == fitted.predict(x)).all()
+            assert twin.price_ == fitted.price_
+            assert twin.result_ == fitted.result_
+            held = {type(value).__module__.split(".")[0] for value in vars(fitted).values()}
+            assert "torch" not in held
+
+    def test_a_clone_is_not_fitted(self):
+        fitted = classifier(classes=[0, 1]).fit(*records())
+        twin = clone(fitted)
+        assert twin.get_params() == fitted.get_params()
+        with pytest.raises(NotFittedError):
+            twin.predict(records()[0])
+
+    def test_it_says_what_the_runs_folder_says(self, tmp_path: Path):
+        x, y = records(60, ["a", "b"])
+        fitted = classifier(classes=["a", "b"], out=tmp_path / "run").fit(x, y)
+        stored = load_result(tmp_path / "run")
+        assert fitted.result_.document == stored.document
+        assert fitted.result_.card == stored.card
+        assert fitted.price_ == stored.price
+        assert fitted.price_.epsilon <= 1.0
+        assert (stored.predict(x) == fitted.predict(x)).all()
+        np.testing.assert_allclose(fitted._scores(x), stored.scores(x), rtol=1e-6)
+        with pytest.raises(UsageError, match="exists"):
+            fitted.fit(x, y)
+
+    def test_no_folder_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        classifier(classes=[0, 1]).fit(*records())
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_interrupted_fit_names_a_folder_only_if_it_is_left(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        def interrupt(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine, "train_candidate", interrupt)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with pytest.raises(KeyboardInterrupt):
+            classifier(classes=[0, 1]).fit(*records())
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(InterruptedRunError, match="run"):
+            classifier(classes=[0, 1], out=tmp_path / "run").fit(*records())
+
+    def test_in_a_pipeline(self):
+        x, y = records(60, ["a", "b"])
+        model = make_pipeline(StandardScaler(), classifier(bounds=(-3, 3), classes=["a", "b"]))
+        assert model.fit(x, y).predict_proba(x).shape == (60, 2)
+        assert model.score(x, y) >= 0.0
+
+
+@pytest.mark.unit
+class TestSettings:
+    def test_reach_the_search(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        given: dict[str, Any] = {
+            "strategy": "rs", "space": "fcn", "max_categories": 5, "candidates": 3.0,
+            "search_share": 0.2, "steps": 7, "batch": 9, "device": "cpu", "ledger": "there",
+            "ledger_budget": (2.0, 1e-6), "assume_public_schema": False,
+        }  # fmt: skip
+        seen: dict[str, Any] = {}
+
+        def catch(dataset: Dataset, **options: Any) -> None:
+            seen.update(options)
+            raise Handed
+
+        monkeypatch.setattr(estimators, "search_architecture", catch)
+        estimator = regressor(**given, epsilon=2.0, delta=1e-5, out=tmp_path)
+        with pytest.raises(Handed):
+            estimator.fit(*records())
+        assert seen.pop("budget") == Budget(2.0, 1e-5)
+        assert seen.pop("out") == tmp_path
+        assert seen.pop("seed") is None
+        assert seen == given
+        assert set(seen) <= set(api.Options.__annotations__)
+
+    def test_are_all_named_in_the_constructor(self):
+        ours = set(classifier().get_params()) ^ set(regressor().get_params())
+        assert ours == {"classes", "target_bounds"}
+        defaults = PrivateArchitectureSearchClassifier().get_params()
+        assert (defaults["epsilon"], defaults["strategy"], defaults["space"]) == (1, "auto", "auto")
+
+    def test_a_seed_is_warned_of_once_and_reproduces(self):
+        x, y = records()
+        settings: dict[str, Any] = {"classes": [0, 1], "bounds": (-1, 1)}
+        runs = []
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="not private") as caught:
+                runs.append(classifier(**settings, random_state=3).fit(x, y))
+            assert len(caught) == 1
+            assert Path(caught[0].filename) == Path(__file__)
+        assert runs[0].result_.document == runs[1].result_.document
+        assert (runs[0].decision_function(x) == runs[1].decision_function(x)).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fresh = classifier(**settings).fit(x, y)
+        assert fresh.result_.document["reproducible"] is False
+        assert not torch.equal(*(next(r.result_.network().parameters()) for r in (fresh, runs[0])))
+
+    @pytest.mark.filterwarnings(NOT_PRIVATE)
+    @pytest.mark.parametrize(
+        ("settings", "says"),
+        [
+            ({"random_state": -1}, "Seed"),
+            ({"random_state": np.random.RandomState(0)}, "Seed"),
+            ({"epsilon": 0.0}, "epsilon"),
+            ({"assume_public_schema": 1}, "assume_public_schema"),
+            ({"strategy": "none"}, "Strategy"),
+            ({"device": "tpu"}, "Device"),
+        ],
+    )
+    def test_are_checked_by_the_fit(self, settings: dict[str, Any], says: str):
+        with pytest.raises(UsageError, match=says):
+            classifier(classes=[0, 1], **settings).fit(*records())
+
+    @pytest.mark.parametrize(
+        ("x", "y", "says"),
+        [
+            (np.zeros((10, 2, 2)), np.zeros(10), "dim 3"),
+            (np.zeros(10), np.zeros(10), "2D array"),
+            (np.zeros((10, 2)), np.zeros(9), "inconsistent numbers of samples"),
+            (np.zeros((10, 2)), np.zeros((10, 2)), "1d array"),
+            (np.zeros((10, 2)), np.zeros(10, "M8[s]"), "is of type datetime64"),
+            (np.zeros((10, 2)), None, "requires y"),
+        ],
+    )
+    def test_arrays_are_of_good_form(self, x: Any, y: Any, says: str):
+        for estimator in (classifier(classes=[0, 1]), regressor(target_bounds=(0, 1))):
+            with pytest.raises(ValueError, match=says):
+                estimator.fit(x, y)
+
+
+@pytest.mark.parametrize("odd", [None, "x", 3.5])
+def test_one_value_of_a_list_decides_nothing_public(odd: Any):
+    """Of a list numpy would infer a type from every value."""
+    x, y = records()
+    rows, labels = x.tolist(), y.tolist()
+    rows[7][0] = labels[7] = odd
+    made = [
+        classifier(bounds=(-1, 1), classes=[0, 1], random_state=0)._checked(*each)
+        for each in ((x.tolist(), y.tolist()), (rows, labels))
+    ]
+    kinds, dtypes = zip(*((each[0], (each[1].dtype, each[2].dtype)) for each in made), strict=True)
+    assert kinds[0] == kinds[1]
+    assert dtypes[0] == dtypes[1]
+
+
+def test_one_missing_category_decides_nothing_public():
+    x, y = records()
+    whole = pd.Series(y).astype("category")
+    other = whole.copy()
+    other[7] = None
+    kinds = [classifier(classes=[0, 1])._checked(x, each)[2].dtype for each in (whole, other)]
+    assert [kind.kind for kind in kinds] == ["O", "O"]
