@@ -152,7 +152,7 @@ def test_repeat_and_select_by_rdp(mean: float, shape: float, figure: str):
         (Law(10, 1), price, "0.603"),
         (Law(10, "poisson"), price, "0.433"),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", None) or str(part),
 )
 def test_the_base_epsilon_that_fits_a_total_of_one(law: Law, pricer, figure: str):
     low, high = 0.5, 100.0

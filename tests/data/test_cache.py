@@ -60,7 +60,8 @@ def pixels(seed: int = 0) -> np.ndarray:
 def dataset(folder: Path | None, x: np.ndarray | None = None, schema: Schema = SCHEMA) -> Dataset:
     x = pixels() if x is None else x
     y = np.arange(N) % 2
-    made = Dataset(name="d", schema=schema, features=x, labels=y, cache=folder)
+    place = folder.parent if folder else None
+    made = Dataset(name="d", schema=schema, features=x, labels=y, cache=place)
     made.partition(Split(train=20, test=10), Keys.from_seed(1).stream("split").generator())
     return made
 
@@ -82,7 +83,7 @@ def files(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "private" / "cache"
+    return tmp_path / "private" / "cache" / cache.FOLDER
 
 
 class TestPrivate:

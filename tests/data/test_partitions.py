@@ -497,7 +497,9 @@ class TestThrough:
 
     @pytest.mark.unit
     @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering"])
-    @pytest.mark.parametrize("receipt", [None, True, "train", Receipt("test")], ids=repr)
+    @pytest.mark.parametrize(
+        "receipt", [None, True, "train", Receipt("test")], ids=["none", "true", "text", "another"]
+    )
     def test_no_charge_no_record_and_nothing_computed(
         self, text: str, receipt: object, tmp_path: Path
     ):

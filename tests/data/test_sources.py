@@ -81,7 +81,7 @@ class TestMisplaced:
             *[(name, set()) for name in BUILT_IN],
             ("people.npz", FOR_ARRAYS),
             ("people.csv", FOR_TABLES),
-            ("people.TSV", FOR_TABLES),
+            ("people.CSV", FOR_TABLES),
             (".", FOR_FOLDERS),
         ],
     )

@@ -187,7 +187,7 @@ def planned() -> dict[str, Any]:
             {"epsilon": 4.0, "noise_multiplier": None, "signal_to_noise": None, "note": ""},
         ],
         auto={
-            "chosen": "rs",
+            "chosen": "rs, in place",
             "why": "A search is expected to pay here.",
             "expected": [
                 {"strategy": "fixed", "way": "in place", "expected": 0.871},

@@ -126,7 +126,7 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
             for each in (1.0, 2.0, 4.0)
         ],
         "auto": {
-            "chosen": "paas",
+            "chosen": "paas, in place",
             "why": name,
             "expected": [{"strategy": name, "way": name, "expected": 0.9}],
         },

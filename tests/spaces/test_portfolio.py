@@ -106,7 +106,6 @@ class TestSpace:
     @pytest.mark.parametrize(
         ("entry", "words"),
         [
-            (candidate(4, front_end=PrincipalComponents(37)), "records have 36 features"),
             (candidate(4, front_end=MaxPool(7)), "larger than an image"),
             (Candidate(architecture=Architecture(layers=(Conv(filters=2, kernel=7),))), "7 pixels"),
             (Candidate(architecture=Architecture(layers=(Pool(),)),
