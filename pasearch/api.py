@@ -317,6 +317,13 @@ def _destroy_left_keys(path: Path) -> None:
 
 def prepare(data: Data, *, budget: Budget, **options: Unpack[Options]) -> Prepared:
     """Load the data's form and solve the plan; nothing is written."""
+    if not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}: expected Budget(epsilon=..., delta=...).")
+    if unknown := sorted(set(options) - set(Options.__annotations__)):
+        raise UsageError(
+            f"{', '.join(unknown)}: no such option: expected one of "
+            f"{', '.join(Options.__annotations__)}."
+        )
     name = str(data) if isinstance(data, (str, Path)) else "arrays"
     request = Request(data=name, epsilon=budget.epsilon, delta=budget.delta, **options)
     return _prepare(request, _dataset(data, request))
@@ -414,6 +421,12 @@ def _dataset(data: Data, request: Request) -> Dataset:
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
     said = {name: getattr(request, name) for name in (*BELONGS, "data_root", "download")}
+    if not isinstance(data, (str, Path)) and not (isinstance(data, tuple) and len(data) == 2):
+        # Its type only: to show it would be to print records.
+        raise UsageError(
+            f"data is a {type(data).__name__}: expected a name, a path, or a pair (x, y) of "
+            "arrays. Save a table as .csv first, or take an estimator, which fits frames."
+        )
     if isinstance(data, tuple):
         return from_arrays(*data, public=request.data_is_public, **said)
     return load_dataset(str(data), public=request.data_is_public, **said)

@@ -294,6 +294,8 @@ class Plan:
         if not self.strategy.scored or not self.strategy.private_trials or self.trial_mu is None:
             return []
         one = price_partitions({"train": self._trial_event()}, self.delta)[0].epsilon
+        if not one > 0.0:
+            return []
         runs = max(1, round(self.strategy.expected_trainings))
         if self.strategy.hides_trials:
             return [
@@ -511,6 +513,7 @@ def make_plan(
         lines=tuple(lines),
         warnings=(
             *budget.warnings(split.n),
+            *_untold(schema),
             *_unbought(purchase, split),
             *_drowned(trial_mu if final_mu is None else final_mu, split.train, form[1]),
         ),
@@ -577,6 +580,14 @@ def _solve_front_ends(
         noise.append((each.text, sigma))
         lines.append(Line(name=f"front end {each.text}", partition=partition, event=event, count=1))
     return tuple(noise), lines
+
+
+def _untold(schema: AnySchema) -> list[str]:
+    """Warn when nobody said whether a class or a number is to be predicted."""
+    aim = schema.task_untold
+    if aim is None:
+        return []
+    return [f"column {aim!r} is taken as classes; if it is a number to predict, say --regression."]
 
 
 def _unbought(purchase: Purchase | None, split: Split) -> list[str]:

@@ -77,7 +77,10 @@ class SearchResult:
     def _score(self, metric: str) -> float:
         score = self.document["score"]
         if score["metric"] != metric:
-            raise UsageError(f"This run was scored by its {score['metric']}, not its {metric}.")
+            own = "test_accuracy" if score["metric"] == "accuracy" else "test_error"
+            raise UsageError(
+                f"This run was scored by its {score['metric']}, not its {metric}: take `{own}`."
+            )
         return float(score["test"])
 
     @property

@@ -1052,3 +1052,35 @@ def test_the_cache_is_private_and_gone_unless_it_was_asked_for(tmp_path: Path):
     for each in files:
         assert stat.S_IMODE(each.stat().st_mode) == 0o600
         assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("given", [{"age": [31337]}, ("31337",), [[31337.0]], 31337])
+def test_data_of_another_kind_are_refused_without_being_shown(given: Any):
+    with pytest.raises(UsageError, match="expected a name, a path, or a pair") as refused:
+        api.prepare(given, budget=Budget(1.0))
+    assert "31337" not in str(refused.value)
+
+
+@pytest.mark.unit
+def test_what_is_misspelt_is_named():
+    with pytest.raises(UsageError, match="clases: no such option"):
+        api.prepare("digits", budget=Budget(1.0), clases=3)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="expected Budget"):
+        api.prepare("digits", budget=2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.unit
+def test_a_target_of_no_kind_is_said_to_be_taken_as_classes(tmp_path: Path):
+    path = tmp_path / "ages.csv"
+    path.write_text("\n".join(["a,age", *(f"{i % 5},{20 + i % 40}" for i in range(300))]))
+    taken = api.prepare(path, budget=Budget(2.0), strategy="fixed").plan.warnings
+    assert any("'age' is taken as classes" in each for each in taken)
+    numbers = api.prepare(path, budget=Budget(2.0), strategy="fixed", regression=True).plan
+    assert not any("taken as classes" in each for each in numbers.warnings)
+
+
+@pytest.mark.unit
+def test_a_tiny_budget_of_many_trainings_has_no_claim_to_show():
+    plan = api.prepare("digits", budget=Budget(0.01), strategy="paas", space="fcn").plan
+    assert plan.price.epsilon <= 0.01

@@ -443,8 +443,9 @@ class TestRegression:
         x, _ = records(400)
         fitted = regressor(**ENOUGH, bounds=(-1, 1)).fit(x, 50.0 + 20.0 * x[:, 0])
         low, high = fitted.result_.document["dataset"]["schema"]["target"]
-        assert low < 35
-        assert high > 65
+        # Half-octaves: 32, 45.3, 64, 90.5; the outermost may hold too few of the 40 slots.
+        assert 20 < low < 46
+        assert 63 < high < 100
         assert len(fitted.result_.document["bought"]) >= 1
 
     def test_takes_numbers_only(self):

@@ -207,7 +207,7 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
         else:
             images[slot] = image
     return Dataset(
-        name=root.name,
+        name=root.resolve().name,
         schema=Schema(shape=shape, low=0.0, high=255.0, classes=len(classes)),
         features=images,
         labels=labels,

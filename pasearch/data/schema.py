@@ -79,6 +79,11 @@ class Schema:
         return 1 if self.regression else self.classes or 0
 
     @property
+    def task_untold(self) -> str | None:
+        """The target of a table that is undeclared: of arrays the type of y tells the task."""
+        return None
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the features: arrays have none."""
         return ()

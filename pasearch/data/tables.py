@@ -391,6 +391,11 @@ class TableSchema:
         return 1 if self.regression else self.classes or 0
 
     @property
+    def task_untold(self) -> str | None:
+        """The target, if nothing says whether it holds classes or numbers."""
+        return self.target.name if self.target.kind is None else None
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of what an encoded record holds, in order."""
         return tuple(self.feature_names())
@@ -512,8 +517,8 @@ class TableSchema:
         cells = np.asarray(records, object)
         if cells.ndim != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
-                f"The table has shape {cells.shape}: expected (rows, {len(self.columns)}), the "
-                "columns as in the schema."
+                f"The table has shape {cells.shape}: expected {len(self.columns)} cells a row: "
+                "every column of the schema but the target, ignored ones included."
             )
         x = np.zeros((len(cells), *self.shape), np.float32)
         self.encode(cells, out=x)

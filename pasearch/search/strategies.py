@@ -69,7 +69,7 @@ def strategy(
         )
     if name not in allowed:
         raise UsageError(
-            f"Strategy {name!r} is not known: expected one of {', '.join(STRATEGIES)}."
+            f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}."
         )
     for setting, value in given.items():
         if value is not None and setting not in allowed[name]:

@@ -631,7 +631,7 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
             raise UsageError(f"Space {str(path)!r} cannot be read as TOML: {error}.") from None
         return _from_mapping(values, path.stem)
     raise UsageError(
-        f"Space {str(given)!r} is not known: expected one of {', '.join(BUILT_IN)}, "
+        f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
         "or the path of a .toml file."
     )
 
