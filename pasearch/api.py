@@ -29,8 +29,7 @@ from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.events import Gaussian
 from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.data.sources import BELONGS, from_arrays, load_dataset
-from pasearch.data.sources import useful as _useful
+from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.plan import PURCHASE_DELTA, Plan, events_by_partition, make_plan, planned_form
 from pasearch.search.auto import Option, choose
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from pasearch.runs.keys import Keys
     from pasearch.search.engine import Outcome, Progress
     from pasearch.search.strategy import Strategy
+    from pasearch.spaces.portfolio import Study
 
     Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
 
@@ -368,9 +368,8 @@ def _anywhere(prepared: Prepared) -> Request:
         for name in ("data_root", "schema", "cache", "ledger")
         if (path := getattr(request, name)) is not None
     }
-    if not isinstance(request.space, str) or request.space not in ("auto", *SPACES):
-        paths["space"] = prepared.plan.space.to_json()
-    if prepared.plan.searched_on is not None:
+    named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
+    if not named or prepared.plan.searched_on is not None:
         paths["space"] = prepared.plan.space.to_json()
     for name in ("data", "search_on"):
         given = getattr(request, name)
@@ -420,7 +419,6 @@ def device_of(request: Request) -> str:
 def _dataset(data: Data, request: Request) -> Dataset:
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
-    said = {name: getattr(request, name) for name in (*BELONGS, "data_root", "download")}
     if not isinstance(data, (str, Path)) and not (isinstance(data, tuple) and len(data) == 2):
         # Its type only: to show it would be to print records.
         raise UsageError(
@@ -428,8 +426,18 @@ def _dataset(data: Data, request: Request) -> Dataset:
             "arrays. Save a table as .csv first, or take an estimator, which fits frames."
         )
     if isinstance(data, tuple):
-        return from_arrays(*data, public=request.data_is_public, **said)
-    return load_dataset(str(data), public=request.data_is_public, **said)
+        return from_arrays(*data, **_said(request, tuple(BELONGS)))
+    return _load(str(data), request, tuple(BELONGS))
+
+
+def _load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
+    return load_dataset(source, **_said(request, declared))
+
+
+def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the user says about data, as `Declared` takes it."""
+    said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
+    return {**said, "public": request.data_is_public}
 
 
 def _prepare(request: Request, dataset: Dataset) -> Prepared:
@@ -440,16 +448,15 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     if effective.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, effective.max_categories)
         assumed = (*assumed, *read)
-    study = study_for(dataset.schema, dataset.name)
-    study = study.ordered(_rough_signal(effective, dataset))
-    space = study.portfolio() if effective.space == "auto" else named_space(effective.space)
+    study = functools.partial(_study, effective, dataset)
+    space = study().portfolio() if effective.space == "auto" else named_space(effective.space)
     assembled = functools.partial(_assemble, effective, dataset, assumed)
     auto = None
     if proxy is not None:
         plan, strategy = _searched_on(effective, proxy, space, assembled)
     elif effective.strategy == "auto":
         _check_auto(effective)
-        choice = choose(study, lambda option: assembled(space, option), device=device_of(request))
+        choice = choose(study(), lambda option: assembled(space, option), device=device_of(request))
         plan, strategy, auto = choice.plan, choice.strategy, choice.to_json()
     else:
         plan, strategy = assembled(space, None)
@@ -496,12 +503,13 @@ def _assemble(
     return plan, strategy
 
 
-def _rough_signal(request: Request, dataset: Dataset) -> float:
-    """Return about the signal that one training at the whole budget has: it orders a portfolio."""
+def _study(request: Request, dataset: Dataset) -> Study:
+    """Return the study of this kind of data, in order of what is best at about this signal."""
     budget = Budget(request.epsilon, request.delta).resolve(dataset.n)
     sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
     outputs = planned_form(dataset.schema, request.max_categories)[1]
-    return signal_of(1.0 / sigma, dataset.n, outputs)
+    study = study_for(dataset.schema, dataset.name)
+    return study.ordered(signal_of(1.0 / sigma, dataset.n, outputs))
 
 
 def _check_auto(request: Request) -> None:
@@ -526,18 +534,14 @@ def _proxy(request: Request, dataset: Dataset) -> tuple[Proxy, Dataset, tuple[st
             "has no place there. Leave it out."
         )
     _check_auto(request)
-    undeclared = Request(data=str(request.search_on), epsilon=1.0)
-    fits = _useful(str(request.search_on))
-    elsewhere = replace(
-        request,
-        data_is_public=True,
-        **{name: getattr(undeclared, name) for name in BELONGS if name not in fits},
-    )
-    public = _dataset(str(request.search_on), elsewhere)
-    if public.n == dataset.n and public.fingerprint() == dataset.fingerprint():
+    source = str(request.search_on)
+    public = _load(source, replace(request, data_is_public=True), useful(source))
+    if source not in BUILT_IN and public.n == dataset.n:
+        # By the number alone: whether the records are equal, no answer may tell.
         raise UsageError(
-            "--search-on names the private data themselves: they are not public. Name public data "
-            "of the same kind, or leave it out."
+            f"--search-on {source}: it has as many records as the private data, {public.n:,}, so "
+            "it is taken for the private data themselves, which are not public. Name public data "
+            "of the same kind; if these are, leave one record out."
         )
     public, _ = assume_public(public, request.max_categories)
     assumed: tuple[str, ...] = ()
@@ -558,7 +562,7 @@ def _searched_on(
     if isinstance(space, Portfolio) and space.name == FOUND:
         best = space.entries[0]
     else:
-        best = proxy.best(plan, space, device=device_of(request), on_trial=lambda *_: None)
+        best = proxy.best(plan, space, device=device_of(request))
     found = Portfolio(name=FOUND, entries=(best,))
     plan, strategy = assembled(found, once, free_front_ends=True)
     return replace(plan, searched_on=proxy.dataset.name), strategy

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable
@@ -467,6 +466,8 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
 
 
 def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
+    from pasearch.results import standard_error
+
     document = result.document
     if as_json:
         typer.echo(json.dumps({**document, "path": str(result.path)}, indent=2))
@@ -481,7 +482,7 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
         typer.echo(
             f"Test {score['metric']}: {score['test']:.3f} on {score['of']:,} records "
-            f"(standard error about {_standard_error(score):.3f}, of which noise {noise:.3f})"
+            f"(standard error about {standard_error(score):.3f}, of which noise {noise:.3f})"
             f"{exact}"
         )
     price = document["price"]
@@ -493,12 +494,4 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
     typer.echo(
         f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Model, result and "
         f"privacy card: {result.path}/release"
-    )
-
-
-def _standard_error(score: dict[str, Any]) -> float:
-    """Return the standard error of a released accuracy: of the sample and of the noise."""
-    rate, count = score["test"], score["of"]
-    return math.hypot(
-        math.sqrt(max(rate * (1 - rate), 1 / count) / count), score["noise"]["standard_deviation"]
     )

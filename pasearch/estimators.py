@@ -22,7 +22,6 @@ Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-l
 
 from __future__ import annotations
 
-import io
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
@@ -46,7 +45,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.results import release_of, schema_of
+from pasearch.results import network_of, price_of, release_of, schema_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,8 +89,7 @@ class KeptResult:
     @property
     def price(self) -> Price:
         """What the whole run cost."""
-        price = self.document["price"]
-        return Price(epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"])
+        return price_of(self.document)
 
     @property
     def schema(self) -> AnySchema:
@@ -100,16 +98,7 @@ class KeptResult:
 
     def network(self) -> nn.Module:
         """Return front end and network: they take records as the schema encodes them."""
-        import torch
-
-        from pasearch.spaces.space import Candidate
-
-        schema, best = self.schema, Candidate.from_json(self.document["best"])
-        model = torch.nn.Sequential(
-            best.front_end.module(schema.shape), best.build(schema.shape, schema.outputs)
-        )
-        model.load_state_dict(torch.load(io.BytesIO(self.weights), weights_only=True))
-        return model.eval()
+        return network_of(self.document, self.weights)
 
     def outputs(self, cells: np.ndarray) -> np.ndarray:
         """Return what the network says of new records, float64, (rows, schema.outputs).

@@ -266,28 +266,13 @@ class Plan:
     def _mu(self, budget: Budget) -> float:
         """Return about the dial of the released model's training under another budget."""
         if self.final is not None:
-            final, slots = self.final, self.split.train
-            settings = self.strategy.settings(self.space)
-
-            def lines(mu: float) -> list[Line]:
-                return [_final_line(training_event(final, settings, slots, mu))]
+            lines = _final_lines(self.strategy, self.space, self.final, self.split)
         else:
-
-            def lines(mu: float) -> list[Line]:
-                settings = self.strategy.settings(self.space)
-                event = training_event(self.recipe, settings, self.split.trial_slots, mu)
-                return self.strategy.lines(event, self.trial_partition, "training")
-
+            lines = _trial_lines(self.strategy, self.space, self.recipe, self.split)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
         _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
 
-        def event(mu: float) -> Event:
-            own = lines(mu)
-            (partition,) = {line.partition for line in own}
-            beside = [line for line in fits if line.partition == partition]
-            return events_by_partition([*beside, *own])[partition]
-
-        return calibration.about(event, budget, *MU_RANGE)
+        return calibration.about(_dialled(lines, fits), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -466,28 +451,17 @@ def make_plan(
     purchase, bought = _solve_purchase(schema, split, budget, most_categories, leak_share)
     fitted = () if free_front_ends else strategy.front_ends(space)
     front_noise, fits = _solve_front_ends(fitted, trial_on, budget)
-    settings = strategy.settings(space)
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
-        trial_mu, charged = _solve(
-            lambda mu: strategy.lines(
-                training_event(recipe, settings, slots, mu), trial_on, "training"
-            ),
-            budget,
-            MU_RANGE,
-            lines,
-        )
+        trial_lines = _trial_lines(strategy, space, recipe, split)
+        trial_mu, charged = _solve(trial_lines, budget, MU_RANGE, lines)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if final is not None:
-        final_mu, charged = _solve(
-            lambda mu: [_final_line(training_event(final, settings, split.train, mu))],
-            budget,
-            MU_RANGE,
-            lines,
-        )
+        final_lines = _final_lines(strategy, space, final, split)
+        final_mu, charged = _solve(final_lines, budget, MU_RANGE, lines)
         lines += charged
     if strategy.scored:
         score, charged = _solve_score(strategy, budget, score_epsilon, lines)
@@ -599,7 +573,7 @@ def _unbought(purchase: Purchase | None, split: Split) -> list[str]:
         return []
     return [
         f"the undeclared schema is bought from {slots:,} slots, and only what at least about "
-        f"{purchase.least:.0f} of them hold will be found: rarer categories and classes are lost. "
+        f"{purchase.least} of them hold will be found: rarer categories and classes are lost. "
         "Declare the schema, or have larger scored parts (--split)."
     ]
 
@@ -637,8 +611,30 @@ def _check_size(space: Space, shape: tuple[int, ...], outputs: int) -> None:
         )
 
 
-def _final_line(event: Event) -> Line:
-    return Line(name="final training", partition="train", event=event, count=1)
+Dial = Callable[[float], list[Line]]
+"""From where a dial stands to the lines that it sets, all on one partition."""
+
+
+def _trial_lines(strategy: Priced, space: Space, recipe: Recipe, split: Split) -> Dial:
+    """Return the dial of the candidates' trainings: mu to their lines."""
+    settings = strategy.settings(space)
+
+    def lines(mu: float) -> list[Line]:
+        event = training_event(recipe, settings, split.trial_slots, mu)
+        return strategy.lines(event, split.trial_partition, "training")
+
+    return lines
+
+
+def _final_lines(strategy: Priced, space: Space, recipe: Recipe, split: Split) -> Dial:
+    """Return the dial of the winner's training anew: mu to its line."""
+    settings = strategy.settings(space)
+
+    def lines(mu: float) -> list[Line]:
+        event = training_event(recipe, settings, split.train, mu)
+        return [Line(name="final training", partition="train", event=event, count=1)]
+
+    return lines
 
 
 def _test_line(event: Event) -> Line:
@@ -646,7 +642,7 @@ def _test_line(event: Event) -> Line:
 
 
 def _solve(
-    make_lines: Callable[[float], list[Line]],
+    make_lines: Dial,
     budget: Budget,
     bounds: tuple[float, float],
     others: list[Line] | None = None,
@@ -659,15 +655,20 @@ def _solve(
         bounds: Where the dial may stand.
         others: Lines solved before; those on the same partition count.
     """
+    value = calibration.largest(_dialled(make_lines, others or []), budget, *bounds)
+    return value, make_lines(value)
+
+
+def _dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
+    """Return the composition of what a dial sets and what else is charged to its partition."""
 
     def event(value: float) -> Event:
         own = make_lines(value)
         (partition,) = {line.partition for line in own}
-        beside = [line for line in others or () if line.partition == partition]
+        beside = [line for line in others if line.partition == partition]
         return events_by_partition([*beside, *own])[partition]
 
-    value = calibration.largest(event, budget, *bounds)
-    return value, make_lines(value)
+    return event
 
 
 def _solve_score(

@@ -10,7 +10,9 @@ Source: docs/result.md describes every field.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +59,7 @@ class SearchResult:
     @property
     def price(self) -> Price:
         """What the whole run cost."""
-        price = self.document["price"]
-        return Price(epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"])
+        return price_of(self.document)
 
     @property
     def test_accuracy(self) -> float:
@@ -214,22 +215,42 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
     return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 
+def price_of(document: dict[str, Any]) -> Price:
+    """Return the price that a run's `result.json` states."""
+    price = document["price"]
+    return Price(epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"])
+
+
+def standard_error(score: dict[str, Any]) -> float:
+    """Return the standard error of a released score: of the sample and of the noise.
+
+    A correct answer has variance p(1 - p). So has, at most, an error in [0, 1] of mean p.
+    """
+    rate, count = score["test"], score["of"]
+    sample = math.sqrt(max(rate * (1 - rate), 1 / count) / count)
+    return math.hypot(sample, score["noise"]["standard_deviation"])
+
+
 def behind_encoding(path: str | Path) -> nn.Sequential:
     """Return front end and network of a finished run: they take records scaled to [0, 1]."""
+    document = read_document(path)
+    file = release_of(path) / document["model"]["file"]
+    if not file.is_file() or digest(file.read_bytes()) != document["model"]["sha256"]:
+        raise UsageError(f"{file} is missing or not the file that result.json describes.")
+    return network_of(document, file.read_bytes())
+
+
+def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
+    """Return front end and network that a `result.json` describes, with a `model.pt`'s weights."""
     import torch
     from torch import nn
 
     from pasearch.spaces.space import Candidate
 
-    release = release_of(path)
-    document = read_document(path)
-    file = release / document["model"]["file"]
-    if not file.is_file() or digest(file.read_bytes()) != document["model"]["sha256"]:
-        raise UsageError(f"{file} is missing or not the file that result.json describes.")
     schema, candidate = schema_of(document), Candidate.from_json(document["best"])
     network = candidate.build(schema.shape, schema.outputs)
     model = nn.Sequential(candidate.front_end.module(schema.shape), network)
-    model.load_state_dict(torch.load(file, weights_only=True))
+    model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
     return model.eval()
 
 

@@ -6,11 +6,12 @@ import itertools
 import json
 import re
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from doubles import Untouchable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,23 +35,6 @@ from pasearch.plan import (
 )
 from pasearch.report.plan import plan_text, time_text
 from pasearch.training.recipe import Recipe, tuned_learning_rate
-
-
-class Untouchable:
-    """An array with a form, and no value that anyone could read."""
-
-    def __init__(self, shape: tuple[int, ...], kind: str):
-        self.shape, self.dtype, self.ndim = shape, np.dtype(kind), len(shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def _refuse(self, *arguments: object) -> NoReturn:
-        raise AssertionError("a value was touched")
-
-    __getitem__ = __array__ = __iter__ = __getattr__ = __eq__ = __lt__ = __add__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
-
 
 KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
 

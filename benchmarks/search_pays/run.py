@@ -72,15 +72,10 @@ def source(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     return options.data, {name: value for name, value in declared.items() if value is not None}
 
 
-def measure(
-    data: Any, declared: dict[str, Any], kind: str, arm: str, epsilon: float, seed: int
-) -> dict[str, Any]:
+def measure(data: Any, settings: dict[str, Any], epsilon: float, seed: int) -> dict[str, Any]:
     """Run one arm; return what it released."""
-    settings = dict(ARMS[arm])
-    if settings.get("space") == "wide":
-        settings["space"] = WIDE[kind]
     start = time.perf_counter()
-    prepared = prepare(data, budget=Budget(epsilon), seed=seed, **declared, **settings)
+    prepared = prepare(data, budget=Budget(epsilon), seed=seed, **settings)
     with tempfile.TemporaryDirectory() as folder:
         result = run(prepared, out=Path(folder) / "run", progress=None)
     document = result.document
@@ -90,6 +85,7 @@ def measure(
         "price": document["price"]["epsilon"],
         "delta": document["price"]["delta"],
         "claimed": beside[0] if beside else None,
+        "candidates": settings.get("candidates"),
         "best": document["best"]["architecture"],
         "seconds": round(time.perf_counter() - start, 1),
     }
@@ -106,6 +102,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    parser.add_argument("--candidates", type=int, help="of every search, in place of its own")
     options = parser.parse_args()
     data, declared = source(options)
     kind = options.kind or {"digits": "arrays", "interaction": "table"}.get(
@@ -119,8 +116,13 @@ def main() -> None:
             for arm in options.arms:
                 if (name, arm, epsilon, seed) in done:
                     continue
+                settings = dict(ARMS[arm])
+                if options.candidates is not None and "candidates" in settings:
+                    settings["candidates"] = options.candidates
+                if settings.get("space") == "wide":
+                    settings["space"] = WIDE[kind]
                 try:
-                    found = measure(data, declared, kind, arm, epsilon, seed)
+                    found = measure(data, {**declared, **settings}, epsilon, seed)
                 except BudgetError as error:
                     found = {"accuracy": None, "refused": str(error)}
                 row = {"data": name, "arm": arm, "epsilon": epsilon, "seed": seed, **found}

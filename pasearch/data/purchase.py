@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,9 +69,9 @@ class Purchase:
         return self._categories(1.0).event
 
     @property
-    def least(self) -> float:
+    def least(self) -> int:
         """How many slots must hold a category, about, for it to be bought."""
-        return 1.0 + self.noise_multiplier * NormalDist().inv_cdf(1.0 - self.delta)
+        return self._categories(1.0).threshold
 
     def buy(
         self, schema: AnySchema, features: np.ndarray, labels: np.ndarray, stream: Stream

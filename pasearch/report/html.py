@@ -23,6 +23,7 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
+from pasearch.results import standard_error
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
 if TYPE_CHECKING:
@@ -79,16 +80,6 @@ def report_html(document: dict[str, Any]) -> str:
         return _environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
-
-
-def standard_error(score: dict[str, Any]) -> float:
-    """Return the standard error of a released score: of the sample and of the noise.
-
-    A correct answer has variance p(1 - p). So has, at most, an error in [0, 1] of mean p.
-    """
-    rate, count = score["test"], score["of"]
-    sample = math.sqrt(max(rate * (1 - rate), 1 / count) / count)
-    return math.hypot(sample, score["noise"]["standard_deviation"])
 
 
 @cache

@@ -24,7 +24,7 @@ from pasearch.search.fitness import failed, points, train_candidate
 from pasearch.spaces.space import Candidate, Portfolio, Space
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Dataset
+    from pasearch.data.partitions import AnySchema, Dataset, Records
     from pasearch.plan import Plan
 
 TRIALS = 10
@@ -59,12 +59,17 @@ class Proxy:
             )
 
     def best(
-        self, plan: Plan, space: Space, *, device: str, on_trial: Callable[[int, int], None]
+        self,
+        plan: Plan,
+        space: Space,
+        *,
+        device: str,
+        on_trial: Callable[[int, int], None] | None = None,
     ) -> Candidate:
         """Return the candidate that does best on the public records.
 
         Args:
-            plan: Of the training on the private records.
+            plan: Of the one training on the private records.
             space: What candidates are drawn from.
             device: "cpu" or "cuda".
             on_trial: Called with (trials finished, all trials) before each.
@@ -73,10 +78,13 @@ class Proxy:
         """
         stream = Keys.from_seed(0).stream("proxy")
         candidates = _candidates(space, stream)
+        fits = {front: self.fit(front) for front in {each.front_end for each in candidates}}
         scores = []
         for number, candidate in enumerate(candidates):
-            on_trial(number, len(candidates))
-            scores.append(self._score(plan, candidate, stream.child(number), device))
+            if on_trial is not None:
+                on_trial(number, len(candidates))
+            records = self.dataset.all_records(fits[candidate.front_end])
+            scores.append(self._score(plan, candidate, records, stream.child(number), device))
         return candidates[int(np.argmax(scores))]
 
     def fit(self, front_end: FrontEnd) -> Fitted:
@@ -87,15 +95,15 @@ class Proxy:
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         return front_end.fit(records.x, records.valid, None, stream)
 
-    def _score(self, plan: Plan, candidate: Candidate, stream: Stream, device: str) -> float:
-        records = self.dataset.all_records(self.fit(candidate.front_end))
+    def _score(
+        self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
+    ) -> float:
         order = np.random.default_rng(0).permutation(len(records))
         held = max(1, round(HELD_OUT * len(order)))
         train = records.take(order[held:][: plan.split.train])
-        mu = plan.final_mu if plan.final_mu is not None else plan.trial_mu
-        assert mu is not None
-        signal = mu * plan.split.train / len(train)
-        recipe = (plan.final or plan.recipe).within(len(train))
+        assert plan.trial_mu is not None
+        signal = plan.trial_mu * plan.split.train / len(train)
+        recipe = plan.recipe.within(len(train))
         recipe = candidate_recipe(recipe, candidate, signal, len(train))
         schema = self.dataset.schema
         network = train_candidate(candidate, train, schema, recipe, stream, device=device)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
+from doubles import Untouchable
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import plan_architecture_search
@@ -28,22 +29,6 @@ from pasearch.spaces.portfolio import Study, signal_of
 from pasearch.spaces.space import Candidate
 
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
-
-
-class Untouchable:
-    """An array with a form, and no value that anyone could read."""
-
-    def __init__(self, shape: tuple[int, ...], kind: str):
-        self.shape, self.dtype, self.ndim = shape, np.dtype(kind), len(shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def _refuse(self, *arguments: object) -> NoReturn:
-        raise AssertionError("a value was touched")
-
-    __getitem__ = __array__ = __iter__ = __getattr__ = __eq__ = __lt__ = __add__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
 
 
 def unreadable(name: str = "people", n: int = 1000, schema: Schema = SCHEMA) -> Dataset:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from doubles import Untouchable
 
 from pasearch import api
 from pasearch.accounting.budget import Budget
@@ -49,22 +50,6 @@ def candidate(*units: int, rate: float = 1.0, front_end: Any = Raw()) -> Candida
 # The first hardly moves from where it starts; the second learns.
 SLEEPY, AWAKE = candidate(3, rate=1e-6), candidate(3)
 BOTH = Portfolio(name="both", entries=(SLEEPY, AWAKE))
-
-
-class Untouchable:
-    """An array with a form, and no value that anyone could read."""
-
-    def __init__(self, shape: tuple[int, ...], kind: str):
-        self.shape, self.dtype, self.ndim = shape, np.dtype(kind), len(shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def _refuse(self, *arguments: object) -> NoReturn:
-        raise AssertionError("a value was touched")
-
-    __getitem__ = __array__ = __iter__ = __getattr__ = __eq__ = __lt__ = __add__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
 
 
 def unreadable(schema: Schema = SCHEMA, n: int = 200) -> Dataset:
@@ -446,3 +431,10 @@ def test_the_private_data_are_not_their_own_proxy(tmp_path: Path):
     for name in ("private", "copy"):
         with pytest.raises(UsageError, match="the private data themselves"):
             api.prepare(tmp_path / "private.csv", budget=BUDGET, search_on=tmp_path / f"{name}.csv")
+
+
+@pytest.mark.unit
+def test_as_many_public_records_are_refused_whatever_the_values(others: Path):
+    with pytest.raises(UsageError, match="leave one record out"):
+        api.prepare(unreadable(n=300), budget=BUDGET, search_on=others)
+    assert api.prepare(unreadable(n=301), budget=BUDGET, search_on=others).plan.searched_on
