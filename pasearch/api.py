@@ -37,9 +37,11 @@ from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.spaces.space import BUILT_IN as SPACES
-from pasearch.spaces.space import MOST_SCALE, Portfolio, Space
+from pasearch.spaces.space import MOST_SCALE, Portfolio, Space, read_candidate
 from pasearch.spaces.space import space as named_space
+from pasearch.training.presets import preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
+from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +66,9 @@ class Options(TypedDict, total=False):
 
     strategy: str
     space: str | Path | Mapping[str, Any] | Space
+    recipe: str | Path | Mapping[str, Any]
+    architecture: str | Path | Mapping[str, Any] | None
+    energy_on: str | Path | None
     candidates: float | None
     generations: int | None
     law: str | None
@@ -105,6 +110,12 @@ class Request:
         delta: Of the whole run; None takes the largest power of ten below 1/n.
         strategy: One of `search.strategies.STRATEGIES`, or "auto" for the one predicted best.
         space: A built-in space, a TOML path, a dictionary, or "auto" for the portfolio.
+        recipe: How networks are trained: one of `training.presets.PRESETS`, a TOML path, or a
+            dictionary of fields of `training.recipe.Recipe`, `preset` among them.
+        architecture: The one network to train, with the strategy `fixed`: a TOML path or a
+            dictionary; None leaves it to space and strategy.
+        energy_on: Declared-public data of the same form, for recipes that look at records while
+            they train; None looks at validation records, and pays.
         candidates: See `search.strategies.strategy`.
         generations: See there.
         law: See there.
@@ -144,6 +155,9 @@ class Request:
     delta: float | None = None
     strategy: str = "auto"
     space: Any = "auto"
+    recipe: Any = "default"
+    architecture: Any = None
+    energy_on: str | Path | None = None
     candidates: float | None = None
     generations: int | None = None
     law: str | None = None
@@ -207,9 +221,9 @@ class Request:
             raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
 
     def preset_applied(self) -> Request:
-        """Return the request with its preset's settings."""
+        """Return the request with its preset's settings, and its recipe read."""
         settings: dict[str, Any] = PRESETS[self.preset] if self.preset else {}
-        return replace(self, **settings)
+        return replace(self, **settings, recipe=read_recipe(self.recipe))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +235,7 @@ class Prepared:
     strategy: Strategy
     plan: Plan
     proxy: Proxy | None = None
+    energy: Dataset | None = None
 
 
 def plan_architecture_search(
@@ -371,7 +386,11 @@ def _anywhere(prepared: Prepared) -> Request:
     named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
     if not named or prepared.plan.searched_on is not None:
         paths["space"] = prepared.plan.space.to_json()
-    for name in ("data", "search_on"):
+    if prepared.plan.space.name == GIVEN:
+        assert isinstance(prepared.plan.space, Portfolio)
+        paths["architecture"] = prepared.plan.space.entries[0].to_json()
+    paths["recipe"] = read_recipe(request.recipe)
+    for name in ("data", "search_on", "energy_on"):
         given = getattr(request, name)
         if given is not None and given not in ("arrays", *BUILT_IN):
             paths[name] = str(Path(given).absolute())
@@ -449,7 +468,8 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
         dataset, read = assume_public(dataset, effective.max_categories)
         assumed = (*assumed, *read)
     study = functools.partial(_study, effective, dataset)
-    space = study().portfolio() if effective.space == "auto" else named_space(effective.space)
+    energy = None if effective.energy_on is None else _energy(effective, dataset)
+    effective, space = _given(effective, dataset, study)
     assembled = functools.partial(_assemble, effective, dataset, assumed)
     auto = None
     if proxy is not None:
@@ -461,7 +481,60 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     else:
         plan, strategy = assembled(space, None)
     plan = replace(plan, auto=auto)
-    return Prepared(request=request, dataset=dataset, strategy=strategy, plan=plan, proxy=proxy)
+    return Prepared(
+        request=request,
+        dataset=dataset,
+        strategy=strategy,
+        plan=plan,
+        proxy=proxy,
+        energy=energy,
+    )
+
+
+def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tuple[Request, Space]:
+    """Return the space of a request, and its strategy if one network is given or changed."""
+    preset = preset_of(request.recipe.get("preset", "default"))
+    if request.architecture is None and not (preset.activation or preset.frozen):
+        space = study().portfolio() if request.space == "auto" else named_space(request.space)
+        return request, space
+    if request.strategy not in ("auto", "fixed") or request.space != "auto":
+        what = "--architecture gives" if request.architecture is not None else "This recipe changes"
+        raise UsageError(
+            f"{what} one network, so nothing is searched: leave --strategy and --space out, or "
+            "take another recipe."
+        )
+    if request.architecture is None:
+        candidate = study().portfolio().entries[0]
+    else:
+        candidate = read_candidate(request.architecture)
+    network = candidate.architecture
+    if preset.activation:
+        network = network.with_activation(preset.activation)
+    if preset.frozen:
+        network = network.frozen(preset.frozen)
+    chosen = Portfolio(name=GIVEN, entries=(replace(candidate, architecture=network),))
+    return replace(request, strategy="fixed"), chosen
+
+
+def _energy(request: Request, dataset: Dataset) -> Dataset:
+    """Return the public records that a recipe looks at while it trains."""
+    source = str(request.energy_on)
+    public = _load(source, replace(request, data_is_public=True), useful(source))
+    _check_elsewhere("--energy-on", source, public, dataset)
+    public, _ = assume_public(public, request.max_categories)
+    Proxy(dataset=public).check(dataset.schema, "--energy-on")
+    return public
+
+
+def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
+    """Refuse public data that may be the private ones: by the number of records alone."""
+    if source not in BUILT_IN and public.n == private.n:
+        # Whether the records are equal, no answer may tell.
+        raise UsageError(
+            f"{option} {source}: it has as many records as the private data, {public.n:,}, so "
+            "it is taken for the private data themselves, which are not public. Name public data "
+            "of the same kind; if these are, leave one record out."
+        )
 
 
 def _assemble(
@@ -499,6 +572,7 @@ def _assemble(
         assumed_public=assumed,
         free_front_ends=free_front_ends,
         leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+        judged_on=None if request.energy_on is None else str(request.energy_on),
     )
     return plan, strategy
 
@@ -536,13 +610,7 @@ def _proxy(request: Request, dataset: Dataset) -> tuple[Proxy, Dataset, tuple[st
     _check_auto(request)
     source = str(request.search_on)
     public = _load(source, replace(request, data_is_public=True), useful(source))
-    if source not in BUILT_IN and public.n == dataset.n:
-        # By the number alone: whether the records are equal, no answer may tell.
-        raise UsageError(
-            f"--search-on {source}: it has as many records as the private data, {public.n:,}, so "
-            "it is taken for the private data themselves, which are not public. Name public data "
-            "of the same kind; if these are, leave one record out."
-        )
+    _check_elsewhere("--search-on", source, public, dataset)
     public, _ = assume_public(public, request.max_categories)
     assumed: tuple[str, ...] = ()
     if dataset.schema.undeclared:
@@ -570,6 +638,12 @@ def _searched_on(
 
 LEDGER_LEAK = 1e-3
 """The share of delta for bought categories where runs share a ledger: it must do for all."""
+
+GIVEN = "given"
+"""What the space of one given architecture is called."""
+
+PAID_LOOKS = 20
+"""How often a training with charged energies is screened, about: every look costs epsilon."""
 
 FOUND = "found on public data"
 """The name of a space of the one candidate that a search on public data found."""
@@ -606,18 +680,32 @@ def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
         dataset.n,
         shares=shares,
         search_share=request.search_share,
-        scored=strategy.scored,
+        scored=strategy.scored or _looks(request),
         official_test=dataset.official_test,
         paper=request.split == "paper",
     )
 
 
+def _looks(request: Request) -> bool:
+    """Return whether a recipe looks at validation slots while it trains."""
+    settings = settings_of(request.recipe)
+    watches = isinstance(settings.get("schedule"), Validation)
+    return request.energy_on is None and (watches or settings.get("screening") is not None)
+
+
 def _recipe_maker(request: Request) -> Callable[[int], Recipe]:
+    settings = settings_of(request.recipe)
+    if request.learning_rate is not None:
+        settings["learning_rate"] = request.learning_rate
+    own = (settings.pop("expected_batch_size", None), settings.pop("steps", None))
+    batch, steps = request.batch or own[0], request.steps or own[1]
+
     def make(slots: int) -> Recipe:
-        recipe = default_recipe(
-            slots, batch=request.batch, steps=request.steps, learning_rate=request.learning_rate
-        )
+        recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
         recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
+        if recipe.screening is not None and request.energy_on is None:
+            every = max(recipe.screening.every, recipe.steps // PAID_LOOKS)
+            recipe = replace(recipe, screening=replace(recipe.screening, every=every))
         return recipe
 
     return make
@@ -641,7 +729,7 @@ def _run(
     # The ledger's lock comes first: two processes never hold the keys of one run.
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
-        marks = fingerprint(dataset, plan, device, prepared.proxy)
+        marks = fingerprint(dataset, plan, device, prepared.proxy, prepared.energy)
         if resumed and begun:
             keys = Keys.open(keys_path, marks)
         elif ledger.spent():
@@ -670,6 +758,7 @@ def _run(
                 folder=folder,
                 device=device,
                 progress=progress or Silent(),
+                public=prepared.energy,
             ).run()
         finally:
             journal.close()
@@ -768,7 +857,13 @@ def _check_whole(folder: Any, **parts: bool) -> None:
         )
 
 
-def fingerprint(dataset: Dataset, plan: Plan, device: str, proxy: Proxy | None = None) -> str:
+def fingerprint(
+    dataset: Dataset,
+    plan: Plan,
+    device: str,
+    proxy: Proxy | None = None,
+    energy: Dataset | None = None,
+) -> str:
     """Return a hash of everything the run's releases depend on; it stays in `private/`."""
     import torch
 
@@ -779,6 +874,7 @@ def fingerprint(dataset: Dataset, plan: Plan, device: str, proxy: Proxy | None =
     parts = {
         "data": dataset.fingerprint(),
         "public data": None if proxy is None else proxy.dataset.fingerprint(),
+        "energies": None if energy is None else energy.fingerprint(),
         "plan": plan.to_json(),
         "code": code.hexdigest(),
         "versions": versions(),
@@ -880,6 +976,7 @@ def result_document(
         "alternatives": plan.alternatives(),
         "auto": plan.auto,
         "searched_on": plan.searched_on,
+        "judged_on": plan.judged_on,
         "ledger": _ledger(prepared),
         "device": device,
         "reproducible": reproducible,

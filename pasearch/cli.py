@@ -64,6 +64,18 @@ Space = Annotated[
         "cnn-rwt, or a .toml.",
     ),
 ]
+RecipeOption = Annotated[
+    str,
+    typer.Option("--recipe", help="How networks are trained: see `pasearch recipes`, or a .toml."),
+]
+ArchitectureOption = Annotated[
+    Path | None,
+    typer.Option("--architecture", help="The one network to train, a .toml: no search."),
+]
+EnergyOn = Annotated[
+    str | None,
+    typer.Option("--energy-on", help="Public data that the recipe looks at while it trains, free."),
+]
 Candidates = Annotated[
     float | None,
     typer.Option("--candidates", help="Mean number of trainings (rs, mgrs), or population (paas)."),
@@ -220,6 +232,9 @@ def _asked(
     delta: Delta = None,
     strategy: Strategy = "auto",
     space: Space = "auto",
+    recipe: RecipeOption = "default",
+    architecture: ArchitectureOption = None,
+    energy_on: EnergyOn = None,
     candidates: Candidates = None,
     generations: Generations = None,
     law: Law = None,
@@ -253,14 +268,26 @@ def _asked(
     """What may be said about an architecture search, to `arch` and to `plan arch` alike."""
 
 
-def _asks(command: Callable[..., None]) -> Callable[..., None]:
+SEARCHED = frozenset(
+    {
+        "strategy", "space", "candidates", "generations", "law", "max_candidates", "preset",
+        "score_eps", "search_share", "search_on",
+    }
+)  # fmt: skip
+"""Options of a search, which training one network lacks."""
+
+
+def _asks(
+    command: Callable[..., None], *, without: frozenset[str] = frozenset()
+) -> Callable[..., None]:
     """Give a command, whose first argument is `asked`, the options of `_asked` in its place."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    shared = list(inspect.signature(_asked, eval_str=True).parameters.values())
+    every = list(inspect.signature(_asked, eval_str=True).parameters.values())
+    shared = [each for each in every if each.name not in without]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        asked = {each.name: given.pop(each.name) for each in shared}
+        asked = {each.name: given.pop(each.name, each.default) for each in every}
         command(asked, **given)
 
     # Every option has a default but typer's context, which must then come first.
@@ -304,6 +331,55 @@ def arch(
     _check_out(out)
     _show_plan(prepared, as_json=False, quiet=quiet or as_json)
     _search(prepared, out, as_json=as_json, quiet=quiet)
+
+
+def train(
+    asked: dict[str, Any],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one network by one recipe, without a search, under one budget.
+
+    Without --architecture it is the first of the portfolio. An interrupted run is finished with
+    `pasearch arch --resume FOLDER`.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    prepared = _prepared({**asked, "strategy": "fixed"})
+    _show_plan(prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run))
+    if not dry_run:
+        from pasearch.api import device_of
+
+        device_of(prepared.request)
+        _check_out(out)
+        _search(prepared, out, as_json=as_json, quiet=quiet)
+
+
+app.command("train")(_asks(train, without=SEARCHED))
+
+
+@app.command()
+def recipes(as_json: Json = False) -> None:
+    """List the recipes, what of them goes together, and why the rest does not."""
+    from pasearch.training.presets import PRESETS
+    from pasearch.training.recipe import CONFLICTS
+
+    if as_json:
+        table = {
+            name: {"about": each.about, "source": each.source} for name, each in PRESETS.items()
+        }
+        typer.echo(json.dumps({"recipes": table, "refused": list(CONFLICTS)}, indent=2))
+        return
+    width = max(map(len, PRESETS))
+    typer.echo("Recipes, for --recipe (a .toml can change any field of one: docs/recipes.md):\n")
+    for name, each in PRESETS.items():
+        typer.echo(f"  {name:<{width}}  {each.about}. {each.source}.")
+    typer.echo("\nStages go together freely, but:\n")
+    for reason in CONFLICTS:
+        typer.echo(f"  - {reason}")
 
 
 @plan_app.command("arch")
@@ -479,9 +555,10 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
             f"{best['trainable_parameters']:,} trained)"
         )
         noise = score["noise"]["standard_deviation"]
+        unit = " of the width of the target's bounds" if "scale" in score else ""
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
         typer.echo(
-            f"Test {score['metric']}: {score['test']:.3f} on {score['of']:,} records "
+            f"Test {score['metric']}: {score['test']:.3f}{unit} on {score['of']:,} records "
             f"(standard error about {standard_error(score):.3f}, of which noise {noise:.3f})"
             f"{exact}"
         )

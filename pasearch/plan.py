@@ -6,11 +6,12 @@ Three dials are solved, each on the private side of the budget:
     noise of a candidate's training   on `train` (in place) or `search` (aside)
     noise of a candidate's score      on `validation`, which has the whole epsilon for scores
     noise of the printed accuracy     on `test`, likewise
-and, aside, the noise of the final training on `train`. Before them stand what is bought of an
-undeclared schema (three quarters of the epsilon of `validation`, or of `test`) and the fit of front
-ends (a tenth of the epsilon each, where candidates are trained). Candidates may differ in their
-number of steps: the dial is then mu, which gives each its noise multiplier by the CLT rule, and the
-exact price is the worst over the space (event `Worst`).
+and, aside, the noise of the final training on `train`; for a recipe that looks at validation
+records while it trains (screening, a validation-driven schedule), the noise of each look. Before
+them stand what is bought of an undeclared schema (three quarters of the epsilon of `validation`, or
+of `test`) and the fit of front ends (a tenth of the epsilon each, where candidates are trained).
+Candidates may differ in their number of steps: the dial is then mu, which gives each its noise
+multiplier by the CLT rule, and the exact price is the worst over the space (event `Worst`).
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
@@ -27,7 +28,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import Claim, eq8, eq9_corrected
+from pasearch.accounting.claims import (
+    Claim,
+    eq8,
+    eq9_corrected,
+    fu_theorem1,
+    yu_theorem3_schedule,
+)
 from pasearch.accounting.events import Composed, Event, Gaussian, Geometric, SelfComposed, Worst
 from pasearch.data.partitions import Split
 from pasearch.data.purchase import Purchase
@@ -36,6 +43,8 @@ from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.sums import NoisySum
 from pasearch.training.recipe import Recipe, tuned_learning_rate
+from pasearch.training.schedules import Uniform, Validation
+from pasearch.training.screening import GRID
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -44,6 +53,9 @@ if TYPE_CHECKING:
 
 Settings = tuple[tuple[str, float], ...]
 ScoreNoise = NoisyCount | NoisySum
+
+LOOK = "look while training"
+"""The name of the line of a recipe's looks at validation slots."""
 
 PURCHASE_SHARE = 0.75
 """The share of epsilon that an undeclared schema may take, of the slots it is bought from."""
@@ -152,6 +164,9 @@ class Plan:
         most: The most categories that an undeclared column is bought with.
         auto: Why `auto` took this strategy, where it did.
         searched_on: Name of the declared-public data that the candidate was found on, if any.
+        judge: The noise of each look at the validation slots while training; None when there is
+            none, or when public records are looked at instead.
+        judged_on: Name of those public records, if any.
     """
 
     name: str
@@ -175,6 +190,8 @@ class Plan:
     most: int = 32
     auto: dict[str, Any] | None = field(default=None, hash=False)
     searched_on: str | None = None
+    judge: ScoreNoise | None = None
+    judged_on: str | None = None
 
     @property
     def aside(self) -> bool:
@@ -276,23 +293,47 @@ class Plan:
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
+        recipe = self._recipe_claims()
         if not self.strategy.scored or not self.strategy.private_trials or self.trial_mu is None:
-            return []
+            return recipe
         one = price_partitions({"train": self._trial_event()}, self.delta)[0].epsilon
         if not one > 0.0:
-            return []
+            return recipe
         runs = max(1, round(self.strategy.expected_trainings))
         if self.strategy.hides_trials:
             return [
+                *recipe,
                 eq9_corrected(
                     acceptable_loss=0.05,
                     validation_size=self.split.validation,
                     failure_probability=0.05,
                     runs=runs,
                     epsilon=one,
+                ),
+            ]
+        return [*recipe, eq8(epsilon=one, runs=runs, delta_prime=self.delta)]
+
+    def _recipe_claims(self) -> list[Claim]:
+        """Return what the papers would charge for one training of the released network's recipe."""
+        recipe, slots = self.final or self.recipe, self.split.train
+        mu = self.final_mu if self.final is not None else self.trial_mu
+        if mu is None:
+            return []
+        sigma, q = recipe.noise_for_mu(mu, slots), recipe.sampling_probability(slots)
+        if recipe.screening is not None:
+            return [
+                fu_theorem1(
+                    sampling_probability=q,
+                    noise_multiplier=sigma,
+                    accepted=max(1, recipe.steps // 2),
+                    delta=self.delta,
+                    condition="if half of the updates are accepted",
                 )
             ]
-        return [eq8(epsilon=one, runs=runs, delta_prime=self.delta)]
+        if isinstance(recipe.schedule, Uniform | Validation) or recipe.batching != "poisson":
+            return []
+        releases = [(q, sigma * factor, count) for factor, count in recipe.levels(slots)]
+        return [yu_theorem3_schedule(releases, self.delta)]
 
     def _trial_event(self) -> Event:
         assert self.trial_mu is not None
@@ -337,6 +378,7 @@ class Plan:
             },
             "auto": self.auto,
             "searched_on": self.searched_on,
+            "judged_on": self.judged_on,
             "warnings": list(self.warnings),
         }
 
@@ -382,8 +424,7 @@ def noised_recipe(recipe: Recipe, steps: int, mu: float | None, slots: int) -> R
     recipe = replace(recipe, steps=steps)
     if mu is None:
         return recipe.with_noise(None)
-    rate = recipe.sampling_probability(slots)
-    return recipe.with_noise(calibration.noise_for_mu(mu, rate, recipe.steps))
+    return recipe.with_noise(recipe.noise_for_mu(mu, slots))
 
 
 def training_event(recipe: Recipe, settings: list[Settings], slots: int, mu: float) -> Event:
@@ -408,6 +449,7 @@ def make_plan(
     assumed_public: tuple[str, ...] = (),
     free_front_ends: bool = False,
     leak_share: float = PURCHASE_DELTA,
+    judged_on: str | None = None,
 ) -> Plan:
     """Solve the noise of everything a run will release.
 
@@ -425,6 +467,7 @@ def make_plan(
         assumed_public: What was read from the records for nothing, because the user said so.
         free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
         leak_share: The share of delta that may go to categories which one record might show.
+        judged_on: Name of the public records that a recipe looks at while it trains, if it does.
 
     Returns:
         Plan: Its price is at most the budget.
@@ -466,6 +509,23 @@ def make_plan(
     if strategy.scored:
         score, charged = _solve_score(strategy, budget, score_epsilon, lines)
         lines += charged
+    judge = None
+    if recipe.judgements(slots) and judged_on is None:
+        looks = _most_looks(recipe, strategy.settings(space), slots)
+        _check_judge(strategy, split, aside)
+        value, charged = _solve(
+            lambda value: [
+                Line(name=LOOK, partition="validation", event=Geometric(epsilon=value), count=looks)
+            ],
+            budget,
+            SCORE_RANGE,
+            lines,
+        )
+        screens = recipe.screening is not None
+        judge = (
+            NoisySum(epsilon=value, most=GRID) if screens else score_noise(schema.regression, value)
+        )
+        lines += charged
     epsilon, charged = _solve(
         lambda value: [_test_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines
     )
@@ -495,6 +555,8 @@ def make_plan(
         front_noise=front_noise,
         assumed_public=assumed_public,
         most=most_categories,
+        judge=judge,
+        judged_on=judged_on if recipe.judgements(slots) else None,
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -669,6 +731,26 @@ def _dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
         return events_by_partition([*beside, *own])[partition]
 
     return event
+
+
+def _most_looks(recipe: Recipe, settings: list[Settings], slots: int) -> int:
+    """Return how often any candidate's training looks at validation slots, at most."""
+    return max(replace(recipe, steps=_steps(recipe, each)).judgements(slots) for each in settings)
+
+
+def _check_judge(strategy: Priced, split: Split, aside: bool) -> None:
+    """Refuse looks at private records in a search: each candidate would need lines of its own."""
+    if strategy.scored or not strategy.private_trials or aside:
+        raise UsageError(
+            "This recipe looks at validation records while it trains, and in a search every "
+            "candidate would pay for its looks. Give public records of the same kind "
+            "(--energy-on), or train one architecture (pasearch train, or --strategy fixed)."
+        )
+    if not split.validation > 0:
+        raise UsageError(
+            "This recipe looks at validation records while it trains: give the split a validation "
+            "share, or public records of the same kind (--energy-on)."
+        )
 
 
 def _solve_score(

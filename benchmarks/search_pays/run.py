@@ -86,6 +86,7 @@ def measure(data: Any, settings: dict[str, Any], epsilon: float, seed: int) -> d
         "delta": document["price"]["delta"],
         "claimed": beside[0] if beside else None,
         "candidates": settings.get("candidates"),
+        "steps": document["recipe"]["steps"],
         "best": document["best"]["architecture"],
         "seconds": round(time.perf_counter() - start, 1),
     }
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--candidates", type=int, help="of every search, in place of its own")
+    parser.add_argument("--steps", type=int, help="of every training, in place of its own")
     options = parser.parse_args()
     data, declared = source(options)
     kind = options.kind or {"digits": "arrays", "interaction": "table"}.get(
@@ -121,6 +123,8 @@ def main() -> None:
                     settings["candidates"] = options.candidates
                 if settings.get("space") == "wide":
                     settings["space"] = WIDE[kind]
+                if options.steps is not None:
+                    settings["steps"] = options.steps
                 try:
                     found = measure(data, {**declared, **settings}, epsilon, seed)
                 except BudgetError as error:

@@ -4,6 +4,7 @@
     PLD                           dp_accounting's privacy loss distributions, composed by FFT
     PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with others as
                                   the loss distribution dominating min(1, m delta_Q(e - log c))
+    PLD, records with own noise   the loss distribution dominating q delta_Gaussian(e), e >= 0
 
 An (epsilon, delta)-DP release leaks its delta: PLD counts it as infinite loss, RDP takes it from
 the delta of the whole.
@@ -22,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from pasearch.accounting.checks import fraction, nonnegative
 from pasearch.accounting.events import (
@@ -30,6 +32,7 @@ from pasearch.accounting.events import (
     Event,
     Gaussian,
     Geometric,
+    NoisyRecords,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
@@ -41,13 +44,14 @@ from pasearch.accounting.events import (
 from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid, leaky_response
 from pasearch.accounting.renyi import Unsupported, leaked_delta, rdp_delta, rdp_epsilon
 from pasearch.accounting.selection import Law, log_constant
-from pasearch.accounting.sketch import sketch
+from pasearch.accounting.sketch import reach, sketch
 from pasearch.errors import UsageError
 
 FINENESS = 30  # grid points to a standard deviation; any grid gives an upper bound
 MOST_POINTS = 40_000  # of one release's losses
 MOST_LOSSES = 1_000_000  # of all releases' losses together
 TYPICAL_DELTA = 1e-6  # only for choosing grids
+MOST_LOSS = 500.0  # whatever is larger counts as infinite; exp of it is still a float
 FAILURES = (ArithmeticError, ValueError, MemoryError, IndexError)
 
 
@@ -204,7 +208,9 @@ def _profile(event: Event) -> Profile:
     tails = (leak + tail for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
     tops = (losses.get_epsilon_for_delta(tail) for tail in tails)
     top = next((float(top) for top in tops if math.isfinite(top)), 0.0)
-    return Profile.sampled(losses.get_delta_for_epsilon, grid(min(top, 500.0), _interval(event)))
+    return Profile.sampled(
+        losses.get_delta_for_epsilon, grid(min(top, MOST_LOSS), _interval(event))
+    )
 
 
 def _selection_bound(inner: Event, law: Law) -> tuple[Callable[[Array], Array], float]:
@@ -260,6 +266,9 @@ def _single(atom: Event, interval: float) -> Any:
                 value_discretization_interval=interval,
                 neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
             )
+        case NoisyRecords(q, noise_multiplier):
+            bound = _revealed_sample(q, noise_multiplier)
+            return bounding_pld(bound, min(reach(noise_multiplier), MOST_LOSS), interval)
         case Geometric() | Pure():
             return losses.from_discrete_laplace_mechanism(
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
@@ -272,6 +281,22 @@ def _single(atom: Event, interval: float) -> Any:
         case RepeatAndSelect(inner, law):
             return bounding_pld(*_selection_bound(inner, law), interval)
     raise Unsupported(f"PLD has no bound for [{describe(atom)}]; use an event that PLD or RDP has.")
+
+
+def _revealed_sample(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
+    """The profile, for e >= 0, of a Gaussian release that happens with probability q, seen.
+
+    Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-first.md.
+    """
+    mu = 1 / noise_multiplier
+
+    def delta(epsilon: Array) -> Array:
+        head = log_ndtr(mu / 2 - epsilon / mu)
+        tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+        rounding = 1e-13 * (1 + np.abs(head) + np.abs(epsilon))  # of logs, so that it is a share
+        return q * np.exp(head) * (rounding - np.expm1(np.minimum(tail - head, 0.0)))
+
+    return delta
 
 
 def _only(event: Event) -> Event | None:

@@ -26,9 +26,11 @@ __all__ = [
     "Composed",
     "DiscreteGaussian",
     "Event",
+    "Filtered",
     "Gaussian",
     "Geometric",
     "NoRelease",
+    "NoisyRecords",
     "PoissonGaussian",
     "Pure",
     "RepeatAndSelect",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 32
+MOST_SHOWN = 6  # parts of a composition in one line of text; files have all
 
 
 class Event:
@@ -94,6 +97,22 @@ class TruncatedPoissonGaussian(Event):
     def __post_init__(self) -> None:
         """Check the numbers."""
         _check(self, whole, "dataset_size", "truncated_batch_size")
+        _check(self, probability, "sampling_probability")
+        _check(self, positive, "noise_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyRecords(Event):
+    """One step in which every drawn record has its own Gaussian noise, and all draws are revealed.
+
+    The noise multiplier is the noise's standard deviation / the bound of a record's own value.
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
         _check(self, probability, "sampling_probability")
         _check(self, positive, "noise_multiplier")
 
@@ -196,11 +215,26 @@ class RepeatAndSelect(Event):
         _check(self, _law, "law")
 
 
+@dataclass(frozen=True, slots=True)
+class Filtered(Event):
+    """Releases chosen adaptively, whose RDP adds up to at most that of `event` (RDP only).
+
+    At every order of the accountant's grid, whatever was chosen: `filters.Filter` sees to it.
+    """
+
+    event: Event
+
+    def __post_init__(self) -> None:
+        """Check the event."""
+        _check(self, _event, "event")
+
+
 TYPES: dict[str, type[Event]] = {
     "no-release": NoRelease,
     "gaussian": Gaussian,
     "poisson-gaussian": PoissonGaussian,
     "truncated-poisson-gaussian": TruncatedPoissonGaussian,
+    "noisy-records": NoisyRecords,
     "geometric": Geometric,
     "pure": Pure,
     "approximate": Approximate,
@@ -209,6 +243,7 @@ TYPES: dict[str, type[Event]] = {
     "self-composed": SelfComposed,
     "worst": Worst,
     "repeat-and-select": RepeatAndSelect,
+    "filtered": Filtered,
 }
 NAMES = {kind: name for name, kind in TYPES.items()}
 
@@ -217,7 +252,8 @@ def parts(event: Event) -> dict[Event, int]:
     """The atomic releases of an event and how often each is made.
 
     Guarantee: `SelfComposed(e, k)` and k copies of e have the same parts, so no accountant can
-    price them differently. Public releases are dropped; a `Worst` of one event is that event.
+    price them differently. Public releases are dropped; a `Worst` of one event is that event. A
+    `Filtered` is atomic: what was chosen is not known, only that it is no more than its limit.
     """
     counts: dict[Event, int] = {}
     for atom, count in _atoms(event, 1):
@@ -236,6 +272,8 @@ def _atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
                 yield from _atoms(part, count)
         case Worst() if len(set(event.events)) == 1:
             yield from _atoms(event.events[0], count)
+        case Filtered() if not parts(event.event):
+            return
         case _:
             yield event, count
 
@@ -314,6 +352,11 @@ def describe(event: Event) -> str:
                 f"(probability {event.sampling_probability:g}) of {event.dataset_size} slots, "
                 f"at most {event.truncated_batch_size}"
             )
+        case NoisyRecords():
+            return (
+                f"records with Gaussian noise of their own (multiplier {event.noise_multiplier:g}) "
+                f"in a revealed sample (probability {event.sampling_probability:g})"
+            )
         case Geometric():
             return f"a count with geometric noise (epsilon {event.epsilon:g})"
         case Pure():
@@ -327,11 +370,16 @@ def describe(event: Event) -> str:
         case SelfComposed():
             return f"{event.count:,} x [{describe(event.event)}]"
         case Composed():
-            return " + ".join(describe(part) for part in event.events)
+            shown = [describe(part) for part in event.events]
+            if len(shown) > MOST_SHOWN:
+                shown[2:-1] = [f"({len(shown) - 3} more, in between)"]
+            return " + ".join(shown)
         case Worst():
             return "the worst of [" + "; ".join(describe(part) for part in event.events) + "]"
         case RepeatAndSelect():
             return f"the best of K runs, K {event.law.describe()}, of [{describe(event.event)}]"
+        case Filtered():
+            return f"adaptive releases within the RDP of [{describe(event.event)}]"
     raise UsageError(f"{event!r} is no event of this table.")
 
 

@@ -3,11 +3,13 @@
     Gaussian                  a / (2 sigma^2)
     discrete Gaussian         a Delta^2 / (2 sigma^2)
     Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
+    records with own noise    log(1 - q + q e^((a-1) a / (2 sigma^2))) / (a-1)
     geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
                               p = e^eps / (1 + e^eps)
     any (eps, delta)-DP       the same line, and delta leaks: no curve holds for the whole of it
     composition               sum over releases, each multiplied by its count once, in `rdp`
     worst of several          maximum, order by order
+    filtered                  its limit's, at the least order of the grid that is a or above
     repeat and select         TNB:      eps(a) + (1+eta) min over b of
                                         [(1-1/b) eps(b) + log(1/gamma)/b] + log(m)/(a-1)
                               Poisson:  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
@@ -19,7 +21,8 @@ What leaks is taken from delta first: the curve of the rest is converted at delt
 Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
 12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
 Viswanath 2015) and the geometric mechanism's loss takes its two values; the same theorem for the
-leaks (docs/guarantees/bought-schema.md).
+leaks (docs/guarantees/bought-schema.md); docs/guarantees/noise-first.md for records with noise of
+their own, docs/guarantees/filters.md for filters.
 """
 
 from __future__ import annotations
@@ -36,8 +39,10 @@ from pasearch.accounting.events import (
     Approximate,
     DiscreteGaussian,
     Event,
+    Filtered,
     Gaussian,
     Geometric,
+    NoisyRecords,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
@@ -53,6 +58,7 @@ ORDERS: Array = np.array(
     [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, 1024], dtype=float
 )
 FLOAT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
+FILTER_SLACK = 1e-8  # a filter's limit is grown by it: for the rounding of ten million additions
 
 
 class Unsupported(UsageError):
@@ -98,6 +104,20 @@ def leaked_delta(event: Event) -> float:
     return min(1.0, math.fsum(leaks))
 
 
+def filter_limit(event: Event) -> Array:
+    """What a filter of this limit may spend, and is priced at: a bound at each of `ORDERS`.
+
+    Raises:
+        Unsupported: part of the event has no RDP bound, or it leaks.
+    """
+    return monotone(rdp(event)) * (1 + FILTER_SLACK)
+
+
+def monotone(values: Array) -> Array:
+    """The least bound at this order or above: a divergence grows with its order."""
+    return np.minimum.accumulate(values[::-1])[::-1]
+
+
 def _leak(atom: Event) -> float:
     match atom:
         case Approximate():
@@ -140,12 +160,17 @@ def _atom(event: Event, orders: Array) -> Array:
             return _quadratic(event.sensitivity, event.sigma, orders)
         case PoissonGaussian():
             return _sampled(event, tuple(orders.tolist()))
+        case NoisyRecords():
+            return _revealed(event.sampling_probability, event.noise_multiplier, orders)
         case Geometric() | Pure() | Approximate():
             return _two_valued(event.epsilon, orders)
         case Worst():
             return np.max([_curve(each, orders) for each in event.events], axis=0)
         case RepeatAndSelect():
             return _selected(rdp(event.event, orders), event.law, orders)
+        case Filtered():
+            known = np.append(filter_limit(event.event), np.inf)  # of no order above the grid
+            return known[np.searchsorted(ORDERS, orders)]
     raise Unsupported(
         f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has."
     )
@@ -179,6 +204,14 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _revealed(q: float, noise_multiplier: float, orders: Array) -> Array:
+    with np.errstate(all="ignore"):
+        x = (orders - 1) * _quadratic(1.0, noise_multiplier, orders)
+        near = np.log1p(q * np.expm1(np.minimum(x, 1.0)))
+        far = np.logaddexp(np.log1p(-q), math.log(q) + x)
+        return np.where(x <= 1, near, far) / (orders - 1)
+
+
 def _two_valued(epsilon: float, orders: Array) -> Array:
     x = (orders - 1) * epsilon
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
@@ -198,7 +231,7 @@ def _selected(values: Array, law: Law, orders: Array) -> Array:
         each = (1 - 1 / orders) * values + law.log_inverse_gamma / orders
         constant = (1 + float(law.shape)) * np.min(each)
     bound = values + constant + math.log(law.mean) / (orders - 1)
-    return np.minimum.accumulate(bound[::-1])[::-1]  # the divergence grows with the order
+    return monotone(bound)
 
 
 def _sound(values: Array) -> Array:

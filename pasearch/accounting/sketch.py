@@ -4,8 +4,10 @@ Many small losses add up to a Gaussian's: N(mu^2 / 2, mu^2). So an event is sket
 
     Gaussian                  1 / sigma^2
     Poisson-sampled Gaussian  q^2 (exp(1 / sigma^2) - 1)
+    records with own noise    log(1 + q (exp(1 / sigma^2) - 1))
     two values +-eps          2 eps tanh(eps / 2)
     composition               sum;  worst of several: maximum
+    filtered                  its limit's
     repeat and select         the mu that a Gaussian of the selection's epsilon has
 
 Source: Bu, Dong, Long and Su 2020 (the second line); Dong, Roth and Su 2022.
@@ -24,8 +26,10 @@ from pasearch.accounting.events import (
     Approximate,
     DiscreteGaussian,
     Event,
+    Filtered,
     Gaussian,
     Geometric,
+    NoisyRecords,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
@@ -56,10 +60,10 @@ def sketch(event: Event, delta: float) -> Sketch:
     """The size of an event; delta matters to selections only."""
     variance, releases, width = 0.0, 0, 0.0
     for atom, count in parts(event).items():
-        size, reach = _atom(atom, delta)
+        size, loss = _atom(atom, delta)
         variance += count * size
         releases += 1 if isinstance(atom, Gaussian) else count
-        width = max(width, reach)
+        width = max(width, loss)
     return Sketch(min(variance, MOST), max(1, releases), min(width, MOST))
 
 
@@ -84,21 +88,28 @@ def _delta(mu: float, epsilon: float) -> float:
 def _atom(atom: Event, delta: float) -> tuple[float, float]:
     match atom:
         case Gaussian():
-            return _square(1 / atom.noise_multiplier), _reach(atom.noise_multiplier)
+            return _square(1 / atom.noise_multiplier), reach(atom.noise_multiplier)
         case DiscreteGaussian():
             ratio = atom.sigma / atom.sensitivity
-            return _square(1 / ratio), _reach(ratio)
+            return _square(1 / ratio), reach(ratio)
         case PoissonGaussian():
             return _sampled(atom.sampling_probability, atom.noise_multiplier)
         case TruncatedPoissonGaussian():
             # A tight cap replaces one record by another: twice the sensitivity in the tail.
             size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
-            return size, _reach(atom.noise_multiplier / 2)
+            return size, reach(atom.noise_multiplier / 2)
+        case NoisyRecords():
+            q, size = atom.sampling_probability, _square(1 / atom.noise_multiplier)
+            grown = size + math.log(q) if size > 300 else math.log1p(q * math.expm1(size))
+            return grown, reach(atom.noise_multiplier)
         case Geometric() | Pure() | Approximate():
             return 2 * atom.epsilon * math.tanh(atom.epsilon / 2), atom.epsilon
         case Worst(events):
             sketches = [sketch(each, delta) for each in events]
             return max(s.variance for s in sketches), max(_total(s) for s in sketches)
+        case Filtered(inner):
+            size = sketch(inner, delta)
+            return size.variance, _total(size)
         case RepeatAndSelect(inner, law):
             return _selected(sketch(inner, delta), law, delta)
     return 0.0, 0.0
@@ -134,12 +145,12 @@ def _gaussian_mu(epsilon: float, delta: float) -> float:
 def _sampled(q: float, sigma: float) -> tuple[float, float]:
     exponent = _square(1 / sigma)
     size = q * q * math.expm1(exponent) if exponent < 300 else MOST
-    reach = _reach(sigma)
-    grown = reach + math.log(q) if reach > 100 else math.log1p(q * math.expm1(reach))
+    most = reach(sigma)
+    grown = most + math.log(q) if most > 100 else math.log1p(q * math.expm1(most))
     return min(size, MOST), max(grown, 0.0)
 
 
-def _reach(sigma: float) -> float:
+def reach(sigma: float) -> float:
     """The loss of a Gaussian release that is exceeded with probability e^-50."""
     return min(MOST, (10 + 0.5 / sigma) / sigma)
 

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from pasearch.accounting.events import describe, from_json
+from pasearch.report.stages import batching_words, bound_words, stage_words
 
 Section = tuple[str, list[str]]
 
@@ -145,10 +146,11 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
         items.append(
             f"The released model: {recipe['steps']} steps of DP-SGD, noise multiplier "
             f"{recipe['noise_multiplier']:.4f}, each record in a batch with probability "
-            f"{recipe['sampling_probability']:.5f} (Poisson), gradients bounded by "
-            f"{_bound(recipe['bounding'])}; sums divided by the public "
+            f"{recipe['sampling_probability']:.5f} ({batching_words(recipe)}), gradients bounded "
+            f"by {bound_words(recipe['bounding'])}; sums divided by the public "
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
         )
+        items += [f"In it: {words}." for words in stage_words(recipe)]
     return items
 
 
@@ -156,11 +158,6 @@ def _mechanism(line: dict[str, Any]) -> str:
     if line["event"]["type"] == "no-release":
         return "without noise, on data declared public"
     return describe(from_json(line["event"]))
-
-
-def _bound(bounding: dict[str, Any]) -> str:
-    numbers = [f"{name} {value:g}" for name, value in bounding.items() if name != "name"]
-    return f"{bounding['name']} ({', '.join(numbers)})"
 
 
 def _assumptions(document: dict[str, Any]) -> list[str]:

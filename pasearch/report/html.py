@@ -23,6 +23,7 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
+from pasearch.report.stages import batching_words, bound_words, optimizer_words, stage_words
 from pasearch.results import standard_error
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
@@ -295,31 +296,23 @@ def _training(document: Values) -> list[tuple[str, str]]:
     recipe, best = document["recipe"], document["best"]
     slots = document["dataset"]["slots"]["train"]
     total, trained = best["parameters"], best["trainable_parameters"]
+    batching = batching_words(recipe)
     rows = [
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", f"{recipe['steps']:,}"),
-        ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected (Poisson)"),
+        ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected ({batching})"),
         ("Learning rate", f"{recipe['learning_rate']:.4g}"),
-        ("Optimizer", _optimizer(recipe)),
+        ("Optimizer", optimizer_words(recipe)),
     ]
     if recipe["bounding"] is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
-    bound = recipe["bounding"]
-    numbers = ", ".join(
-        f"{_spaced(key)} {value:g}" for key, value in bound.items() if key != "name"
-    )
     return [
         *rows,
-        ("Gradients", f"{_spaced(bound['name'])} bound, {numbers}"),
+        ("Gradients", bound_words(recipe["bounding"])),
+        *(("Stage", words) for words in stage_words(recipe)),
         ("Noise multiplier", f"{recipe['noise_multiplier']:.4f}"),
         *((_spaced(name).capitalize(), f"{value:g}") for name, value in best["settings"].items()),
     ]
-
-
-def _optimizer(recipe: Values) -> str:
-    momentum = f" {recipe['momentum']:g}" if recipe["optimizer"] == "momentum" else ""
-    average = "" if recipe["average"] is None else ", averaged weights"
-    return f"{recipe['optimizer']}{momentum}{average}"
 
 
 def _partitions(document: Values) -> list[Values]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
+from pasearch.report.stages import stage_words
 
 if TYPE_CHECKING:
     from pasearch.plan import Plan
@@ -33,7 +34,7 @@ def plan_text(plan: Plan) -> str:
         price = by_partition[line.partition]
         share = f"{price.epsilon:8.3f}  {price.accountant}"
         only = sum(other.partition == line.partition for other in plan.lines) == 1
-        lines.append(f"  {name:<28}{line.partition:<12}{share if only else '   part of the sum'}")
+        lines.append(f"  {name:<27} {line.partition:<12}{share if only else '   part of the sum'}")
         lines += [f"      {text}" for text in _noise(line.event)]
     lines.append("")
     lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
@@ -116,13 +117,26 @@ def _way(plan: Plan) -> str:
 def _training(plan: Plan) -> str:
     recipe = plan.final or plan.recipe
     slots = plan.split.train
-    average = "" if recipe.average is None else ", averaged weights"
+    values = recipe.to_json()
     bound = recipe.bounding
     clip = "" if bound is None else f"{bound.name} bound {bound.sensitivity:g}, "
-    return (
-        f"{recipe.steps} steps, each with an expected {recipe.expected_batch_size:,} of "
-        f"{slots:,} records; {clip}{recipe.optimizer}{average}"
+    average = "" if recipe.average is None else ", averaged weights"
+    size = "an expected" if recipe.batching != "reshuffled" else "a reshuffled"
+    return "; ".join(
+        [
+            f"{recipe.steps} steps, each with {size} {recipe.expected_batch_size:,} of "
+            f"{slots:,} records",
+            f"{clip}{recipe.optimizer}{average}",
+            *stage_words(values),
+            *_looks(plan),
+        ]
     )
+
+
+def _looks(plan: Plan) -> list[str]:
+    if plan.judged_on is not None:
+        return [f"looks at the public data {plan.judged_on}, which costs nothing"]
+    return [] if plan.judge is None else ["looks at validation slots, each look charged"]
 
 
 def _noise(event: Event) -> list[str]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import sqlite3
 import tempfile
@@ -37,7 +38,15 @@ from scipy.special import logsumexp
 from pasearch.accounting.accountants import Price, delta_for, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.events import Event, NoRelease, Worst, from_json, parts, to_json
+from pasearch.accounting.events import (
+    Event,
+    Gaussian,
+    NoRelease,
+    Worst,
+    from_json,
+    parts,
+    to_json,
+)
 from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.folder import sync_folder
@@ -179,8 +188,7 @@ class Allowance:
             f"spent epsilon {adaptive_price(before, delta).epsilon:.4g}, this one costs "
             f"{price(event, delta).epsilon:.4g} alone, together they would cost "
             f"{after.epsilon:.4g}, and the total is {total.epsilon:g} (all at delta {delta:g}). "
-            "Nothing was read. Plan it with a smaller epsilon, or use what the runs before have "
-            "released."
+            f"Nothing was read. {_room(before, total)}"
         )
 
     def spent(self) -> Price:
@@ -198,6 +206,27 @@ class Allowance:
         with _exclusive(self.path) as connection:
             rows, delta = _rows(connection), _delta(_total(connection))
         return [(row["run"], row["day"], price(_event(row), delta)) for row in rows]
+
+
+def _room(before: list[Run], total: Budget) -> str:
+    """Return about how much still fits, in words: of a run like one Gaussian release."""
+    delta = _delta(total)
+    fits, cost = 0.0, 0.0
+    low, high = 1e-2, 1e4  # noise multipliers: the smaller, the dearer
+    for _ in range(12):
+        sigma = math.sqrt(low * high)
+        event = Gaussian(noise_multiplier=sigma)
+        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
+            high, fits, cost = sigma, sigma, price(event, delta).epsilon
+        else:
+            low = sigma
+    if not (fits and cost >= 0.01):
+        return "Hardly anything fits any more: use what the runs before have released."
+    return (
+        f"A run of about epsilon {cost * 0.95:.2g} would still fit; or use what the runs before "
+        "have released."
+    )
 
 
 def failure(number: int, delta: float) -> float:

@@ -22,8 +22,11 @@ from torch import nn
 
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
+from pasearch.plan import LOOK
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
+from pasearch.training.schedules import Validation
+from pasearch.training.screening import energy_points, mean_energy, mean_loss
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe
+    from pasearch.training.trainer import Judge
 
 
 CURVE_POINTS = 20
@@ -155,6 +159,7 @@ class Search:
         folder: The run's folder; trial weights go to `private/`.
         device: "cpu" or "cuda".
         progress: What to report.
+        public: Declared-public records that a recipe looks at while it trains, if any.
     """
 
     plan: Plan
@@ -166,6 +171,7 @@ class Search:
     folder: RunFolder
     device: str
     progress: Progress
+    public: Dataset | None = None
 
     def run(self) -> Outcome:
         """Search, train the final model if the plan has one, and measure it.
@@ -280,11 +286,12 @@ class Search:
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
         watch = self._watch(front, recipe.steps, curve)
+        judge = self._judge(recipe, front, stream)
         with self.ledger.charged(line, opened, key=key) as records:
             try:
                 return train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device,
-                    on_step=watch,
+                    on_step=watch, judge=judge,
                 )  # fmt: skip
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
@@ -310,6 +317,41 @@ class Search:
                 network.train()
 
         return watch
+
+    def _judge(self, recipe: Recipe, front: Fitted, stream: Stream) -> Judge | None:
+        """Return what the training asks how good the network is: public, or charged and noisy.
+
+        An energy (a mean loss, less is better) for screening, else an accuracy in [0, 1].
+        """
+        screening = recipe.screening is not None
+        if not screening and not isinstance(recipe.schedule, Validation):
+            return None
+        if self.public is not None:
+            seen = self.public.all_records(front)
+
+            def of_public(network: nn.Module, asked: int) -> float:
+                if screening:
+                    return mean_loss(network, seen, device=self.device)
+                return points(network, seen, device=self.device) / self._most(len(seen))
+
+            return of_public
+        noise, opened = self.plan.judge, self.dataset["validation"].through(front)
+        assert noise is not None, "the plan solved no noise for looks"
+        measure = energy_points if screening else points
+
+        def of_private(network: nn.Module, asked: int) -> float:
+            with self.ledger.charged(LOOK, opened, key=f"look {asked}") as records:
+                found = measure(network, records, device=self.device)
+                noisy = noise.release(found, stream.child("look", asked))
+            if screening:
+                return mean_energy(noisy, records.y)
+            return noisy / self._most(self.plan.split.validation)
+
+        return of_private
+
+    def _most(self, slots: int) -> int:
+        """Return the points of right answers to so many slots."""
+        return slots * self.plan.points_each
 
     def _front(self, front_end: FrontEnd) -> Fitted:
         """Return a front end ready for use: one fit for all candidates, charged once."""

@@ -47,13 +47,13 @@ class Proxy:
 
     dataset: Dataset
 
-    def check(self, schema: AnySchema) -> None:
+    def check(self, schema: AnySchema, option: str = "--search-on") -> None:
         """Refuse private data of another form."""
         own = self.dataset.schema
         same = own.shape == schema.shape and own.outputs == schema.outputs
         if not (same and own.regression == schema.regression and own.names == schema.names):
             raise UsageError(
-                f"--search-on: {self.dataset.name!r} has {own.describe()}, the private data "
+                f"{option}: {self.dataset.name!r} has {own.describe()}, the private data "
                 f"{schema.describe()}: expected the same features in the same order, and the same "
                 "number of classes."
             )

@@ -4,14 +4,14 @@ One class a layer, each with three short methods: `output_shape`, `parameters` (
 arithmetic, so that a plan needs no torch) and `module`. The output layer, Dense(classes) without
 activation, is always there and always trained.
 
-Source: Bao et al., Tables XI, XII and XIX to XXX (layers and parameter counts).
+Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.errors import UsageError
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 Shape = tuple[int, ...]
+
+UNLESS_CHANGED = {"unless_changed": True}
+"""Marks a field that is younger than stored results: its default is not written, so that an old
+architecture is the same JSON as ever."""
 
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
 
@@ -143,6 +147,8 @@ class Conv:
         dilation: Pixels between two taps of the kernel.
         activation: One of `ACTIVATIONS`.
         trainable: False freezes it at its random start.
+        weight_standardised: Whether filters have mean 0 and norm 1 when used (Qiao et al. 2019);
+            put a `Norm` behind it.
     """
 
     kind: ClassVar[str] = "conv"
@@ -154,12 +160,14 @@ class Conv:
     dilation: int = 1
     activation: str = "relu"
     trainable: bool = True
+    weight_standardised: bool = field(default=False, metadata=UNLESS_CHANGED)
 
     def __post_init__(self) -> None:
         _check(self, filters=self.filters, kernel=self.kernel, stride=self.stride)
         _check(self, groups=self.groups, dilation=self.dilation)
         check_activation(self.activation)
         _check_flag(self, "trainable", self.trainable)
+        _check_flag(self, "weight_standardised", self.weight_standardised)
         whole = isinstance(self.padding, int) and not isinstance(self.padding, bool)
         if self.padding not in ("valid", "same") and not (whole and int(self.padding) >= 0):
             raise UsageError(
@@ -176,6 +184,11 @@ class Conv:
                 f"Conv: {channels} channels and {self.filters} filters do not divide into "
                 f"{self.groups} groups."
             )
+        if self.weight_standardised and channels // self.groups * self.kernel**2 == 1:
+            raise UsageError(
+                "Conv: a filter of one weight, less its mean, is 0: take weight_standardised = "
+                "false, or a larger kernel."
+            )
         if self.padding == "same":
             return (self.filters, *sides)
         padding = 0 if self.padding == "valid" else int(self.padding)
@@ -190,8 +203,10 @@ class Conv:
         """Return the torch modules, uninitialised."""
         from torch import nn
 
+        from pasearch.spaces.modules import WeightStandardisedConv2d
+
         convolution = nn.utils.skip_init(
-            nn.Conv2d,
+            WeightStandardisedConv2d if self.weight_standardised else nn.Conv2d,
             _image(self, shape)[0],
             self.filters,
             self.kernel,
@@ -205,25 +220,30 @@ class Conv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Max or average pooling over square windows that do not overlap.
+    """Max or average pooling over square windows.
 
     Args:
-        size: Side of the window and the stride, pixels.
+        size: Side of the window, pixels.
         average: True takes the mean, False the maximum.
+        stride: Pixels between two windows; None is as many as the side, so they do not overlap.
     """
 
     kind: ClassVar[str] = "pool"
     size: int = 2
     average: bool = False
+    stride: int | None = field(default=None, metadata=UNLESS_CHANGED)
 
     def __post_init__(self) -> None:
         _check(self, size=self.size)
+        if self.stride is not None:
+            _check(self, stride=self.stride)
         _check_flag(self, "average", self.average)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (channels, height, width) of the output; a remainder is dropped."""
         channels, *sides = _image(self, shape)
-        return (channels, *(_slide(self, side, self.size, self.size) for side in sides))
+        stride = self.size if self.stride is None else self.stride
+        return (channels, *(_slide(self, side, self.size, stride) for side in sides))
 
     def parameters(self, shape: Shape) -> int:
         """Return 0."""
@@ -233,11 +253,116 @@ class Pool:
         """Return the torch module."""
         from torch import nn
 
-        return [nn.AvgPool2d(self.size) if self.average else nn.MaxPool2d(self.size)]
+        pool = nn.AvgPool2d if self.average else nn.MaxPool2d
+        return [pool(self.size, self.stride)]
 
 
-Layer = Dense | Conv | Pool
-LAYERS: Mapping[str, type[Layer]] = {layer.kind: layer for layer in (Dense, Conv, Pool)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Group normalisation: every record on its own, each group of channels to mean 0, variance 1.
+
+    In front of its activation stands a `Conv` or `Dense` with the activation "linear".
+
+    Args:
+        groups: Number of groups, which the channels (of a vector: its numbers) divide into.
+        activation: One of `ACTIVATIONS`, behind it.
+        trainable: False freezes the weights at 1 and the biases at 0.
+
+    Source: Wu and He 2018.
+    """
+
+    kind: ClassVar[str] = "norm"
+    groups: int = 1
+    activation: str = "linear"
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self, groups=self.groups)
+        check_activation(self.activation)
+        _check_flag(self, "trainable", self.trainable)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the shape as it is, an image's channel included."""
+        same = shape if len(shape) == 1 else _image(self, shape)
+        if same[0] % self.groups:
+            raise UsageError(
+                f"Norm: {same[0]} channels do not divide into {self.groups} groups: expected a "
+                "divisor."
+            )
+        if math.prod(same) == self.groups:
+            raise UsageError(
+                f"Norm: groups of one number each are all 0, normalised. Take fewer than "
+                f"{self.groups} groups."
+            )
+        return same
+
+    def parameters(self, shape: Shape) -> int:
+        """Return 2 * channels."""
+        return 2 * self.output_shape(shape)[0]
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules: weights start at 1 and biases at 0."""
+        from torch import nn
+
+        norm = nn.GroupNorm(self.groups, self.output_shape(shape)[0])
+        return [norm, activation_module(self.activation)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lstm:
+    """A long short-term memory over the rows of a record, to its last state.
+
+    A row is a step: of (steps, inputs), or of all channels of (channels, height, width).
+
+    Args:
+        units: Numbers in the state.
+        biases: Biases a gate: 1, or 2 as torch's LSTM has.
+        trainable: False freezes it at its random start.
+
+    Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
+    """
+
+    kind: ClassVar[str] = "lstm"
+    units: int
+    biases: int = 1
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self, units=self.units, biases=self.biases)
+        if self.biases > 2:
+            raise UsageError(f"Lstm: biases is {self.biases}: expected 1 or 2.")
+        _check_flag(self, "trainable", self.trainable)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (units,)."""
+        self._inputs(shape)
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> int:
+        """Return 4 * units * (inputs + units + biases)."""
+        return 4 * self.units * (self._inputs(shape) + self.units + self.biases)
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules, uninitialised."""
+        from torch import nn
+
+        from pasearch.spaces import modules
+
+        rows = [modules.Rows()] if len(shape) == 3 else []
+        inputs = self._inputs(shape)
+        return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
+
+    def _inputs(self, shape: Shape) -> int:
+        if len(shape) not in (2, 3):
+            raise UsageError(
+                "Lstm needs records of rows, (steps, inputs) or (channels, height, width); these "
+                f"have shape {shape}. Take a space of family 'fcn'."
+            )
+        return math.prod(shape) // shape[-2]
+
+
+Layer = Dense | Conv | Pool | Norm | Lstm
+LAYERS: Mapping[str, type[Layer]] = {layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Lstm)}
 
 
 def _image(layer: object, shape: Shape) -> Shape:
@@ -275,8 +400,8 @@ class Architecture:
         kinds = tuple(LAYERS.values())
         if not isinstance(self.layers, tuple) or not all(isinstance(x, kinds) for x in self.layers):
             raise UsageError(
-                f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv and "
-                "Pool."
+                f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv, "
+                "Pool, Norm and Lstm."
             )
 
     def shapes(self, input_shape: Shape) -> list[Shape]:
@@ -313,13 +438,50 @@ class Architecture:
         """Return by how much this architecture's learning rate differs from 128 tanh units'.
 
         (1, .7, .6) for 1, 2, 3 or more hidden layers; the fourth root of 128 / the widest dense
-        layer; 2 for sigmoids, whose gradients are small. Measured on digits and MNIST.
+        layer; 2 for sigmoids, whose gradients are small. Measured on digits and MNIST, without
+        `Lstm`, which counts as a layer.
         """
-        hidden = [layer for layer in self.layers if not isinstance(layer, Pool)]
+        hidden = [layer for layer in self.layers if not isinstance(layer, (Pool, Norm))]
         widest = max((layer.units for layer in hidden if isinstance(layer, Dense)), default=128)
         depth = (1.0, 1.0, 0.7, 0.6)[min(len(hidden), 3)]
-        sigmoid = any(layer.activation == "sigmoid" for layer in hidden)
+        sigmoid = any(getattr(layer, "activation", "") == "sigmoid" for layer in self.layers)
         return depth * (128 / widest) ** 0.25 * (2.0 if sigmoid else 1.0)
+
+    def frozen(self, first: int) -> Architecture:
+        """Return the same with its first layers frozen (random weights training).
+
+        Args:
+            first: How many, of those with weights: pooling layers have none and do not count.
+
+        Raises:
+            UsageError: There are not so many.
+        """
+        places = [i for i, layer in enumerate(self.layers) if not isinstance(layer, Pool)]
+        counted = isinstance(first, int) and not isinstance(first, bool)
+        if not (counted and 0 <= first <= len(places)):
+            raise UsageError(
+                f"{first!r} frozen layers: expected a whole number, 0 to {len(places)}: the "
+                f"hidden layers with weights of {self.describe()!r}."
+            )
+        chosen = set(places[:first])
+        return self._with({"trainable": False}, lambda i, _: i in chosen)
+
+    def with_activation(self, name: str) -> Architecture:
+        """Return the same with one activation at every layer that has one other than "linear"."""
+        check_activation(name)
+        return self._with(
+            {"activation": name},
+            lambda _, layer: getattr(layer, "activation", "linear") != "linear",
+        )
+
+    def _with(
+        self, values: Mapping[str, Any], chosen: Callable[[int, Layer], bool]
+    ) -> Architecture:
+        layers = (
+            replace(layer, **values) if chosen(i, layer) else layer
+            for i, layer in enumerate(self.layers)
+        )
+        return Architecture(layers=tuple(layers))
 
     def build(self, input_shape: Shape, outputs: int, generator: np.random.Generator | None = None):
         """Return the network as an `nn.Sequential`.
@@ -338,7 +500,7 @@ class Architecture:
         shapes = self.shapes(input_shape)
         last = Dense(units=outputs, activation="linear")
         blocks: list[nn.Module] = []
-        if len(input_shape) == 2 and not isinstance((*self.layers, last)[0], Dense):
+        if len(input_shape) == 2 and isinstance((*self.layers, last)[0], (Conv, Pool, Norm)):
             blocks.append(nn.Unflatten(1, (1, input_shape[0])))
         for layer, shape in zip((*self.layers, last), shapes, strict=True):
             modules = layer.module(shape)
@@ -356,7 +518,7 @@ class Architecture:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the layers as plain values."""
-        return [{"kind": layer.kind, **asdict(layer)} for layer in self.layers]
+        return [_layer_to_json(layer) for layer in self.layers]
 
     @classmethod
     def from_json(cls, layers: object) -> Architecture:
@@ -368,6 +530,15 @@ class Architecture:
         if not isinstance(layers, list):
             raise UsageError(f"An architecture is a list of layers, not {layers!r}.")
         return cls(layers=tuple(_layer_from_json(layer) for layer in layers))
+
+
+def _layer_to_json(layer: Layer) -> dict[str, Any]:
+    values: dict[str, Any] = {"kind": layer.kind}
+    for each in fields(layer):
+        value = getattr(layer, each.name)
+        if value != each.default or not each.metadata.get("unless_changed"):
+            values[each.name] = value
+    return values
 
 
 def _layer_from_json(settings: object) -> Layer:
@@ -393,28 +564,39 @@ def _describe(layer: Layer) -> str:
         case Dense():
             return f"dense {layer.units} {layer.activation}{frozen}"
         case Conv():
-            side = layer.kernel
-            return f"conv {layer.filters} of {side}x{side} {layer.activation}{frozen}"
+            side, how = layer.kernel, "weight-standardised " * layer.weight_standardised
+            return f"{how}conv {layer.filters} of {side}x{side} {layer.activation}{frozen}"
         case Pool():
-            return f"{'average' if layer.average else 'max'} pool {layer.size}"
+            stride = "" if layer.stride is None else f" stride {layer.stride}"
+            return f"{'average' if layer.average else 'max'} pool {layer.size}{stride}"
+        case Norm():
+            return f"group norm {layer.groups} {layer.activation}{frozen}"
+        case Lstm():
+            return f"lstm {layer.units}{' two biases' if layer.biases == 2 else ''}{frozen}"
 
 
 def _initialise(module: nn.Module, activation: str, generator: np.random.Generator) -> None:
     """Draw weights N(0, gain^2 / inputs): gain 1, sqrt(2) before ReLU, 4 before a sigmoid.
 
     A sigmoid has slope 1/4 at 0, so a gain of 4 keeps a deep stack from collapsing to a constant.
-    The bias starts at 0.
+    The bias starts at 0, but that of an LSTM's forget gate at 1, so that it remembers (Gers et al.
+    2000). A norm starts as it is made.
     """
     import numpy as np
     import torch
     from torch import nn
 
-    if not isinstance(module, (nn.Linear, nn.Conv2d)):
+    from pasearch.spaces.modules import Lstm as Memory
+
+    if not isinstance(module, (nn.Linear, nn.Conv2d, Memory)):
         return
     gain = {"relu": math.sqrt(2.0), "sigmoid": 4.0}.get(activation, 1.0)
     inputs = module.weight[0].numel()
     weights = generator.standard_normal(tuple(module.weight.shape), dtype=np.float32)
     with torch.no_grad():
         module.weight.copy_(torch.from_numpy(weights) * (gain / math.sqrt(inputs)))
-        if module.bias is not None:
-            module.bias.zero_()
+        for name, bias in module.named_parameters(recurse=False):
+            if name.endswith("bias"):
+                bias.zero_()
+        if isinstance(module, Memory):
+            module.bias[module.units : 2 * module.units] = 1.0

@@ -1,4 +1,4 @@
-"""Modules torch lacks or whose randomness must be keyed.
+"""Modules torch lacks, whose randomness must be keyed, or that map a pair where one tensor is due.
 
 Tempered sigmoid (Papernot et al. 2020, arXiv 2007.14191):  phi(x) = s / (1 + exp(-T x)) - o.
 Tanh is the case (s, T, o) = (2, 2, 1).
@@ -9,6 +9,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
+
+from pasearch.errors import UsageError
 
 
 class Rescale(nn.Module):
@@ -93,3 +96,111 @@ class KeyedDropout(nn.Module):
     def extra_repr(self) -> str:
         """Show the rate."""
         return f"rate={self.rate}"
+
+
+class Rows(nn.Module):
+    """Images as sequences of their rows: (batch, channels, height, width) to (batch, height, ...).
+
+    A step holds the row of every channel, one behind the other.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (batch, height, channels * width)."""
+        return x.transpose(1, 2).flatten(2)
+
+
+class Lstm(nn.Module):
+    """A long short-term memory: the steps of a record, one after another, to its last state.
+
+        z_t = W [x_t, h_(t-1)] + b (+ b')          i, f, g, o: the quarters of z_t, as in torch
+        c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),       h_t = sigmoid(o) tanh(c_t)
+
+    Args:
+        inputs: Numbers in one step.
+        units: Numbers in the state, which starts at 0.
+        biases: 1, or 2 as in torch. The sum of two is one bias, which is trained at twice the rate.
+        device: Where the parameters are.
+
+    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
+    """
+
+    second_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        inputs: int,
+        units: int,
+        biases: int = 1,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__()
+        self.inputs, self.units, self.biases = inputs, units, biases
+        self.weight = nn.Parameter(torch.empty(4 * units, inputs + units, device=device))
+        self.bias = nn.Parameter(torch.empty(4 * units, device=device))
+        second = nn.Parameter(torch.empty(4 * units, device=device)) if biases == 2 else None
+        self.register_parameter("second_bias", second)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw a start as torch's LSTM does, from torch's global generator."""
+        bound = self.units**-0.5
+        for parameter in self.parameters(recurse=False):
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (batch, steps, inputs) to the last hidden state, (batch, units)."""
+        if x.ndim != 3:
+            raise UsageError(
+                f"Layer {self} saw a tensor of shape {tuple(x.shape)}: expected (batch, steps, "
+                "inputs). Keep records the first axis and steps the second."
+            )
+        return self.states(self.projected(x))[:, -1]
+
+    def projected(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the inputs and the biases add to z_t, for all steps: (batch, steps, 4u)."""
+        bias = self.bias if self.second_bias is None else self.bias + self.second_bias
+        return functional.linear(x, self.weight[:, : self.inputs], bias)
+
+    def states(self, projected: torch.Tensor) -> torch.Tensor:
+        """Return h_1 ... h_T, (batch, steps, units), from what `projected` returned.
+
+        The gradient with respect to `projected` is that of z_t, all later steps included.
+        """
+        recurrent = self.weight[:, self.inputs :].T
+        state = memory = projected.new_zeros(len(projected), self.units)
+        states = []
+        for step in projected.unbind(1):
+            i, f, g, o = (step + state @ recurrent).chunk(4, dim=1)
+            memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
+            state = o.sigmoid() * memory.tanh()
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.inputs}, {self.units}, biases={self.biases}"
+
+
+class WeightStandardisedConv2d(nn.Conv2d):
+    """A convolution whose every filter w, of I weights, is standardised before it is used.
+
+        v = w - mean(w),        the filter in use: v / sqrt(I (mean(v^2) + eps))
+
+    That is Qiao et al.'s, divided by sqrt(I), so that outputs have the scale of the inputs; behind
+    a group norm, as they use it, the two are the same network but for the bias.
+
+    Source: Qiao et al. 2019, equation 6; Brock et al. 2021 (the scale).
+    """
+
+    eps = 1e-5
+
+    def centred(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return v, like the weight, and what it is divided by, one number a filter."""
+        centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        squares = centred.square().sum(dim=(1, 2, 3), keepdim=True)
+        return centred, (squares + self.eps * self.weight[0].numel()).sqrt()
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Convolve with the standardised filters."""
+        centred, scale = self.centred()
+        return self._conv_forward(input, centred / scale, self.bias)

@@ -13,6 +13,7 @@ the trainable flags are those of section IX-A (random weights training).
 from __future__ import annotations
 
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,49 @@ class Candidate:
         """Return the front end, if there is one, and the layers."""
         behind = "" if isinstance(self.front_end, Raw) else f"{self.front_end.text} - "
         return behind + self.architecture.describe()
+
+
+def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candidate:
+    """Return one network with its front end, from a file or from plain values.
+
+    Args:
+        given: A TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
+            form; or a candidate.
+
+    Raises:
+        UsageError: No such file, no TOML, or a layer or name that is not known.
+    """
+    if isinstance(given, Candidate):
+        return given
+    if isinstance(given, Mapping):
+        return _read_candidate(given)
+    try:
+        return _read_candidate(_toml(given))
+    except UsageError as error:
+        raise UsageError(f"{given}: {error}") from None
+
+
+EXPECTED = "expected a TOML file with a [[layers]] table for every hidden layer"
+
+
+def _read_candidate(values: Mapping[str, Any]) -> Candidate:
+    if "layers" not in values:
+        raise UsageError(f"has no layers: {EXPECTED}, or layers = [] for none.")
+    if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
+        raise UsageError(
+            f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
+            "front_end, settings and name."
+        )
+    return Candidate.from_json(values)
+
+
+def _toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror}): {EXPECTED}.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"no TOML ({error}): {EXPECTED}.") from None
 
 
 class Space(ABC):
@@ -623,8 +667,6 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
     path = Path(given)
     if path.suffix == ".toml" and path.is_file():
-        import tomllib
-
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,22 +1,38 @@
-"""Which slots a step uses: exact Poisson sampling, each slot in with probability q, independently.
+"""Which slots a step uses, and what a Gaussian release on them costs: both from one object.
 
-    the gaps between chosen indices are Geometric(q):   i_k = i_(k-1) + G_k
+    Poisson            each slot with probability q, independently       PoissonGaussian(q, sigma)
+    TruncatedPoisson   the same; of more than `cap`, a random `cap`      TruncatedPoissonGaussian
+    Reshuffled         a fresh permutation an epoch, in disjoint batches Gaussian(sigma), an epoch
 
+Poisson sampling is exact: the gaps between chosen indices are Geometric(q), i_k = i_(k-1) + G_k,
 so a batch costs about q n random numbers instead of n. A batch may be empty or large: an empty one
 still adds noise and steps, a large one is computed in chunks. Null slots are drawn like any other.
+Reshuffled batches hide nothing about who is in them, so there is no amplification: an epoch that
+was started costs one release, at the least noise that any of its steps has.
 
-Source: docs/rules.md, rule 7.
+Source: docs/rules.md, rule 7; Yu et al., Theorem 2 (reshuffled). Proof: docs/guarantees/dp-sgd.md,
+docs/guarantees/batching.md.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.accounting.checks import probability
-from pasearch.accounting.events import Event, Gaussian, PoissonGaussian
+from pasearch.accounting.checks import probability, whole
+from pasearch.accounting.events import (
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    TruncatedPoissonGaussian,
+)
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +75,128 @@ class Poisson:
         chosen = np.concatenate(found)
         return chosen[chosen < n]
 
+    def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
+        """Return a step's slots, ascending, from the trial's batch stream."""
+        return self.indices(n, stream.generator(step))
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
+        return math.floor(step * self.sampling_probability * (1 + 1e-12))
+
     def event(self, noise_multiplier: float) -> Event:
         """Return what a sum over such a batch costs, with Gaussian noise on it."""
         if self.sampling_probability == 1.0:
             return Gaussian(noise_multiplier)
         return PoissonGaussian(self.sampling_probability, noise_multiplier)
+
+    def charges(self, steps: int) -> int:
+        """Return how many events so many steps of one epoch cost: one each."""
+        return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedPoisson:
+    """Poisson sampling that keeps at most `cap` slots of a batch, uniformly at random.
+
+    Args:
+        n: Slots of the partition, null ones included.
+        expected_batch_size: q n.
+        cap: Public, at least q n + 6 sqrt(q n); None takes that. A tighter one is dear.
+    """
+
+    n: int
+    expected_batch_size: int
+    cap: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers; a cap too tight is refused."""
+        whole("n", self.n)
+        least = least_cap(whole("expected_batch_size", self.expected_batch_size))
+        if self.cap is None:
+            object.__setattr__(self, "cap", min(least, self.n))
+        elif whole("cap", self.cap) < min(least, self.n):
+            raise UsageError(
+                f"cap is {self.cap}: expected at least {least} for batches of "
+                f"{self.expected_batch_size} (their expected size and six standard deviations); "
+                "a tighter cap costs more privacy than it saves memory."
+            )
+
+    @property
+    def poisson(self) -> Poisson:
+        """The sampling before the cap."""
+        return Poisson(sampling_probability=self.expected_batch_size / self.n)
+
+    def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
+        """Return a step's slots, ascending."""
+        generator = stream.generator(step)
+        chosen = self.poisson.indices(n, generator)
+        assert self.cap is not None
+        if len(chosen) <= self.cap:
+            return chosen
+        return np.sort(generator.choice(chosen, self.cap, replace=False))
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch of a step, as `Poisson.epoch`."""
+        return self.poisson.epoch(step)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """Return what a sum over such a batch costs, with Gaussian noise on it."""
+        assert self.cap is not None
+        q = self.expected_batch_size / self.n
+        if q == 1.0 or self.cap >= self.n:
+            return self.poisson.event(noise_multiplier)
+        return TruncatedPoissonGaussian(self.n, q, self.cap, noise_multiplier)
+
+    def charges(self, steps: int) -> int:
+        """Return how many events so many steps of one epoch cost: one each."""
+        return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshuffled:
+    """Disjoint batches of a fresh permutation in every epoch; the last one may be smaller.
+
+    Args:
+        n: Slots of the partition, null ones included.
+        batch_size: Slots of a batch.
+    """
+
+    n: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        whole("n", self.n)
+        whole("batch_size", self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return math.ceil(self.n / self.batch_size)
+
+    def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
+        """Return a step's slots, ascending: disjoint from all others of its epoch."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = stream.generator(epoch).permutation(n)
+        return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch of a step, both counted from 0."""
+        return step // self.steps_per_epoch
+
+    def event(self, noise_multiplier: float) -> Event:
+        """Return what one epoch costs, at the least noise of its steps."""
+        return Gaussian(noise_multiplier)
+
+    def charges(self, steps: int) -> int:
+        """Return how many events an epoch costs of which so many steps were made: one."""
+        return 1 if steps else 0
+
+
+Batching = Poisson | TruncatedPoisson | Reshuffled
+BATCHINGS = ("poisson", "truncated", "reshuffled")
+
+
+def least_cap(expected_batch_size: int) -> int:
+    """Return the tightest cap that is taken: q n + 6 sqrt(q n)."""
+    return math.ceil(expected_batch_size + 6 * math.sqrt(expected_batch_size))

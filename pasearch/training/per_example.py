@@ -8,6 +8,10 @@ the summed loss with respect to its output; row i of both belongs to record i al
     Linear over L positions,        g_i = D_i A_i^T, A_i (inputs, L), D_i (outputs, L);
     Conv2d after unfolding          ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i)),
                                     whichever is cheaper (Bu et al. 2022)
+    Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
+                                    gradients of the gates, from one replay of the layer
+    GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
+    Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
 
 No hook stays on a module and no attribute on a tensor. The Gram form subtracts large numbers from
@@ -29,7 +33,8 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from pasearch.errors import UsageError
-from pasearch.training.bounding import Bounding
+from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, PerLayer
 
 UNFOLDED = 2**23
 """Most numbers in one unfolded input of a convolution: 32 MiB, so that memory stays flat."""
@@ -84,22 +89,89 @@ def clipped_sum(
     Returns:
         list[Tensor]: Like `trainable_parameters(network)`, in their order.
     """
-    captured = capture(network, x, loss)
-    squares = torch.stack([_kernel(each.layer).squared_norms(each) for each in captured])
-    norms = squares.sum(dim=0).sqrt()
-    finite = torch.isfinite(norms)
+    return clipped_sum_and_counts(network, x, loss, bounding, mask)[0]
+
+
+def clipped_sum_and_counts(
+    network: nn.Module,
+    x: Tensor,
+    loss: Loss,
+    bounding: Bounding | None,
+    mask: Tensor,
+    *,
+    views: int = 1,
+) -> tuple[list[Tensor], Tensor]:
+    """Return `clipped_sum`, and how many norms lie within the bound, about one half each.
+
+    Guarantee: changing one record, as there, changes each count by at most 1/2.
+
+    Args:
+        network: As there.
+        x: Rows, (batch * views, ...), those of one record side by side.
+        loss: Each row's own loss.
+        bounding: As there.
+        mask: bool, (batch,).
+        views: How many rows a record has; its gradient is their mean, which is then bounded.
+
+    Returns:
+        The sums, and the sum over records of [norm <= C] - 1/2: float64, (1,), or (layers,) where
+        every layer has its own bound. Null records add 0, and one that is not finite adds -1/2.
+    """
+    if isinstance(bounding, AdaptiveQuantile):
+        raise UsageError("an adaptive bound has no factors of its own: give its `at(bounds)`.")
+    if len(x) != views * len(mask):
+        raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
+    mean = loss if views == 1 else lambda outputs: loss(outputs) / views
+    captured = _in_order(network, capture(network, x, mean))
+    squares = torch.stack([_kernel(each.layer).squared_norms(each, views) for each in captured])
+    layered = isinstance(bounding, PerLayer)
+    norms = (squares if layered else squares.sum(dim=0)).sqrt()
+    finite = torch.isfinite(squares.sum(dim=0))
     factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
     factors = torch.where(mask & finite, factors, torch.zeros_like(factors))
+    counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
+    if isinstance(bounding, (Flat, PerLayer)):
+        centred = torch.where(mask, (bounding.within(norms) & finite).double() - 0.5, 0.0)
+        counts = centred.reshape(-1, len(mask)).sum(dim=1).cpu()
     if not bool(finite.all()):
-        captured = [each.without(~finite) for each in captured]  # 0 * NaN is NaN: mask first
+        bad = ~finite.repeat_interleave(views)
+        captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
+    factors = factors.repeat_interleave(views, dim=-1)
     sums: dict[int, Tensor] = {}
-    for each in captured:
-        for parameter, value in _kernel(each.layer).weighted_sum(each, factors):
+    for place, each in enumerate(captured):
+        own = factors[place] if layered else factors
+        for parameter, value in _kernel(each.layer).weighted_sum(each, own):
             sums[id(parameter)] = value
     return [
         sums[id(parameter)] if id(parameter) in sums else torch.zeros_like(parameter)
         for parameter in trainable_parameters(network)
+    ], counts
+
+
+def formed_gradients(network: nn.Module, x: Tensor, loss: Loss) -> Tensor:
+    """Return every record's gradient, formed: (batch, parameters), as `trainable_parameters` go.
+
+    Memory: batch * parameters numbers. `clipped_sum` never needs it; noise on each record does.
+    """
+    found: dict[int, Tensor] = {}
+    for each in capture(network, x, loss):
+        own = dict(each.layer.named_parameters(recurse=False))
+        for name, gradient in _kernel(each.layer).gradients(each).items():
+            found[id(own[name])] = gradient.flatten(1)
+    rows = [
+        found[id(p)] if id(p) in found else x.new_zeros(len(x), p.numel(), dtype=p.dtype)
+        for p in trainable_parameters(network)
     ]
+    return torch.cat(rows, dim=1)
+
+
+def _in_order(network: nn.Module, captured: list[Captured]) -> list[Captured]:
+    """Return what layers saw in the order of `trainable_layers`; one that was not used is left out.
+
+    A layer's own bound and count belong to its place in the network, not in the forward pass.
+    """
+    by_layer = {id(each.layer): each for each in captured}
+    return [by_layer[id(x)] for x in trainable_layers(network) if id(x) in by_layer]
 
 
 def trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
@@ -199,7 +271,7 @@ REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.modules.dropout._DropoutNd, "draws from torch's global state; use KeyedDropout"),
     (nn.RReLU, "draws from torch's global state; use nn.LeakyReLU"),
     (nn.FractionalMaxPool2d, "draws from torch's global state; use nn.MaxPool2d"),
-    (nn.RNNBase, "maps to a pair; no closed form yet"),
+    (nn.RNNBase, "maps to a pair; use pasearch.spaces.modules.Lstm"),
     (nn.MultiheadAttention, "owns layers whose products cannot be told apart yet"),
     (nn.ParameterList, "holds parameters that no layer of its own uses; give them a layer"),
     (nn.ParameterDict, "holds parameters that no layer of its own uses; give them a layer"),
@@ -258,25 +330,47 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
 class Kernel:
     """Norms and weighted sums of one layer type's per-example gradients."""
 
-    def squared_norms(self, seen: Captured) -> Tensor:
-        """Return ||g_i||^2 of the layer's trainable parameters together, (batch,)."""
+    names = frozenset({"weight", "bias"})
+    """The parameters that the kernel knows of."""
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Return ||g_i||^2 of the layer's trainable parameters together, (batch / views,).
+
+        Of several views, g_i is the sum of their rows' gradients: they are more positions.
+        """
         raise NotImplementedError
 
     def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each trainable parameter with sum_i c_i g_i."""
+        """Yield each trainable parameter with sum_i c_i g_i, i over rows."""
         raise NotImplementedError
+
+    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+        """Return g_i of each trainable parameter by its name, formed: (batch, ...)."""
+        own = dict(seen.layer.named_parameters(recurse=False))
+        trained = {name: p.detach() for name, p in own.items() if p.requires_grad}
+
+        def gradient(a: Tensor, d: Tensor) -> dict[str, Tensor]:
+            def output(parameters: dict[str, Tensor]) -> Tensor:
+                return torch.func.functional_call(seen.layer, parameters, (a[None],))[0]
+
+            pull_back = torch.func.vjp(output, trained)[1]
+            return pull_back(d)[0]
+
+        return torch.func.vmap(gradient)(seen.input, seen.output_gradient)
 
 
 class LinearKernel(Kernel):
     """nn.Linear on (batch, inputs), or (batch, ..., inputs): the middle axes are positions."""
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """(||a||^2 + 1) ||d||^2, or the positions' form."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
         assert isinstance(layer, nn.Linear)
-        if a.ndim > 2:
-            positions = d.flatten(1, -2).transpose(1, 2)[:, None]
-            inputs = a.flatten(1, -2).transpose(1, 2)[:, None]
+        if a.ndim > 2 or views > 1:
+            inputs, positions = (
+                _side_by_side(v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None], views)
+                for v in (a, d)
+            )
             return _positions(layer.weight, layer.bias, inputs, positions)
         squares = _row_squares(a) if layer.weight.requires_grad else 0.0
         if layer.bias is not None and layer.bias.requires_grad:
@@ -297,7 +391,7 @@ class LinearKernel(Kernel):
 class Conv2dKernel(Kernel):
     """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Unfold the input, so that every output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
         assert isinstance(layer, nn.Conv2d)
@@ -305,25 +399,31 @@ class Conv2dKernel(Kernel):
             raise _refused(layer, "saw one image, not a batch", "keep records the first axis")
         a = _padded(layer, seen.input)
         taps = layer.weight[0].numel() * layer.groups
-        rows = max(1, UNFOLDED // (taps * max(1, d[0, 0].numel())))
+        rows = views * max(1, UNFOLDED // (taps * max(1, d[0, 0].numel()) * views))
         parts = zip(a.split(rows), d.split(rows), strict=True)
-        squares = torch.cat([self._unfolded_norms(layer, *part) for part in parts])
+        squares = torch.cat([self._unfolded_norms(layer, *part, views) for part in parts])
         # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
-        return squares + 0.0 * a.flatten(1).sum(dim=1)
+        return squares + 0.0 * a.reshape(len(squares), -1).sum(dim=1)
 
-    def _unfolded_norms(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+    def _unfolded_norms(self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int) -> Tensor:
         patches = functional.unfold(
             a,
             layer.kernel_size,  # pyright: ignore[reportArgumentType]
             dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
             stride=layer.stride,  # pyright: ignore[reportArgumentType]
         )
-        return _positions(
-            layer.weight,
-            layer.bias,
-            patches.unflatten(1, (layer.groups, -1)),
-            d.flatten(2).unflatten(1, (layer.groups, -1)),
+        return self._position_norms(
+            layer,
+            _side_by_side(patches.unflatten(1, (layer.groups, -1)), views),
+            _side_by_side(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
         )
+
+    def _position_norms(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+        return _positions(layer.weight, layer.bias, a, d)
+
+    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+        """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
+        return gradient
 
     def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The weight's gradient of an ordinary convolution, for the output gradient c * d."""
@@ -339,50 +439,180 @@ class Conv2dKernel(Kernel):
                 dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
                 groups=layer.groups,
             )
-            yield layer.weight, gradient
+            yield layer.weight, self._of_weight(layer, gradient)
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, d.sum(dim=(0, 2, 3))
+
+
+class WeightStandardisedKernel(Conv2dKernel):
+    """A convolution with filters v / s: its gradients, by the chain rule through them.
+
+    With G the gradient with respect to v / s, all of one filter, and C what subtracts the mean,
+
+        g = C G / s - v <v, G> / s^3,
+
+    which is linear in G, so the weighted sum goes through it once. A norm needs every record's G:
+    it is formed.
+    """
+
+    def _position_norms(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+        squares = _positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
+        if layer.weight.requires_grad:
+            rows = max(1, UNFOLDED // layer.weight.numel())
+            parts = zip(a.split(rows), d.split(rows), strict=True)
+            squares = squares + torch.cat([self._weight_squares(layer, *part) for part in parts])
+        return squares
+
+    def _weight_squares(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+        """The norms of g, with what the rounding of a sum over positions, of C and <v, G> hides."""
+        assert isinstance(layer, WeightStandardisedConv2d)
+        scale = layer.centred()[1].detach()
+        taps, length = layer.weight[0].numel(), a.shape[3]
+        formed = (d @ a.transpose(2, 3)).flatten(1, 2).unflatten(2, layer.weight.shape[1:])
+        unit = ROUNDINGS * torch.finfo(a.dtype).eps
+        hidden = unit * taps * _norms(formed / scale)
+        if length > 1:
+            d_norms = _norms(d.flatten(1, 2) / scale.view(-1, 1))
+            hidden = hidden + unit * length * _norms(a) * d_norms
+        return (_norms(self._of_weight(layer, formed)) + hidden).square()
+
+    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+        assert isinstance(layer, WeightStandardisedConv2d)
+        centred, scale = (each.detach() for each in layer.centred())
+        own = (-3, -2, -1)  # of one filter
+        along = (centred / scale * gradient).sum(dim=own, keepdim=True)
+        middle = gradient - gradient.mean(dim=own, keepdim=True)
+        return (middle - centred / scale * along) / scale
+
+
+class NormKernel(Kernel):
+    """nn.GroupNorm and nn.LayerNorm: the weight's gradient is the sum of d * xhat, the bias's of d.
+
+    xhat is the input, normalised; the sums go over the positions that share a weight.
+    """
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Sum over positions, too large by what rounding may hide, as `_positions` is."""
+        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+        assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
+        xhat, d = _side_by_side(xhat, views), _side_by_side(d, views)
+        length = d.shape[2]
+        rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
+        squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
+        d_norms = torch.linalg.vector_norm(d, dim=2)
+        if layer.weight.requires_grad:
+            hidden = _norms(torch.linalg.vector_norm(xhat, dim=2) * d_norms)
+            squares = squares + (_norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
+        if layer.bias is not None and layer.bias.requires_grad:
+            hidden = length**0.5 * _norms(d_norms)
+            squares = squares + (_norms(d.sum(dim=2)) + rounding * hidden).square()
+        return squares
+
+    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same sums of c * d, over the records too."""
+        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+        assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
+        d = _weighted(d, factors)
+        if layer.weight.requires_grad:
+            yield layer.weight, (xhat * d).sum(dim=(0, 2)).view_as(layer.weight)
+        if layer.bias is not None and layer.bias.requires_grad:
+            yield layer.bias, d.sum(dim=(0, 2)).view_as(layer.bias)
+
+    def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
+        """Return xhat and d as (batch, weights, positions)."""
+        layer, x, d = seen.layer, seen.input, seen.output_gradient
+        if isinstance(layer, nn.GroupNorm):
+            xhat = functional.group_norm(x, layer.num_groups, eps=layer.eps)
+            return xhat.reshape(*x.shape[:2], -1), d.reshape(*x.shape[:2], -1)
+        assert isinstance(layer, nn.LayerNorm)
+        axes = len(layer.normalized_shape)
+        if x.ndim == axes:
+            raise _refused(layer, "normalises over records", "keep records the first axis")
+        xhat = functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+        shape = (len(x), -1, layer.weight.numel())
+        return xhat.reshape(shape).transpose(1, 2), d.reshape(shape).transpose(1, 2)
+
+
+class LstmKernel(Kernel):
+    """A Linear over the steps, from [x_t, h_(t-1)] to the gates z_t, once d is known of each z_t.
+
+    The layer is replayed for that, forward and backward, for all records at once.
+    """
+
+    names = frozenset({"weight", "bias", "second_bias"})
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """The positions' form; a second bias has the gradient of the first."""
+        layer, (a, d) = seen.layer, self._replayed(seen)
+        assert isinstance(layer, Lstm)
+        a, d = (_side_by_side(v.transpose(1, 2)[:, None], views) for v in (a, d))
+        squares = _positions(layer.weight, layer.bias, a, d)
+        return squares + _positions(layer.weight.detach(), layer.second_bias, a, d)
+
+    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(c * d)^T a and the sum of c * d, over records and steps."""
+        layer, (a, d) = seen.layer, self._replayed(seen)
+        assert isinstance(layer, Lstm)
+        d = _weighted(d, factors).flatten(0, 1)
+        if layer.weight.requires_grad:
+            yield layer.weight, d.T @ a.flatten(0, 1)
+        for bias in (layer.bias, layer.second_bias):
+            if bias is not None and bias.requires_grad:
+                yield bias, d.sum(dim=0)
+
+    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+        """Form them from the gates' gradients: no pass a record."""
+        a, d = self._replayed(seen)
+        formed = {"weight": d.transpose(1, 2) @ a, "bias": d.sum(dim=1)}
+        formed["second_bias"] = formed["bias"]
+        own = dict(seen.layer.named_parameters(recurse=False))
+        return {name: formed[name] for name, p in own.items() if p.requires_grad}
+
+    def _replayed(self, seen: Captured) -> tuple[Tensor, Tensor]:
+        """Return [x_t, h_(t-1)], (batch, steps, inputs + units), and d, (batch, steps, 4 units)."""
+        layer = seen.layer
+        assert isinstance(layer, Lstm)
+        with torch.enable_grad():
+            gates = layer.projected(seen.input).detach().requires_grad_()
+            states = layer.states(gates)
+            (d,) = torch.autograd.grad(states[:, -1], gates, seen.output_gradient)
+        before = functional.pad(states.detach()[:, :-1], (0, 0, 1, 0))
+        return torch.cat([seen.input, before], dim=2), d
 
 
 class AnyKernel(Kernel):
     """Any layer from one tensor to one tensor that treats records apart: gradients are formed."""
 
-    def squared_norms(self, seen: Captured) -> Tensor:
-        """Sum the squares of the formed gradients."""
-        gradients = self._gradients(seen)
-        return torch.stack([g.flatten(1).square().sum(dim=1) for g in gradients.values()]).sum(0)
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Sum the squares of the formed gradients; over views, with what rounding may hide."""
+        return torch.stack([_squares(g, views) for g in self.gradients(seen).values()]).sum(0)
 
     def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Contract the formed gradients with the factors."""
         own = dict(seen.layer.named_parameters(recurse=False))
         dropped = factors == 0.0
-        for name, gradient in self._gradients(seen).items():
+        for name, gradient in self.gradients(seen).items():
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = _zero_rows(gradient, dropped)
             yield own[name], torch.einsum("b,b...->...", factors, kept)
 
-    def _gradients(self, seen: Captured) -> dict[str, Tensor]:
-        own = dict(seen.layer.named_parameters(recurse=False))
-        trained = {name: p.detach() for name, p in own.items() if p.requires_grad}
 
-        def gradient(a: Tensor, d: Tensor) -> dict[str, Tensor]:
-            def output(parameters: dict[str, Tensor]) -> Tensor:
-                return torch.func.functional_call(seen.layer, parameters, (a[None],))[0]
-
-            pull_back = torch.func.vjp(output, trained)[1]
-            return pull_back(d)[0]
-
-        return torch.func.vmap(gradient)(seen.input, seen.output_gradient)
-
-
-KERNELS: dict[type[nn.Module], Kernel] = {nn.Linear: LinearKernel(), nn.Conv2d: Conv2dKernel()}
+KERNELS: dict[type[nn.Module], Kernel] = {
+    nn.Linear: LinearKernel(),
+    nn.Conv2d: Conv2dKernel(),
+    WeightStandardisedConv2d: WeightStandardisedKernel(),
+    nn.GroupNorm: NormKernel(),
+    nn.LayerNorm: NormKernel(),
+    Lstm: LstmKernel(),
+}
 ANY = AnyKernel()
 
 
 def _kernel(layer: nn.Module) -> Kernel:
     """Look the exact type up: a subclass, or a layer with more parameters, computes otherwise."""
-    usual = {name for name, _ in layer.named_parameters(recurse=False)} <= {"weight", "bias"}
-    return KERNELS.get(type(layer), ANY) if usual else ANY
+    kernel = KERNELS.get(type(layer), ANY)
+    names = {name for name, _ in layer.named_parameters(recurse=False)}
+    return kernel if names <= kernel.names else ANY
 
 
 def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Tensor:
@@ -418,6 +648,23 @@ def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Ten
     return squares
 
 
+def _squares(gradients: Tensor, views: int) -> Tensor:
+    """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
+    if views == 1:
+        return gradients.flatten(1).square().sum(dim=1)
+    parts = gradients.flatten(1).unflatten(0, (-1, views))
+    sizes = torch.linalg.vector_norm(parts, dim=2).sum(dim=1)
+    hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
+    return (_norms(parts.sum(dim=1)) + hidden).square()
+
+
+def _side_by_side(values: Tensor, views: int) -> Tensor:
+    """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
+    if views == 1:
+        return values
+    return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
+
+
 def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """Pad as the layer does, so that what follows needs no padding."""
     if layer.padding == "valid":
@@ -429,6 +676,11 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
         pairs = [(int(side), int(side)) for side in layer.padding]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
+
+
+def _norms(values: Tensor) -> Tensor:
+    """||v_i||, (batch,), of whatever lies behind the first axis."""
+    return torch.linalg.vector_norm(values.flatten(1), dim=1)
 
 
 def _row_squares(values: Tensor) -> Tensor:

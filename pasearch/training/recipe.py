@@ -1,31 +1,48 @@
 """How a network is trained, and the only place that says what its steps cost.
 
-    step t:  batch     each slot with probability q = expected_batch_size / n      batching.py
+    step t:  batch     Poisson(q = expected_batch_size / n), with a cap, reshuffled  batching.py
+             views     K views of each record, averaged before the bound       augmentation.py
              bound     each record's gradient, to sensitivity C                    bounding.py
-             noise     + N(0, (sigma C)^2) on the sum                              noise.py
-             step      optimizer, on the sum / expected_batch_size                 torch.optim
+             noise     + N(0, (sigma_t C)^2) on the sum; or on each record first   noise.py,
+                                                                               noise_first.py
+             schedule  sigma_t = sigma * factor(epoch of t)                       schedules.py
+             step      optimizer, on the sum / expected_batch_size               optimizers.py
+             screen    take the update, or go back                                screening.py
              average   weights, with a horizon of `average * steps` steps          trainer.py
 
-    price = steps x [PoissonGaussian(q, sigma)]
+    price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
 
-Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2 and 7. Proof: docs/guarantees/dp-sgd.md.
+A choice at one stage never changes another stage's code; what has no proof together is refused
+(`CONFLICTS`). Screening and schedules that look at a validation set pay for that look elsewhere.
+
+Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2, 6 and 7. Proof: the pages of
+docs/guarantees, dp-sgd.md first.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
+from pasearch.accounting import calibration
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.events import Event, SelfComposed
+from pasearch.accounting.events import Composed, Event, Filtered, NoisyRecords, SelfComposed
 from pasearch.errors import UsageError
-from pasearch.training.batching import Poisson
-from pasearch.training.bounding import Bounding, Flat, bounding_from_json
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.batching import BATCHINGS, Batching, Poisson, Reshuffled, TruncatedPoisson
+from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, bounding_from_json
+from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.schedules import Schedule, Uniform, Validation, schedule_from_json
+from pasearch.training.screening import Annealing
 
-OPTIMIZERS = ("sgd", "momentum", "adam")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adam-corrected")
 USUAL_BOUNDING = Flat(clip_norm=0.25)
-
+MOST_LEVELS = 1000
+"""How many different noises one training may have: each is priced on its own."""
 
 MOST_STEPS = 10_000_000
 """The longest training: pricing more takes minutes, and training it months."""
@@ -39,10 +56,20 @@ class Recipe:
         expected_batch_size: q n, records; the divisor of every sum, a public constant.
         steps: Number of steps, 1 or more.
         learning_rate: Above 0; None until the noise is known (`tuned`).
-        noise_multiplier: sigma; None trains without privacy, on declared-public data only.
+        noise_multiplier: sigma, of the first step; None trains without privacy, on declared-public
+            data only.
+        batching: "poisson", "truncated" (at most `cap` slots) or "reshuffled" (disjoint batches of
+            `expected_batch_size`, without amplification).
+        cap: Of "truncated"; None takes the least, q n + 6 sqrt(q n).
         bounding: How a record's gradient is bounded; None only without noise.
+        order: None bounds each record and adds noise to the sum ("CA"); NoiseFirst adds noise to
+            each record, then clips ("AC").
+        schedule: How the noise changes from epoch to epoch.
+        screening: Which updates are taken; None takes all.
+        augmentation: Views of each record, averaged before the bound; None for one.
         optimizer: "sgd", "momentum" (which takes (1 - momentum) times the learning rate, so that
-            the rate means the same with and without it) or "adam".
+            the rate means the same with and without it), "adam", or "adam-corrected" (the noise's
+            variance is taken off the second moment).
         momentum: In [0, 1); Adam's beta_1 too.
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
         chunk: Most records in one forward pass; only memory depends on it.
@@ -52,7 +79,13 @@ class Recipe:
     steps: int
     learning_rate: float | None = None
     noise_multiplier: float | None = None
+    batching: str = "poisson"
+    cap: int | None = None
     bounding: Bounding | None = USUAL_BOUNDING
+    order: NoiseFirst | None = None
+    schedule: Schedule | Validation = Uniform()  # noqa: RUF009 - a frozen value
+    screening: Annealing | None = None
+    augmentation: Augmentation | None = None
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
@@ -80,10 +113,23 @@ class Recipe:
             raise UsageError(
                 f"optimizer {self.optimizer!r} is unknown: expected one of {', '.join(OPTIMIZERS)}."
             )
-        if self.bounding is not None and not isinstance(self.bounding, Bounding):
-            raise UsageError(f"bounding is {self.bounding!r}: expected Flat, AutoS or None.")
+        if self.batching not in BATCHINGS:
+            raise UsageError(
+                f"batching is {self.batching!r}: expected one of {', '.join(BATCHINGS)}."
+            )
+        for name, (kinds, words) in STAGES.items():
+            if not isinstance(getattr(self, name), kinds):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected {words}.")
+        if self.cap is not None and self.batching != "truncated":
+            raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
         if self.noise_multiplier is not None and self.bounding is None:
             raise UsageError("noise without a bound has no guarantee: give a bounding, like Flat.")
+        if problems := self.problems():
+            raise UsageError("This recipe has no proof: " + " ".join(problems))
+
+    def problems(self) -> list[str]:
+        """Return every reason why the stages do not go together; none is good."""
+        return [reason for reason, conflict in CONFLICTS.items() if conflict(self)]
 
     def sampling_probability(self, n: int) -> float:
         """Return q for n slots.
@@ -98,19 +144,104 @@ class Recipe:
             )
         return self.expected_batch_size / n
 
-    def batching(self, n: int) -> Poisson:
+    def batches(self, n: int) -> Batching:
         """Return how a step's records are drawn from n slots."""
-        return Poisson(sampling_probability=self.sampling_probability(n))
+        q = self.sampling_probability(n)
+        match self.batching:
+            case "truncated":
+                return TruncatedPoisson(
+                    n=n, expected_batch_size=self.expected_batch_size, cap=self.cap
+                )
+            case "reshuffled":
+                return Reshuffled(n=n, batch_size=self.expected_batch_size)
+        return Poisson(sampling_probability=q)
 
     def event(self, n: int) -> Event:
         """Return what the whole training costs the partition of n slots that it reads.
 
         Raises:
-            UsageError: There is no noise, so there is no price.
+            UsageError: There is no noise, or no bound before it, so there is no price.
         """
         if self.noise_multiplier is None:
             raise UsageError("a recipe without noise has no price: it is for public data only.")
-        return SelfComposed(self.batching(n).event(self.noise_multiplier), self.steps)
+        events = tuple(
+            SelfComposed(self.release(n, self.noise_multiplier * factor), count)
+            for factor, count in self.levels(n)
+        )
+        whole_plan = events[0] if len(events) == 1 else Composed(events=events)
+        return Filtered(whole_plan) if isinstance(self.schedule, Validation) else whole_plan
+
+    def release(self, n: int, noise_multiplier: float) -> Event:
+        """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""
+        batches = self.batches(n)
+        if self.order is None:
+            return batches.event(noise_multiplier)
+        if self.order.record_bound is None:
+            raise UsageError(
+                "noise on gradients that were not bounded first has no guarantee, epsilon inf: "
+                "give the order a record_bound. Without, it is for declared-public data."
+            )
+        assert isinstance(batches, Poisson)
+        return NoisyRecords(batches.sampling_probability, noise_multiplier)
+
+    def levels(self, n: int) -> list[tuple[float, int]]:
+        """Return the factors on sigma, in order, and how many releases each has."""
+        batches = self.batches(n)
+        if isinstance(self.schedule, (Uniform, Validation)):
+            charges = batches.charges(self.steps)
+            if isinstance(batches, Reshuffled):
+                charges = batches.epoch(self.steps - 1) + 1
+            return [(1.0, charges)]
+        last = batches.epoch(self.steps - 1)
+        found: dict[float, int] = {}
+        starts = _first_steps(batches, last, self.steps)
+        for epoch, (start, end) in enumerate(zip(starts, [*starts[1:], self.steps], strict=True)):
+            factor = self.schedule.factor(epoch)
+            found[factor] = found.get(factor, 0) + batches.charges(int(end - start))
+            if len(found) > MOST_LEVELS:
+                raise UsageError(
+                    f"the schedule has more than {MOST_LEVELS} different noises in {self.steps:,} "
+                    "steps: let it change every few epochs (every), or take fewer steps."
+                )
+        return [(factor, count) for factor, count in found.items() if count]
+
+    def judgements(self, n: int) -> int:
+        """Return how often, at most, a training asks how good the network is.
+
+        Screening asks before the first step and at every `every`-th; a validation-driven schedule
+        at the end of every `every`-th epoch.
+        """
+        if self.screening is not None:
+            return self.steps // self.screening.every + 1
+        if isinstance(self.schedule, Validation):
+            return max(1, self.batches(n).epoch(self.steps) // self.schedule.every)
+        return 0
+
+    def noise_for_mu(self, mu: float, n: int) -> float:
+        """Return sigma for the whole training's mu, by the central limit rule: a dial, no price."""
+        levels = self.levels(n)
+        q = self.sampling_probability(n)
+        if len(levels) == 1 and self.batching != "reshuffled" and self.order is None:
+            return calibration.noise_for_mu(mu, q, levels[0][1])
+        weight = math.fsum(count / factor**2 for factor, count in levels)
+        if self.batching == "reshuffled":
+            return math.sqrt(weight) / mu
+        if self.order is not None:
+            return math.sqrt(q * weight) / mu
+        low, high = 1e-3, 2.0 * math.sqrt(weight) * q / mu + 1e3
+        for _ in range(100):
+            middle = math.sqrt(low * high)
+            squares = math.fsum(
+                count * math.expm1(min(700.0, (middle * factor) ** -2)) for factor, count in levels
+            )
+            low, high = (middle, high) if q * math.sqrt(squares) > mu else (low, middle)
+        return high
+
+    def noise_at(self, step: int, n: int) -> float | None:
+        """Return sigma_t of a step, both counted from 0, of a schedule fixed before the data."""
+        if self.noise_multiplier is None or isinstance(self.schedule, (Uniform, Validation)):
+            return self.noise_multiplier
+        return self.noise_multiplier * self.schedule.factor(self.batches(n).epoch(step))
 
     def within(self, n: int) -> Recipe:
         """Return the recipe with a batch that n slots can fill."""
@@ -123,8 +254,11 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        values = {name: value for name, value in asdict(self).items() if name != "bounding"}
-        return {**values, "bounding": None if self.bounding is None else self.bounding.to_json()}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value.to_json() if name in READERS and value is not None else value
+            for name, value in values.items()
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Recipe:
@@ -137,9 +271,79 @@ class Recipe:
             raise UsageError(f"A recipe has no {', '.join(unknown)}: leave that out.")
         if missing := sorted({"expected_batch_size", "steps"} - set(values)):
             raise UsageError(f"The recipe lacks {', '.join(missing)}: give it.")
-        if values.get("bounding") is None:
-            return cls(**values)
-        return cls(**{**values, "bounding": bounding_from_json(values["bounding"])})
+        read: dict[str, Any] = {
+            name: READERS[name](value) if name in READERS and value is not None else value
+            for name, value in values.items()
+        }
+        return cls(**read)
+
+
+def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
+    """Return the first step of each epoch, 0 to last."""
+    epochs = np.fromiter((batches.epoch(step) for step in range(steps)), np.int64, steps)
+    return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
+
+
+STAGES: dict[str, tuple[Any, str]] = {
+    "bounding": (Bounding | None, "Flat, AutoS, PerLayer, AdaptiveQuantile or None"),
+    "order": (NoiseFirst | None, "NoiseFirst or None"),
+    "schedule": (Schedule | Validation, "a schedule, such as Uniform()"),
+    "screening": (Annealing | None, "Annealing or None"),
+    "augmentation": (Augmentation | None, "Augmentation or None"),
+}
+"""What each stage may hold, and in words."""
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "bounding": bounding_from_json,
+    "order": NoiseFirst.from_json,
+    "schedule": schedule_from_json,
+    "screening": Annealing.from_json,
+    "augmentation": Augmentation.from_json,
+}
+
+
+def _watches(recipe: Recipe) -> bool:
+    return isinstance(recipe.schedule, Validation)
+
+
+def _adapts(recipe: Recipe) -> bool:
+    return isinstance(recipe.bounding, AdaptiveQuantile)
+
+
+CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
+    "a cap on the batch has no Renyi bound, which the filter of a validation-driven schedule "
+    "needs: take batching 'poisson'.": lambda r: _watches(r) and r.batching == "truncated",
+    "reshuffled batches are charged by the epoch, and the filter of a validation-driven schedule "
+    "stops between steps: take batching 'poisson'.": lambda r: (
+        _watches(r) and r.batching == "reshuffled"
+    ),
+    "screening and a validation-driven schedule would both steer by the same releases, which is "
+    "not priced: take one of them.": lambda r: _watches(r) and r.screening is not None,
+    "noise on each record is priced on a Poisson sample whose coins are revealed: take batching "
+    "'poisson'.": lambda r: r.order is not None and r.batching != "poisson",
+    "noise on each record is followed by one flat clip: take bounding 'flat'.": lambda r: (
+        r.order is not None and r.bounding is not None and not isinstance(r.bounding, Flat)
+    ),
+    "noise on each record and a filter are not priced together: take another schedule.": lambda r: (
+        r.order is not None and _watches(r)
+    ),
+    "noise on each record is clipped after it, so its variance is not known: take another "
+    "optimizer than 'adam-corrected'.": lambda r: (
+        r.order is not None and r.optimizer == "adam-corrected"
+    ),
+    "noise on each record takes one gradient a record: leave the augmentation out.": lambda r: (
+        r.order is not None and r.augmentation is not None
+    ),
+    "'adam-corrected' takes the noise off, and without noise there is none: take 'adam'.": (
+        lambda r: r.optimizer == "adam-corrected" and r.bounding is None
+    ),
+    "an adaptive bound is released with the noise of its step, and reshuffled steps are charged by "
+    "the epoch, so a record's count and gradient are one release there too; the quantile then "
+    "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (
+        _adapts(r) and r.batching == "reshuffled"
+    ),
+}
+"""Why stages do not go together, and when."""
 
 
 def default_recipe(
@@ -174,7 +378,7 @@ def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     fitted on digits and MNIST at totals from .5 to 4. Without noise: 0.5. Adam's steps have the
     scale of the learning rate itself: 1e-3.
     """
-    if recipe.optimizer == "adam":
+    if recipe.optimizer.startswith("adam"):
         return 1e-3
     if mu is None or recipe.bounding is None:
         return 0.5

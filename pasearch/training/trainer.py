@@ -8,6 +8,7 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +20,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.accounting.events import Filtered
+from pasearch.accounting.filters import Filter
 from pasearch.errors import UsageError
+from pasearch.training.bounding import AdaptiveQuantile, Flat
 from pasearch.training.noise import GaussianNoise, draw
-from pasearch.training.per_example import clipped_sum, trainable_parameters, validate
+from pasearch.training.noise_first import noise_first_sum
+from pasearch.training.optimizers import CorrectedAdam, optimizer_of
+from pasearch.training.per_example import (
+    clipped_sum_and_counts,
+    trainable_layers,
+    trainable_parameters,
+    validate,
+)
+from pasearch.training.schedules import Validation
+from pasearch.training.screening import Annealing
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
+    from pasearch.training.bounding import Bounding
     from pasearch.training.recipe import Recipe
+
+Judge = Callable[[nn.Module, int], float]
+"""From the network as it is, and how often it was asked before, to an energy or an accuracy: of
+public records, or a noisy release that its maker has charged."""
 
 
 class Trainable(Protocol):
@@ -60,10 +78,12 @@ def train(
     *,
     device: str = "cpu",
     on_step: Callable[[int], None] | None = None,
+    judge: Judge | None = None,
 ) -> None:
     """Train a network in place.
 
-    Guarantee: with noise, the final weights cost `recipe.event(len(records.y))` on the partition.
+    Guarantee: with noise, the final weights cost `recipe.event(len(records.y))` on the partition,
+    beside what `judge` has released.
 
     Args:
         network: Accepted by `per_example.validate`.
@@ -72,6 +92,8 @@ def train(
         streams: One stream each for "batch", "noise" and "dropout", used for nothing else.
         device: "cpu" or "cuda"; the network stays there.
         on_step: Called with the number of finished steps.
+        judge: Of screening (an energy, less is better) or of a validation-driven schedule (an
+            accuracy); needed by these two alone.
 
     Raises:
         UsageError: A network whose records cannot be told apart; no noise on private data; no
@@ -79,10 +101,11 @@ def train(
 
     Cost: charged by the caller before `records` was opened.
     """
-    training = Training(network, records, recipe, streams, device=device)
+    training = Training(network, records, recipe, streams, device=device, judge=judge)
     try:
         for finished in range(1, recipe.steps + 1):
-            training.step()
+            if not training.step():
+                break
             if on_step is not None:
                 on_step(finished)
         training.install_average()
@@ -106,6 +129,7 @@ class Training:
         streams: Mapping[str, Stream],
         *,
         device: str = "cpu",
+        judge: Judge | None = None,
     ):
         if recipe.noise_multiplier is None and records.public is not True:
             raise UsageError(
@@ -115,7 +139,8 @@ class Training:
             raise UsageError("This network cannot be trained privately: " + " ".join(problems))
         self._network, self._recipe, self._streams = network, recipe, streams
         self._parameters = trainable_parameters(network)
-        self._optimizer = _optimizer(recipe, self._parameters)
+        self._optimizer = optimizer_of(recipe, self._parameters)
+        self._state = State.start(network, recipe)
         network.to(device).train()
         self._slots = _Slots(
             x=records.x.to(device), y=records.y.to(device), valid=records.valid.to(device)
@@ -123,18 +148,38 @@ class Training:
         _check_apart(network, self._slots.x)
         self._average = _Average(self._parameters, recipe)
         self._finished = 0
+        self._pace = _Pace.of(recipe, len(records.y), judge)
+        self._screen = _Screen.of(self, judge)
 
-    def step(self) -> None:
-        """Draw a batch, take its noisy sum, and move the weights by it."""
+    def step(self) -> bool:
+        """Draw a batch, take its noisy sum, and move the weights by it.
+
+        Returns:
+            False if the step did not fit into what is left of a validation-driven schedule: then
+            nothing was read.
+        """
+        recipe, n = self._recipe, len(self._slots.y)
+        sigma = recipe.noise_at(self._finished, n)
+        if self._pace is not None and (sigma := self._pace.noise()) is None:
+            return False
         with full_precision():
             sums = batch_sum(
-                self._network, self._slots, self._recipe, self._streams, self._finished
-            )
+                self._network, self._slots, recipe, self._streams, self._finished,
+                noise_multiplier=sigma, state=self._state,
+            )  # fmt: skip
         for parameter, value in zip(self._parameters, sums, strict=True):
-            parameter.grad = value.div_(self._recipe.expected_batch_size)
+            parameter.grad = value.div_(recipe.expected_batch_size)
+        if isinstance(self._optimizer, CorrectedAdam):
+            deviation = self._state.noise_deviation / recipe.expected_batch_size
+            self._optimizer.noise_variance = deviation**2
         self._optimizer.step()
+        if self._screen is not None:
+            self._screen.after(self._finished)
         self._average.update(self._finished)
+        if self._pace is not None:
+            self._pace.after(self._finished, self._network)
         self._finished += 1
+        return True
 
     def install_average(self) -> None:
         """Let the network have its averaged weights, if the recipe averages."""
@@ -155,36 +200,245 @@ class _Slots:
     valid: Tensor
 
 
+@dataclass(slots=True)
+class State:
+    """What a training carries from step to step beside the weights: all of it post-processing.
+
+    Args:
+        bounds: The bounds of an adaptive bounding, from released counts; empty for others.
+        noise_deviation: Of one coordinate of the last sum.
+    """
+
+    bounds: tuple[float, ...] = ()
+    noise_deviation: float = 0.0
+
+    @classmethod
+    def start(cls, network: nn.Module, recipe: Recipe) -> State:
+        """Return the state before the first step."""
+        if isinstance(recipe.bounding, AdaptiveQuantile):
+            return cls(bounds=recipe.bounding.start(len(trainable_layers(network))))
+        return cls()
+
+
 def batch_sum(
     network: nn.Module,
     slots: _Slots,
     recipe: Recipe,
     streams: Mapping[str, Stream],
     step: int,
+    *,
+    noise_multiplier: float | None = None,
+    state: State | None = None,
 ) -> list[Tensor]:
-    """Return one step's noisy sum of bounded gradients over a fresh Poisson batch."""
-    n, parameters = len(slots.y), trainable_parameters(network)
+    """Return one step's noisy sum of bounded gradients over a fresh batch.
+
+    Args:
+        network: Accepted by `validate`.
+        slots: The records, on the training's device.
+        recipe: How.
+        streams: "batch", "noise" and "dropout".
+        step: Which, from 0.
+        noise_multiplier: sigma_t; None takes what the recipe has at this step.
+        state: Read and moved on; None starts afresh.
+    """
+    n, state = len(slots.y), state or State.start(network, recipe)
+    sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
+    chosen = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
+    chosen = chosen.to(slots.x.device)
+    _reseed_dropout(network, streams["dropout"], step)
+    if recipe.order is not None and sigma is not None:
+        return _noise_first(network, slots, recipe, streams["noise"], step, chosen, sigma)
+    parameters = trainable_parameters(network)
     drawn = None
-    if recipe.noise_multiplier is not None:
+    if sigma is not None:
         count = sum(parameter.numel() for parameter in parameters)
         drawn = draw(count, slots.x.device, streams["noise"], step)
-    chosen = torch.from_numpy(recipe.batching(n).indices(n, streams["batch"].generator(step)))
-    _reseed_dropout(network, streams["dropout"], step)
+    bounding, counts_of = _bound(recipe, state)
     sums: list[Tensor] = []
-    for part in chosen.to(slots.x.device).split(recipe.chunk):
+    counts = torch.zeros(counts_of, dtype=torch.float64)
+    views = recipe.augmentation
+    for place, part in enumerate(chosen.split(_rows(recipe))):
         if len(part) == 0:
             break
         mask = slots.valid.index_select(0, part)
         # A null record's class is never read: whatever stands there, its loss is a number.
-        loss = _Loss(slots.y.index_select(0, part).where(mask, 0))
-        values = clipped_sum(network, slots.x.index_select(0, part), loss, recipe.bounding, mask)
+        y, x = slots.y.index_select(0, part).where(mask, 0), slots.x.index_select(0, part)
+        if views is not None:
+            generator = streams["batch"].child("views", place).generator(step)
+            x, y = views.apply(x, generator), y.repeat_interleave(views.views)
+        values, found = clipped_sum_and_counts(
+            network, x, _Loss(y), bounding, mask, views=1 if views is None else views.views
+        )
+        counts[: len(found)] += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
     sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
-    if recipe.noise_multiplier is not None:
-        assert recipe.bounding is not None
-        noise = GaussianNoise(noise_multiplier=recipe.noise_multiplier)
-        noise.add_(sums, recipe.bounding.sensitivity, streams["noise"], step, drawn)
+    if sigma is not None:
+        assert bounding is not None
+        if isinstance(recipe.bounding, AdaptiveQuantile):
+            sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
+        GaussianNoise(noise_multiplier=sigma).add_(
+            sums, bounding.sensitivity, streams["noise"], step, drawn
+        )
+        state.noise_deviation = sigma * bounding.sensitivity
     return sums
+
+
+def _rows(recipe: Recipe) -> int:
+    views = 1 if recipe.augmentation is None else recipe.augmentation.views
+    return max(1, recipe.chunk // views)
+
+
+def _bound(recipe: Recipe, state: State) -> tuple[Bounding | None, int]:
+    """Return the bounding of this step, and how many counts it releases."""
+    if isinstance(recipe.bounding, AdaptiveQuantile):
+        return recipe.bounding.at(state.bounds), len(state.bounds)
+    return recipe.bounding, 1
+
+
+def _adapt(
+    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
+) -> float:
+    """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
+    adaptive = recipe.bounding
+    assert isinstance(adaptive, AdaptiveQuantile)
+    gradients, deviation = adaptive.noises(sigma, len(state.bounds))
+    normals = stream.child("counts").generator(step).standard_normal(len(state.bounds))
+    noisy = [float(each) for each in counts.numpy() + deviation * normals]
+    state.bounds = adaptive.moved(state.bounds, tuple(noisy), recipe.expected_batch_size)
+    return gradients
+
+
+def _noise_first(
+    network: nn.Module,
+    slots: _Slots,
+    recipe: Recipe,
+    stream: Stream,
+    step: int,
+    chosen: Tensor,
+    sigma: float,
+) -> list[Tensor]:
+    """Return the sum of clipped noisy gradients."""
+    order, clip = recipe.order, recipe.bounding
+    assert order is not None
+    assert isinstance(clip, Flat), "noise on each record needs a clip after it"
+    if not len(chosen):
+        return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
+    mask = slots.valid.index_select(0, chosen)
+    y = slots.y.index_select(0, chosen).where(mask, 0)
+    return noise_first_sum(
+        network,
+        slots.x.index_select(0, chosen),
+        lambda part: _Loss(y[part]),
+        mask,
+        order=order,
+        clip=clip,
+        standard_deviation=sigma * (order.record_bound or clip.clip_norm),
+        generator=stream.generator(step),
+    )
+
+
+class _Pace:
+    """The noise of a validation-driven schedule, and the filter that ends the training.
+
+    Guarantee: the steps that are made cost `recipe.event(n)` together, whatever the judge says.
+    """
+
+    def __init__(self, recipe: Recipe, n: int, judge: Judge):
+        assert isinstance(recipe.schedule, Validation)
+        self._recipe, self._judge, self._batches, self._n = recipe, judge, recipe.batches(n), n
+        self._state = recipe.schedule.start()
+        # Without noise there is nothing to limit: that is for public data.
+        limit = None if recipe.noise_multiplier is None else recipe.event(n)
+        self._filter = Filter(limit.event) if isinstance(limit, Filtered) else None
+        self._asked = 0
+
+    @classmethod
+    def of(cls, recipe: Recipe, n: int, judge: Judge | None) -> _Pace | None:
+        if not isinstance(recipe.schedule, Validation):
+            return None
+        if judge is None:
+            raise UsageError(
+                "a validation-driven schedule asks for accuracies: give a judge, from public "
+                "records or from charged releases."
+            )
+        return cls(recipe, n, judge)
+
+    def noise(self) -> float | None:
+        """Return sigma of the next step, charged to the filter; None if it does not fit."""
+        sigma = self._recipe.noise_multiplier
+        if self._filter is None or sigma is None:
+            return sigma
+        sigma = sigma * self._state.factor
+        event = self._batches.event(sigma)
+        if not self._filter.fits(event):
+            return None
+        self._filter.spend(event)
+        return sigma
+
+    def after(self, step: int, network: nn.Module) -> None:
+        """Ask for an accuracy at the end of each epoch that the schedule looks at."""
+        schedule = self._recipe.schedule
+        assert isinstance(schedule, Validation)
+        epoch = self._batches.epoch(step + 1)
+        if epoch > self._batches.epoch(step) and epoch % schedule.every == 0:
+            self._state = self._state.tell(self._judge(network, self._asked))
+            self._asked += 1
+            network.train()
+
+
+class _Screen:
+    """Annealed screening: the update stays, or weights and optimizer go back to the last ones.
+
+    Post-processing of noisy sums that are all paid for, and of energies that the judge has charged.
+    """
+
+    def __init__(self, training: Training, annealing: Annealing, judge: Judge):
+        self._training, self._annealing, self._judge = training, annealing, judge
+        self._coins = training._streams["noise"].child("screening")
+        self._state = annealing.start(self._energy(0))
+        self._kept = self._snapshot()
+        self._asked = 1
+
+    @classmethod
+    def of(cls, training: Training, judge: Judge | None) -> _Screen | None:
+        annealing = training._recipe.screening
+        if annealing is None:
+            return None
+        if judge is None:
+            raise UsageError(
+                "screening asks for energies: give a judge, from public records or from charged "
+                "releases. Un-noised energies of private records would have no price."
+            )
+        return cls(training, annealing, judge)
+
+    def after(self, step: int) -> None:
+        """Take the updates since the last screening, or undo them."""
+        if (step + 1) % self._annealing.every:
+            return
+        coin = float(self._coins.generator(step).random())
+        energy = self._energy(self._asked)
+        self._asked += 1
+        self._state, accepted = self._annealing.decide(self._state, energy, coin)
+        if accepted:
+            self._kept = self._snapshot()
+        else:
+            self._restore()
+
+    def _energy(self, asked: int) -> float:
+        energy = self._judge(self._training._network, asked)
+        self._training._network.train()
+        return energy
+
+    def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
+        weights = [p.detach().clone() for p in self._training._parameters]
+        return weights, copy.deepcopy(self._training._optimizer.state_dict())
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        weights, optimizer = self._kept
+        for parameter, kept in zip(self._training._parameters, weights, strict=True):
+            parameter.copy_(kept)
+        self._training._optimizer.load_state_dict(copy.deepcopy(optimizer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,23 +502,6 @@ def _precision_switches() -> list[tuple[Any, str, Any]]:
             getattr(library, kind) for kind in ("matmul", "conv", "rnn") if hasattr(library, kind)
         ]
     return [(place, "fp32_precision", "ieee") for place in places]
-
-
-def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    rate = recipe.learning_rate
-    if rate is None:
-        raise UsageError(
-            "The recipe has no learning rate: give `learning_rate`, or take "
-            "`tuned_learning_rate(recipe, mu, n)`."
-        )
-    match recipe.optimizer:
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=rate)
-        case "momentum":
-            return torch.optim.SGD(
-                parameters, lr=rate * (1.0 - recipe.momentum), momentum=recipe.momentum
-            )
-    return torch.optim.Adam(parameters, lr=rate, betas=(recipe.momentum, 0.999))
 
 
 def _reseed_dropout(network: nn.Module, stream: Stream | None, step: int) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from pasearch.accounting import accountants
 from pasearch.accounting.accountants import (
@@ -22,8 +22,10 @@ from pasearch.accounting.events import (
     Composed,
     DiscreteGaussian,
     Event,
+    Filtered,
     Gaussian,
     Geometric,
+    NoisyRecords,
     NoRelease,
     PoissonGaussian,
     Pure,
@@ -42,6 +44,7 @@ EXAMPLES: list[Event] = [
     Gaussian(4.0),
     STEP,
     TruncatedPoissonGaussian(1000, 0.05, 110, 1.5),
+    NoisyRecords(0.05, 2.0),
     Geometric(0.1),
     Pure(0.3),
     Approximate(0.3, 1e-10),
@@ -52,6 +55,7 @@ EXAMPLES: list[Event] = [
     RepeatAndSelect(Composed((SelfComposed(STEP, 5), Geometric(0.5))), Law(10, 0)),
     RepeatAndSelect(Gaussian(9.0), Law(5, "poisson")),
     RepeatAndSelect(Gaussian(9.0), Law(5, 1, cap=20)),
+    Filtered(Composed((SelfComposed(STEP, 5), Geometric(0.1)))),
 ]
 BY_RDP = [
     event
@@ -165,6 +169,36 @@ class TestKnownCosts:
         at = 0.6 * count * epsilon
         exact = float(np.maximum(there - math.exp(at) * here, 0).sum())
         assert delta_for(SelfComposed(Geometric(epsilon), count), at) >= exact * (1 - 1e-9)
+
+    @pytest.mark.parametrize(
+        ("q", "noise", "steps"),
+        [(1.0, 20.0, 50), (0.01, 1.0, 100), (0.01, 10.0, 4000), (0.5, 0.3, 1), (1e-3, 3.0, 900)],
+    )
+    def test_noisy_records_are_a_mixture_of_gaussians_by_the_number_of_draws(self, q, noise, steps):
+        """All coins are seen: k draws are k Gaussian releases, with a binomial weight."""
+        event = SelfComposed(NoisyRecords(q, noise), steps)
+        draws = np.arange(1, steps + 1)
+        weights = binom.pmf(draws, steps, q)
+
+        def exact(at: float) -> float:
+            seen = draws[weights > 1e-18]
+            each = [gaussian_delta(math.sqrt(k) / noise, at) for k in seen]
+            return float(weights[weights > 1e-18] @ np.array(each))
+
+        found = price(event, DELTA)
+        assert found.accountant == "PLD"
+        assert exact(found.epsilon) <= DELTA
+        assert exact(0.99 * found.epsilon - 1e-3) > DELTA
+        assert found.epsilon < rdp_price(event, DELTA).epsilon
+        for at in (0.1, 0.5 * found.epsilon, found.epsilon):
+            assert exact(at) <= delta_for(event, at) <= 1.03 * exact(at) + 1e-12
+
+    @pytest.mark.parametrize("kind", [NoisyRecords, PoissonGaussian])
+    @pytest.mark.parametrize("noise", [1e-3, 0.05, 1e4])
+    def test_noisy_records_of_extreme_noise_have_a_price_that_holds(self, kind, noise: float):
+        found = price(SelfComposed(kind(0.01, noise), 100), DELTA).epsilon
+        assert math.isfinite(found)
+        assert found > 50 if noise < 0.1 else found >= 0
 
     def test_a_count_costs_its_epsilon(self):
         assert price(Geometric(0.3), 1e-12).epsilon == pytest.approx(0.3, abs=1e-6)
@@ -328,6 +362,30 @@ class TestTraps:
         mixed = Composed((DiscreteGaussian(4.0, 1.0), TruncatedPoissonGaussian(99, 0.1, 60, 2.0)))
         with pytest.raises(Unsupported, match="has no price"):
             price(mixed, DELTA)
+
+    def test_a_filter_has_no_loss_distribution_wherever_it_stands(self):
+        limit = SelfComposed(STEP, 5)
+        for event in (
+            Filtered(limit),
+            Composed((Filtered(limit), Geometric(0.1))),
+            SelfComposed(Filtered(limit), 3),
+            Worst((Gaussian(9.0), Filtered(limit))),
+            RepeatAndSelect(Composed((Filtered(limit), Geometric(0.1))), Law(5, 0)),
+            Composed((Worst((Gaussian(9.0), Filtered(limit))), STEP)),
+        ):
+            for by_loss in (accountants._epsilon, accountants._delta):
+                with pytest.raises(Unsupported, match="PLD has no bound"):
+                    by_loss(event, DELTA)
+            assert price(event, DELTA) == rdp_price(event, DELTA) == rough_price(event, DELTA)
+
+    def test_a_filter_is_never_cheaper_than_its_limit(self):
+        limit = Composed((SelfComposed(STEP, 20), Geometric(0.1)))
+        found = rdp_price(Filtered(limit), DELTA).epsilon
+        assert 0 <= found - rdp_price(limit, DELTA).epsilon <= 1e-6
+
+    def test_a_filter_that_leaks_has_no_price(self):
+        with pytest.raises(Unsupported, match="has no price"):
+            price(Filtered(Composed((STEP, Approximate(0.1, 1e-9)))), DELTA)
 
     def test_rdp_takes_over_where_loss_distributions_lack_an_event(self):
         assert price(DiscreteGaussian(4.0, 1.0), DELTA).accountant == "RDP"

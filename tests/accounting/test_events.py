@@ -14,8 +14,10 @@ from pasearch.accounting.events import (
     Composed,
     DiscreteGaussian,
     Event,
+    Filtered,
     Gaussian,
     Geometric,
+    NoisyRecords,
     NoRelease,
     PoissonGaussian,
     Pure,
@@ -36,6 +38,7 @@ EXAMPLES: list[Event] = [
     Gaussian(2.0),
     PoissonGaussian(0.01, 1.1),
     TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
+    NoisyRecords(0.01, 1.1),
     Geometric(0.1),
     Pure(0.3),
     Approximate(0.3, 1e-7),
@@ -46,10 +49,12 @@ EXAMPLES: list[Event] = [
     Worst((Gaussian(2.0), Gaussian(3.0))),
     RepeatAndSelect(Composed((Gaussian(3.0), Geometric(0.2))), Law(10, 0)),
     RepeatAndSelect(Gaussian(3.0), Law(10, "poisson", cap=30)),
+    Filtered(SelfComposed(PoissonGaussian(0.01, 1.1), 70)),
 ]
 atoms = st.one_of(
     st.builds(Gaussian, st.floats(0.1, 100)),
     st.builds(PoissonGaussian, st.floats(1e-6, 1), st.floats(0.1, 100)),
+    st.builds(NoisyRecords, st.floats(1e-6, 1), st.floats(0.1, 100)),
     st.builds(Geometric, st.floats(1e-3, 5)),
     st.builds(Pure, st.floats(1e-3, 5)),
     st.builds(Approximate, st.just(0.0) | st.floats(1e-3, 5), st.floats(1e-15, 0.5)),
@@ -64,6 +69,7 @@ trees = st.recursive(
         st.builds(Worst, st.lists(inner, min_size=1, max_size=3).map(tuple)),
         st.builds(SelfComposed, inner, st.integers(1, 1000)),
         st.builds(RepeatAndSelect, inner, laws),
+        st.builds(Filtered, inner),
     ),
     max_leaves=6,
 )
@@ -128,6 +134,7 @@ def test_counts_multiply(event: Event, count: int):
     [
         (Gaussian, (2,)),
         (PoissonGaussian, (0.5, 2)),
+        (NoisyRecords, (0.5, 2)),
         (Geometric, (2,)),
         (Pure, (2,)),
         (Approximate, (2, 0.5)),
@@ -150,6 +157,8 @@ def test_every_number_is_a_python_float(kind, numbers, of):
         Gaussian,
         lambda x: PoissonGaussian(0.1, x),
         lambda x: PoissonGaussian(x, 1.0),
+        lambda x: NoisyRecords(0.1, x),
+        lambda x: NoisyRecords(x, 1.0),
         Geometric,
         Pure,
         lambda x: Approximate(1.0, x),
@@ -220,7 +229,13 @@ def test_an_event_of_another_table_is_refused():
     class Mine(Event):
         pass
 
-    for make in (lambda e: SelfComposed(e, 2), lambda e: Composed((e,)), lambda e: Worst((e,))):
+    makers = (
+        lambda e: SelfComposed(e, 2),
+        lambda e: Composed((e,)),
+        lambda e: Worst((e,)),
+        Filtered,
+    )
+    for make in makers:
         with pytest.raises(UsageError, match="own table"):
             make(Mine())
     with pytest.raises(UsageError, match="own table"):
@@ -233,3 +248,10 @@ def test_the_worst_of_equal_events_is_that_event():
 
 def test_nothing_released_has_no_parts():
     assert parts(SelfComposed(Composed((NoRelease(), NoRelease())), 5)) == {}
+    assert parts(SelfComposed(Filtered(Composed((NoRelease(), NoRelease()))), 5)) == {}
+
+
+def test_a_filter_is_atomic_and_so_many_of_them_are_so_many_filters():
+    one = Filtered(SelfComposed(Gaussian(2.0), 7))
+    assert parts(one) == {one: 1}
+    assert parts(SelfComposed(one, 5)) == {one: 5}

@@ -12,8 +12,10 @@ from pasearch.accounting.events import (
     Approximate,
     Composed,
     DiscreteGaussian,
+    Filtered,
     Gaussian,
     Geometric,
+    NoisyRecords,
     PoissonGaussian,
     Pure,
     RepeatAndSelect,
@@ -26,7 +28,9 @@ from pasearch.accounting.renyi import (
     Unsupported,
     delta_from_rdp,
     epsilon_from_rdp,
+    filter_limit,
     leaked_delta,
+    monotone,
     rdp,
     rdp_delta,
     rdp_epsilon,
@@ -72,6 +76,71 @@ def test_the_curve_of_a_sampled_gaussian_bounds_the_divergence(q: float, sigma: 
         found = float(rdp(PoissonGaussian(q, sigma), np.array([order]))[0])
         assert found >= exact - 1e-6
         assert not math.isfinite(found) or found <= exact * (1.1 if order % 1 else 1.001) + 1e-6
+
+
+class TestNoisyRecords:
+    @pytest.mark.oracle
+    def test_the_pin(self):
+        found = rdp(NoisyRecords(0.01, 1.0), np.array([2.0]))[0]
+        assert found == pytest.approx(0.017037, abs=5.00001e-7)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize(("q", "noise"), [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (1e-4, 5.0)])
+    def test_the_curve_is_the_divergence_itself(self, q: float, noise: float):
+        """The outcome is "not drawn", the same in both worlds, or a Gaussian."""
+        x, width = np.linspace(-40 * noise, 64 + 40 * noise, 400_001, retstep=True)
+        for order in (1.1, 2.0, 7.5, 33.0):
+            powers = order * norm_logs(x - 1, noise) + (1 - order) * norm_logs(x, noise)
+            drawn = np.logaddexp.reduce(powers) + math.log(width)
+            missed = math.log1p(-q) if q < 1 else -math.inf
+            exact = np.logaddexp(missed, math.log(q) + drawn) / (order - 1)
+            found = float(rdp(NoisyRecords(q, noise), np.array([order]))[0])
+            assert found == pytest.approx(exact, rel=1e-6, abs=1e-12)
+
+    def test_every_record_drawn_is_a_gaussian(self):
+        np.testing.assert_allclose(rdp(NoisyRecords(1.0, 3.0)), rdp(Gaussian(3.0)), rtol=1e-12)
+
+    @pytest.mark.parametrize("noise", [1e-200, 1e-3, 1e8])
+    @pytest.mark.parametrize("q", [1e-12, 0.5, 1.0])
+    def test_no_order_overflows_or_loses_a_small_bound(self, q: float, noise: float):
+        found = rdp(NoisyRecords(q, noise))
+        assert (found > 0).all()
+        assert np.isfinite(found).all() == (noise > 1e-200)
+        if noise > 1:  # all of it is first order in q
+            np.testing.assert_allclose(found, q * ORDERS / (2 * noise**2), rtol=1e-6)
+
+    def test_amplification_is_less_than_of_secret_coins(self):
+        assert (rdp(NoisyRecords(0.01, 1.0)) >= monotone(rdp(PoissonGaussian(0.01, 1.0)))).all()
+
+
+class TestFiltered:
+    def test_has_its_limit_s_curve_with_a_grain_for_rounding(self):
+        limit = Composed((Gaussian(3.0), Geometric(0.2)))
+        np.testing.assert_allclose(rdp(Filtered(limit)), rdp(limit), rtol=2e-8)
+        assert (rdp(Filtered(limit)) > rdp(limit)).all()
+
+    def test_k_filters_are_k_times_one(self):
+        one = Filtered(SelfComposed(Gaussian(3.0), 7))
+        np.testing.assert_allclose(rdp(SelfComposed(one, 5)), 5 * rdp(one), rtol=1e-12)
+
+    def test_between_orders_of_the_grid_the_next_one_holds_and_above_it_none(self):
+        """A filter looks at the grid only: the limit's own value between is no bound."""
+        limit = Gaussian(2.0)
+        orders = np.array([1.01, 2.0, 2.01, 70.0, 1024.0, 1025.0])
+        found = rdp(Filtered(limit), orders)
+        expected = rdp(limit, np.array([1.1, 2.0, 2.1, 128.0, 1024.0, 9999.0]))
+        np.testing.assert_allclose(found[:-1], expected[:-1], rtol=2e-8)
+        assert np.isinf(found[-1])
+
+    def test_orders_without_a_bound_take_the_next_that_has_one(self):
+        limit = PoissonGaussian(0.1, 1.0 + 1e-9)
+        assert np.isinf(rdp(limit)).any()
+        assert np.isfinite(filter_limit(limit)).all()
+        assert (np.diff(filter_limit(limit)) >= 0).all()
+
+
+def norm_logs(x: np.ndarray, scale: float) -> np.ndarray:
+    return -((x / scale) ** 2) / 2 - math.log(scale * math.sqrt(2 * math.pi))
 
 
 def test_gaussians_have_their_closed_form():

@@ -24,6 +24,7 @@ from scipy.stats import norm
 
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import (
     Composed,
     DiscreteGaussian,
@@ -680,3 +681,24 @@ def test_another_run_never_costs_less():
     events = [module._worst(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
     totals = [priced(events[:count]) for count in range(len(events) + 1)]
     assert totals == sorted(totals)
+
+
+@pytest.mark.contract
+def test_what_a_refusal_says_would_fit_does(tmp_path: Path):
+    total = Budget(2.0, 1e-6)
+    allowance = Allowance.open(tmp_path / "all", total)
+    allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)
+    with pytest.raises(BudgetError, match=r"about epsilon [0-9.]+ would still fit") as refused:
+        allowance.reserve("second", {"train": Gaussian(1.0)}, 1000)
+    told = float(str(refused.value).partition("about epsilon ")[2].split()[0])
+    assert told > 0.5
+    sigma = smallest(lambda value: Gaussian(value), Budget(told, 1e-6), 0.1, 1e3)
+    allowance.reserve("second", {"train": Gaussian(sigma)}, 1000)
+
+
+@pytest.mark.unit
+def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
+    allowance = Allowance.open(tmp_path / "all", Budget(1.062, 1e-6))
+    allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)
+    with pytest.raises(BudgetError, match="Hardly anything fits"):
+        allowance.reserve("second", {"train": Gaussian(1.0)}, 1000)

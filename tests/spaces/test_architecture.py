@@ -251,7 +251,7 @@ def test_a_layer_refuses(kind: type[Layer], values: dict, words: str):
         ("dense", "is a list of layers"),
         (None, "is a list of layers"),
         (["dense"], "'dense' is not known: expected one of dense, conv, pool"),
-        ([{"kind": "lstm"}], "expected one of dense, conv, pool"),
+        ([{"kind": "gru"}], "expected one of dense, conv, pool, norm, lstm"),
         ([{"kind": ["dense"]}], "expected one of dense, conv, pool"),
         ([{"units": 4}], "expected one of dense, conv, pool"),
         ([{"kind": "dense", "units": 4, "width": 4}], "has no setting width"),
@@ -394,7 +394,8 @@ def test_rate_factor_falls_with_depth_and_width():
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
 def test_every_layer_names_itself(kind: type[Layer]):
-    layer = kind(**{"dense": {"units": 3}, "conv": {"filters": 3}, "pool": {}}[kind.kind])
+    given = {"dense": {"units": 3}, "conv": {"filters": 3}, "lstm": {"units": 3}}
+    layer = kind(**given.get(kind.kind, {}))
     shape = (2, 6, 6)
     modules = nn.Sequential(*layer.module(shape))
     assert modules(torch.zeros(1, *shape)).shape[1:] == layer.output_shape(shape)

@@ -3,8 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
-from pasearch.spaces.modules import KeyedDropout, Rescale, TemperedSigmoid
+from pasearch.spaces.modules import (
+    KeyedDropout,
+    Rescale,
+    TemperedSigmoid,
+    WeightStandardisedConv2d,
+)
 
 
 class TestRescale:
@@ -78,3 +85,31 @@ class TestKeyedDropout:
         layer.reseed(1)
         layer(torch.ones(3))
         assert torch.equal(torch.get_rng_state(), before)
+
+
+class TestWeightStandardisedConv2d:
+    def made(self, **settings) -> WeightStandardisedConv2d:
+        torch.manual_seed(2)
+        return WeightStandardisedConv2d(3, 5, 3, **settings).double()
+
+    @pytest.mark.oracle
+    def test_is_the_papers_up_to_its_scale(self):
+        layer, x = self.made(padding=1), torch.randn(2, 3, 6, 7, dtype=torch.float64)
+        weight = layer.weight.flatten(1)
+        deviation = (weight.var(dim=1, unbiased=False, keepdim=True) + layer.eps).sqrt()
+        qiao = (weight - weight.mean(dim=1, keepdim=True)) / deviation
+        expected = functional.conv2d(x, qiao.view_as(layer.weight) / 27**0.5, padding=1)
+        assert torch.allclose(layer(x), expected + layer.bias.view(-1, 1, 1))
+
+    def test_forgets_mean_and_scale_of_a_filter(self):
+        layer, x = self.made(bias=False), torch.randn(2, 3, 6, 7, dtype=torch.float64)
+        before = layer(x)
+        with torch.no_grad():
+            layer.weight.mul_(3.0).add_(0.7)
+        assert torch.allclose(layer(x), before, rtol=1e-3, atol=1e-3)
+        assert not torch.allclose(nn.Conv2d.forward(layer, x), before, rtol=0.1, atol=0.1)
+
+    def test_outputs_have_the_scale_of_the_inputs(self):
+        layer = WeightStandardisedConv2d(64, 32, 3, bias=False)
+        x = torch.randn(8, 64, 12, 12, generator=torch.Generator().manual_seed(0))
+        assert float(layer(x).std().detach()) == pytest.approx(1.0, rel=0.1)

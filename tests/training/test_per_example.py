@@ -15,14 +15,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
+from pasearch.spaces.modules import (
+    KeyedDropout,
+    Lstm,
+    Rows,
+    TemperedSigmoid,
+    WeightStandardisedConv2d,
+)
 from pasearch.training import per_example
 from pasearch.training.bounding import AutoS, Flat
 from pasearch.training.per_example import (
+    AnyKernel,
     Captured,
     Conv2dKernel,
     LinearKernel,
+    LstmKernel,
+    NormKernel,
+    WeightStandardisedKernel,
     clipped_sum,
+    trainable_layers,
     trainable_parameters,
     validate,
 )
@@ -95,6 +106,28 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Linear(12, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
         (12,),
     ),
+    "group norm of vectors": (lambda: nn.GroupNorm(3, 12), (12,)),
+    "group norm of sequences": (lambda: nn.GroupNorm(2, 4), (4, 7)),
+    "layer norm of steps": (lambda: nn.LayerNorm(6), (5, 6)),
+    "layer norm of images": (lambda: nn.LayerNorm((3, 4)), (2, 3, 4)),
+    "layer norm without a bias": (lambda: nn.LayerNorm(6, bias=False), (4, 5, 6)),
+    "lstm": (lambda: nn.Sequential(Lstm(6, 5), nn.Linear(5, 3)), (7, 6)),
+    "lstm, two biases": (lambda: nn.Sequential(Lstm(6, 5, biases=2), nn.Tanh()), (7, 6)),
+    "lstm, narrow and long": (lambda: Lstm(1, 2), (30, 1)),
+    "lstm, one step": (lambda: Lstm(4, 3, biases=2), (1, 4)),
+    "lstm behind layers": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), Rows(), Lstm(8, 4)),
+        (1, 6, 6),
+    ),
+    "weight-standardised": (
+        lambda: nn.Sequential(WeightStandardisedConv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()),
+        (2, 6, 7),
+    ),
+    "weight-standardised, grouped": (
+        lambda: WeightStandardisedConv2d(4, 6, (2, 3), stride=2, padding=1, groups=2, bias=False),
+        (4, 8, 7),
+    ),
+    "weight-standardised, one position": (lambda: WeightStandardisedConv2d(3, 4, 5), (3, 5, 5)),
     "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), (3, 5, 4)),
     "one-dimensional": (
         lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(), Transposed(), nn.Linear(4, 2)),
@@ -358,7 +391,19 @@ def test_nan_adds_exactly_0_even_where_nothing_is_bounded():
     assert all(map(torch.equal, clipped_sum(network, x, wave(own), None, everyone(x)), expected))
 
 
-SENSITIVE = ["fcn", "cnn", "few positions", "many positions", "layer norm", "convolution, grouped"]
+SENSITIVE = [
+    "fcn",
+    "cnn",
+    "few positions",
+    "many positions",
+    "layer norm",
+    "layer norm of steps",
+    "group norm",
+    "convolution, grouped",
+    "lstm",
+    "lstm, narrow and long",
+    "weight-standardised",
+]
 
 
 @pytest.mark.property
@@ -434,7 +479,21 @@ def test_a_layer_without_a_gradient_at_0_gives_such_a_record_0(value: float, mas
 
 @pytest.mark.contract
 @pytest.mark.parametrize("kept", ["weight", "bias"])
-@pytest.mark.parametrize("name", ["fcn", "few positions", "cnn", "layer norm", "subclass"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fcn",
+        "few positions",
+        "cnn",
+        "layer norm",
+        "group norm",
+        "layer norm of steps",
+        "lstm",
+        "lstm, two biases",
+        "weight-standardised",
+        "subclass",
+    ],
+)
 def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms(name: str, kept: str):
     network, x, own = made(name)
     for path, parameter in network.named_parameters():
@@ -639,6 +698,100 @@ def test_cross_entropy_with_saturated_outputs_stays_bounded():
     for i in range(2):
         mask = torch.arange(2) == i
         assert norm(clipped_sum(network, x, loss, Flat(clip_norm=0.1), mask)) <= 0.1
+
+
+CLOSED = {
+    nn.Linear: LinearKernel,
+    nn.Conv2d: Conv2dKernel,
+    nn.GroupNorm: NormKernel,
+    nn.LayerNorm: NormKernel,
+    Lstm: LstmKernel,
+    WeightStandardisedConv2d: WeightStandardisedKernel,
+}
+
+
+@pytest.mark.contract
+@each_network
+def test_a_layer_has_the_kernel_of_its_exact_type(name: str):
+    """Else the tests here would compare the fallback with itself."""
+    for layer in trainable_layers(made(name)[0]):
+        assert type(per_example._kernel(layer)) is CLOSED.get(type(layer), AnyKernel)
+    assert set(per_example.KERNELS) == set(CLOSED)
+
+
+@pytest.mark.oracle
+@each_network
+def test_formed_gradients_are_those_of_one_record_at_a_time(name: str):
+    network, x, own = made(name)
+    gradients = list(one_by_one(network, x, own))
+    parameters = trainable_parameters(network)
+    for seen in per_example.capture(network, x, wave(own)):
+        names = dict(seen.layer.named_parameters(recurse=False))
+        found = per_example._kernel(seen.layer).gradients(seen)
+        assert set(found) == {each for each, p in names.items() if p.requires_grad}
+        for each, formed in found.items():
+            place = next(i for i, p in enumerate(parameters) if p is names[each])
+            exact = [gradient[place] for gradient in gradients]
+            assert_close(list(formed), exact, 1e-9)
+
+
+@pytest.mark.unit
+def test_a_layer_norm_over_the_records_is_refused():
+    x = torch.randn(3, 4)
+    with pytest.raises(UsageError, match="normalises over records"):
+        clipped_sum(nn.LayerNorm((3, 4)), x, wave(torch.ones(3)), Flat(), everyone(x))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])
+@pytest.mark.parametrize("kind", ["positions", "constant", "along the filter"])
+def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound(
+    kind: str, scale: float
+):
+    """The Jacobian of a standardised filter takes out constants and the filter itself."""
+    torch.manual_seed(1)
+    bounding = Flat(clip_norm=1.0)
+    layer = WeightStandardisedConv2d(8, 3, 3, bias=False)
+    d = torch.randn(6, 3, 1, 1).abs()
+    a = 5.0 + 1e-7 * torch.randn(6, 8, 3, 3)
+    if kind == "along the filter":
+        centred = layer.centred()[0].detach()
+        a, d = (
+            centred[:1].repeat(6, 1, 1, 1),
+            torch.randn(6, 3, 1, 1) * torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1),
+        )
+    if kind == "positions":
+        a, d = 5.0 + 1e-3 * torch.randn(6, 8, 12, 12), torch.randn(6, 3, 10, 10)
+        d = d - d.mean(dim=(2, 3), keepdim=True)
+    seen = Captured(layer, a, scale * d)
+    kernel = WeightStandardisedKernel()
+    norms = kernel.squared_norms(seen).sqrt()
+    for record in range(6):
+        one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+        factor = bounding.factors(norms[record : record + 1])
+        sums = dict(kernel.weighted_sum(one, factor))
+        assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])
+def test_norms_whose_positions_cancel_do_not_exceed_the_bound(scale: float):
+    torch.manual_seed(1)
+    bounding = Flat(clip_norm=1.0)
+    layer, x = nn.GroupNorm(1, 4), torch.randn(6, 4, 400)
+    d = torch.randn(6, 4, 400)
+    d = d - d.mean(dim=2, keepdim=True)
+    xhat = functional.group_norm(x, 1, eps=layer.eps)
+    for _ in range(3):
+        d = d - xhat * (d * xhat).mean(dim=2, keepdim=True) / xhat.square().mean(2, keepdim=True)
+        d = d - d.mean(dim=2, keepdim=True)
+    seen = Captured(layer, x, scale * d)
+    norms = NormKernel().squared_norms(seen).sqrt()
+    for record in range(6):
+        one = Captured(layer, x[record : record + 1], scale * d[record : record + 1])
+        factor = bounding.factors(norms[record : record + 1])
+        sums = dict(NormKernel().weighted_sum(one, factor))
+        assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6, 1e8])

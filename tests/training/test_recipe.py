@@ -63,7 +63,7 @@ def test_an_unknown_optimizer_is_refused_and_the_known_are_named(value: object):
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [1.0, "flat", {"name": "flat"}, Flat])
 def test_what_is_no_bounding_is_refused(value: object):
-    with pytest.raises(UsageError, match="expected Flat, AutoS or None"):
+    with pytest.raises(UsageError, match="Flat, AutoS, PerLayer, AdaptiveQuantile or None"):
         recipe(bounding=value)
 
 
@@ -85,8 +85,8 @@ def test_the_event_is_steps_times_the_batchs_own_event():
     made = recipe()
     assert made.event(80) == SelfComposed(PoissonGaussian(0.25, 1.5), 50)
     assert made.event(20) == SelfComposed(Gaussian(1.5), 50)
-    assert made.batching(80) == Poisson(sampling_probability=0.25)
-    assert made.sampling_probability(80) == made.batching(80).sampling_probability
+    assert made.batches(80) == Poisson(sampling_probability=0.25)
+    assert made.sampling_probability(80) == made.batches(80).sampling_probability
 
 
 @pytest.mark.contract
@@ -111,7 +111,7 @@ def test_a_batch_larger_than_the_partition_is_refused_with_the_flag_to_set():
     with pytest.raises(UsageError, match="--batch 19 or less"):
         recipe().event(19)
     with pytest.raises(UsageError, match="--batch 19 or less"):
-        recipe().batching(19)
+        recipe().batches(19)
 
 
 @pytest.mark.unit

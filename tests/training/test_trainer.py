@@ -106,7 +106,7 @@ def test_a_private_step_is_its_formula():
     model = network()
     chosen = np.zeros(N, dtype=bool)
     generator = streams()["batch"].generator(0)
-    chosen[made.batching(N).indices(N, generator)] = True
+    chosen[made.batches(N).indices(N, generator)] = True
     total = torch.zeros_like(weights(model))
     for i in np.flatnonzero(chosen & data.valid.numpy()):
         loss = functional.cross_entropy(model(data.x[i : i + 1]), data.y[i : i + 1])
@@ -149,7 +149,7 @@ def test_an_empty_batch_still_adds_noise_and_steps():
     made = recipe(expected_batch_size=1, steps=1, optimizer="sgd")
     found = None
     for step in range(20):
-        if len(made.batching(4000).indices(4000, streams()["batch"].generator(step))) == 0:
+        if len(made.batches(4000).indices(4000, streams()["batch"].generator(step))) == 0:
             found = step
             break
     assert found is not None, "no step has an empty batch"
@@ -167,7 +167,7 @@ def test_an_empty_batch_without_noise_leaves_the_weights():
     empty = [
         trial
         for trial in range(20)
-        if len(made.batching(400).indices(400, streams(trial)["batch"].generator(0))) == 0
+        if len(made.batches(400).indices(400, streams(trial)["batch"].generator(0))) == 0
     ]
     assert torch.equal(trained(data, made, trial=empty[0]), weights(network()))
 

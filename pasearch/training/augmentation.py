@@ -1,0 +1,110 @@
+"""Several views of each record, whose gradients are averaged before the bound.
+
+    g_i = (1 / K) sum over views v of grad loss(v(x_i)),   then bounded: sensitivity C, as for one
+
+Views are shifts of up to `shift` pixels, with 0 around, and mirror images; all are drawn from the
+step's own key, without looking at a value.
+
+Source: De et al. 2022 (augmentation multiplicity). Proof: docs/guarantees/bounding.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pasearch.accounting.checks import whole
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How views of an image are made.
+
+    Args:
+        views: K, 1 or more.
+        shift: Most pixels in each direction, 0 or more.
+        flip: Whether half of the views are mirrored left to right.
+    """
+
+    views: int = 4
+    shift: int = 2
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        object.__setattr__(self, "views", whole("views", self.views))
+        counted = isinstance(self.shift, int) and not isinstance(self.shift, bool)
+        if not (counted and self.shift >= 0):
+            raise UsageError(f"shift is {self.shift!r}: expected whole pixels, 0 or more.")
+        if type(self.flip) is not bool:
+            raise UsageError(f"flip is {self.flip!r}: expected true or false.")
+
+    def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
+        """Return K views of every record, those of one record side by side.
+
+        Args:
+            x: (batch, height, width) or (batch, channels, height, width).
+            generator: This step's own randomness.
+
+        Returns:
+            (batch * K, ...).
+
+        Raises:
+            UsageError: The records are not images.
+        """
+        if x.ndim not in (3, 4):
+            raise UsageError(
+                f"augmentation is for images, and these records have shape {tuple(x.shape[1:])}: "
+                "leave it out, or leave out the front end."
+            )
+        count, height, width = len(x) * self.views, x.shape[-2], x.shape[-1]
+        shifts = torch.from_numpy(
+            generator.integers(-self.shift, self.shift, size=(2, count), endpoint=True)
+        ).to(x.device)
+        rows = torch.arange(height, device=x.device) + shifts[0][:, None]
+        columns = torch.arange(width, device=x.device) + shifts[1][:, None]
+        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
+        rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+        if self.flip:
+            mirrored = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
+            columns = torch.where(mirrored[:, None], width - 1 - columns, columns)
+        images = x if x.ndim == 4 else x[:, None]
+        records = torch.arange(len(x), device=x.device).repeat_interleave(self.views)
+        channels = torch.arange(images.shape[1], device=x.device)
+        views = images[
+            records[:, None, None, None],
+            channels[None, :, None, None],
+            rows[:, None, :, None],
+            columns[:, None, None, :],
+        ]
+        views = torch.where(inside[:, None], views, torch.zeros_like(views))
+        return views if x.ndim == 4 else views[:, 0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Augmentation:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Not a table of known names.
+        """
+        known = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) - set(known):
+            raise UsageError(
+                f"augmentation is {values!r}: expected a table with {', '.join(known)}."
+            )
+        return cls(**values)
+
+
+def _within(places: Tensor, size: int) -> Tensor:
+    return (places >= 0) & (places < size)

@@ -1,0 +1,129 @@
+"""Noise before the clip: each record's gradient is bounded, made noisy on its own, then clipped.
+
+    g_i  ->  bounded to norm B  ->  + N(0, (sigma B)^2 I)  ->  clipped to norm C;  summed
+
+Every drawn slot adds such a term, a null record's too (of the gradient 0): so nothing but the
+sampling coins, which are taken as revealed, tells who is there. sigma is the noise multiplier,
+noise over sensitivity B. Lin et al. write the noise as sigma C; theirs is sigma C / B here.
+
+The paper's own order has no B. Then the gradients are not bounded before the noise, and there is no
+guarantee: `record_bound=None` is for declared-public data.
+
+Source: Lin et al. ("AC"); docs/rules.md, the row of its claim. Proof:
+docs/guarantees/noise-first.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pasearch.accounting.checks import positive
+from pasearch.errors import UsageError
+from pasearch.training.bounding import Flat
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from pasearch.training.per_example import Loss
+
+FORMED = 2**24
+"""Most numbers in the gradients that are formed at once: 64 MiB."""
+
+LARGEST = 2.0**64
+"""The largest norm that counts as finite: its square is the largest float32. Beyond, a factor would
+be subnormal and so coarse that a gradient could exceed its bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFirst:
+    """Noise on each record's bounded gradient, before the clip.
+
+    Args:
+        record_bound: B, of a gradient before its noise; None leaves it unbounded: no guarantee.
+    """
+
+    record_bound: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.record_bound is not None:
+            bound = Flat(clip_norm=positive("record_bound", self.record_bound)).clip_norm
+            object.__setattr__(self, "record_bound", bound)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> NoiseFirst:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Not a table of known names.
+        """
+        known = {field.name for field in fields(cls)}
+        if not isinstance(values, dict) or set(values) - known:
+            raise UsageError(f"order is {values!r}: expected a table with {', '.join(known)}.")
+        return cls(**values)
+
+
+def noise_first_sum(
+    network: nn.Module,
+    x: Tensor,
+    loss: Callable[[slice], Loss],
+    mask: Tensor,
+    *,
+    order: NoiseFirst,
+    clip: Flat,
+    standard_deviation: float,
+    generator: np.random.Generator,
+) -> list[Tensor]:
+    """Return the sum over drawn slots of clip(bounded gradient + noise).
+
+    Guarantee: a slot's term depends on its own record and its own noise alone, and its gradient has
+    norm at most B before the noise; a null record's, or one that is not finite, is 0 (as is one
+    beyond `LARGEST`).
+
+    Args:
+        network: Accepted by `validate`.
+        x: Drawn records, (batch, ...); at least one.
+        loss: From a slice of them to their loss.
+        mask: bool, (batch,); False for null records.
+        order: With B, or None on public data.
+        clip: C.
+        standard_deviation: Of each coordinate's noise, above 0.
+        generator: This step's own randomness.
+
+    Returns:
+        Like `trainable_parameters(network)`, in their order.
+    """
+    from pasearch.training.per_example import formed_gradients, trainable_parameters
+
+    parameters = trainable_parameters(network)
+    size = sum(p.numel() for p in parameters)
+    total = torch.zeros(size, device=x.device)
+    rows = max(1, FORMED // size)
+    for start in range(0, len(x), rows):
+        part = slice(start, start + rows)
+        gradients = formed_gradients(network, x[part], loss(part))
+        usable = mask[part] & torch.isfinite(gradients).all(dim=1)
+        gradients = gradients.masked_fill(~usable[:, None], 0.0)
+        if order.record_bound is not None:
+            bound = Flat(clip_norm=order.record_bound)
+            gradients = gradients * bound.factors(_norms(gradients))[:, None]
+        drawn = generator.standard_normal((len(gradients), size), dtype="float32")
+        gradients = gradients + standard_deviation * torch.from_numpy(drawn).to(x.device)
+        total += clip.factors(_norms(gradients)) @ gradients
+    sums = total.split([p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(sums, parameters, strict=True)]
+
+
+def _norms(rows: Tensor) -> Tensor:
+    norms = torch.linalg.vector_norm(rows.double(), dim=1).to(rows.dtype)
+    return norms.masked_fill(norms > LARGEST, torch.inf)

@@ -1,0 +1,208 @@
+"""The papers' optimizers by name: each is a choice at a few stages of the recipe.
+
+A preset changes what it names and leaves the rest of the default recipe: batch, steps and a
+learning rate tuned to the noise. The noise is always what the budget allows, whatever the paper
+used. `dpsgd` is the plain method, which the others are compared with.
+
+Sources: one a preset, in `source`; docs/recipes.md has the table.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pasearch.errors import UsageError
+from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat
+from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.recipe import READERS, Recipe
+from pasearch.training.schedules import (
+    Exponential,
+    Polynomial,
+    StepDecay,
+    TimeBased,
+    Uniform,
+    Validation,
+)
+from pasearch.training.screening import Annealing
+
+PLAIN: dict[str, Any] = {
+    "bounding": Flat(clip_norm=1.0),
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "average": None,
+}
+"""Plain DP-SGD: no momentum, no average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A named recipe.
+
+    Args:
+        about: One line.
+        source: Paper, and where in it.
+        recipe: Fields of `Recipe`.
+        activation: Of every hidden layer, instead of the architecture's own; None keeps it.
+        frozen: How many of the first layers keep their random start.
+    """
+
+    about: str
+    source: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    activation: str | None = None
+    frozen: int = 0
+
+
+PRESETS: dict[str, Preset] = {
+    "default": Preset(
+        about="momentum and averaged weights on flat clipping",
+        source="docs/spaces.md; Polyak and Juditsky 1992 (averaging)",
+    ),
+    "dpsgd": Preset(
+        about="Poisson batches, flat clipping, plain SGD",
+        source="Abadi et al. 2016, Algorithm 1",
+        recipe=PLAIN,
+    ),
+    "dpsgd-tanh": Preset(
+        about="dpsgd with tanh, a tempered sigmoid, at every hidden layer",
+        source="Papernot et al. 2020",
+        recipe=PLAIN,
+        activation="tanh",
+    ),
+    "auto-s": Preset(
+        about="gradients scaled to about one norm",
+        source="Bu et al. 2022, AUTO-S",
+        recipe={**PLAIN, "bounding": AutoS(bound=1.0, gamma=0.01)},
+    ),
+    "sa-dpsgd": Preset(
+        about="updates that raise the energy are mostly undone",
+        source="Fu et al., Algorithm 2",
+        recipe={**PLAIN, "screening": Annealing(q0=10.0, mu0=10)},
+        activation="tanh",
+    ),
+    "dynamic-uniform": Preset(
+        about="the same noise in every epoch; the schedules' own baseline",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": Uniform()},
+    ),
+    "dynamic-time": Preset(
+        about="noise / (1 + k epoch)",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": TimeBased(rate=0.05)},
+    ),
+    "dynamic-exponential": Preset(
+        about="noise exp(-k epoch)",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": Exponential(rate=0.01)},
+    ),
+    "dynamic-step": Preset(
+        about="noise times k every few epochs",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": StepDecay(rate=0.6, period=10)},
+    ),
+    "dynamic-polynomial": Preset(
+        about="noise that falls as a power of what is left",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": Polynomial(power=3.0, end=0.2, period=100)},
+    ),
+    "dynamic-validation": Preset(
+        about="less noise when the validation accuracy stops rising, until the budget ends",
+        source="Yu et al., section IV",
+        recipe={**PLAIN, "schedule": Validation(rate=0.7, threshold=0.01, average=5, period=10)},
+    ),
+    "noisy-gradient": Preset(
+        about="noise on each record's bounded gradient, then the clip (AC made private)",
+        source="Lin et al., order AC",
+        recipe={**PLAIN, "order": NoiseFirst(record_bound=1.0)},
+    ),
+    "adaptive-flat": Preset(
+        about="one bound that follows the noisy median of the norms",
+        source="Lin et al.; Andrew et al. 2021",
+        recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0)},
+    ),
+    "adaptive-per-layer": Preset(
+        about="such a bound for every layer",
+        source="Lin et al.; Andrew et al. 2021",
+        recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0, per_layer=True)},
+    ),
+    "rwt": Preset(
+        about="dpsgd on all but the first layer, which keeps its random start",
+        source="Bao et al., section IX-A (random weights training)",
+        recipe=PLAIN,
+        frozen=1,
+    ),
+}
+
+
+FIELDS = frozenset(each.name for each in fields(Recipe)) - {"noise_multiplier", "chunk"}
+"""What a recipe file may set."""
+
+
+def preset_of(name: str) -> Preset:
+    """Return a preset by name.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    if name not in PRESETS:
+        raise UsageError(
+            f"Recipe {name!r} is not known: expected a .toml file or one of {', '.join(PRESETS)}."
+        )
+    return PRESETS[name]
+
+
+def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe as plain values: `preset`, and fields of `Recipe` that differ from it.
+
+    Args:
+        given: A preset's name, a TOML path, or such values.
+
+    Raises:
+        UsageError: No such preset or file, no TOML, or a field that a recipe lacks or refuses.
+    """
+    if isinstance(given, Mapping):
+        values = dict(given)
+    else:
+        values = {"preset": str(given)} if str(given) in PRESETS else _read_toml(given)
+    settings_of(values)
+    return values
+
+
+def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `Recipe`, ready to be given to it: the preset's, with the others' changes.
+
+    Args:
+        values: What `read_recipe` returned.
+
+    Raises:
+        UsageError: As of `read_recipe`.
+    """
+    settings = dict(preset_of(values.get("preset", "default")).recipe)
+    for name, value in values.items():
+        if name == "preset":
+            continue
+        if name not in FIELDS:
+            raise UsageError(
+                f"A recipe has no {name!r}: expected preset, {', '.join(sorted(FIELDS))}. The "
+                "noise multiplier is none of them: the budget sets it."
+            )
+        reads = READERS.get(name)
+        settings[name] = value if reads is None or not isinstance(value, Mapping) else reads(value)
+    probe: dict[str, Any] = {"expected_batch_size": 1, "steps": 1, "noise_multiplier": 1.0}
+    Recipe(**{**probe, **settings})
+    return settings
+
+
+def _read_toml(path: str | Path) -> dict[str, Any]:
+    if not str(path).endswith(".toml"):
+        preset_of(str(path))
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--recipe {path}: cannot be read ({error.strerror}).") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"--recipe {path}: no TOML ({error}).") from None

@@ -1,0 +1,308 @@
+"""Screening: an update that makes the energy worse is taken with a falling probability only.
+
+    dE = J(w_new) - J(w)          P = 1 if dE <= 0, else exp(-dE Q)          Q = q0 accepted
+    taken  if  coin <= P  or  rejected_in_a_row >= mu0
+
+J(w) is the *stored* energy, so that each screening needs one energy more, and no more. As printed,
+Q is q0 at the very first screening, and q0 * 0 = 0 if that one was rejected: then the next update
+is taken for sure.
+
+J is the mean loss of public records, or a noisy sum over private ones (`energy_points`), charged
+for every screening, and for the first J, whatever is taken. Every update is charged too, taken or
+not: the paper's Theorem 1, which charges the taken ones only, is no valid bound.
+
+Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rule 9. Proof: docs/guarantees/screening.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pasearch.accounting.checks import nonnegative, positive, whole
+from pasearch.accounting.events import Event, SelfComposed
+from pasearch.errors import UsageError
+from pasearch.runs.sums import NoisySum
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+
+GRID = 100
+"""G: the most points a record adds to an energy; the sensitivity of `energy_points`."""
+LOSS_BOUND = 4.0
+"""L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
+ERROR_BOUND = 0.5
+"""L of half the square of an error, a number's target being in [0, 1]."""
+
+
+class Scored(Protocol):
+    """The records of an open partition."""
+
+    @property
+    def x(self) -> Tensor:
+        """Features, float32, (slots, ...)."""
+        ...
+
+    @property
+    def y(self) -> Tensor:
+        """Classes, int64, (slots,); or numbers to predict, float32."""
+        ...
+
+    @property
+    def valid(self) -> Tensor:
+        """bool, (slots,); False marks a null record."""
+        ...
+
+    @property
+    def public(self) -> bool:
+        """Whether the user declared the data public."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealingState:
+    """Where a screening stands.
+
+    Args:
+        energy: J(w) of the weights that were kept last, as it was measured then.
+        accepted: tau, screenings that ended with the update taken.
+        rejected_in_a_row: mu, since the last one.
+    """
+
+    energy: float
+    accepted: int = 0
+    rejected_in_a_row: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annealing:
+    """Which updates are taken, as a pure function of energies and coins.
+
+    Guarantee: sees energies and coins only, so it costs nothing beside these.
+
+    Args:
+        q0: Q_0, the rise of the inverse temperature with each accepted update, 0 or above.
+        mu0: After so many rejections in a row an update is taken anyway; 0 takes all.
+        every: Updates from one screening to the next, taken or undone together; 1 or more.
+    """
+
+    q0: float
+    mu0: int
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "q0", nonnegative("q0", self.q0))
+        object.__setattr__(self, "mu0", _count("mu0", self.mu0))
+        object.__setattr__(self, "every", whole("every", self.every))
+
+    def start(self, energy: float) -> AnnealingState:
+        """Return the first state, from the energy before the first update."""
+        return AnnealingState(energy=_energy(energy))
+
+    def screens(self, finished: int) -> bool:
+        """Return whether an update is screened, the first being number 1."""
+        return finished % self.every == 0
+
+    def releases(self, steps: int) -> int:
+        """Return how many energies a training asks for: floor(steps / every) + 1."""
+        return releases(steps, self.every)
+
+    def probability(self, state: AnnealingState, new_energy: float) -> float:
+        """Return P, that an update is taken, before the limit on rejections is looked at."""
+        new = _energy(new_energy)
+        first = state.accepted == state.rejected_in_a_row == 0
+        temperature = self.q0 * (1 if first else state.accepted)
+        if new <= state.energy or temperature == 0:
+            return 1.0
+        return math.exp(-min((new - state.energy) * temperature, 1e4))
+
+    def decide(
+        self, state: AnnealingState, new_energy: float, coin: float
+    ) -> tuple[AnnealingState, bool]:
+        """Return the next state, and whether the update is taken.
+
+        Args:
+            state: Where the screening stands.
+            new_energy: J(w_new): released, or of public records. One that is no number counts as
+                the worst, so no value stops a training.
+            coin: Uniform in [0, 1), secret, and of this screening alone.
+
+        Raises:
+            UsageError: A coin outside [0, 1].
+        """
+        if isinstance(coin, bool) or not isinstance(coin, Real) or not 0 <= float(coin) <= 1:
+            raise UsageError(f"coin is {coin!r}: expected a number in [0, 1); see `coin`.")
+        forced = state.rejected_in_a_row >= self.mu0
+        if forced or float(coin) <= self.probability(state, new_energy):
+            return AnnealingState(energy=_energy(new_energy), accepted=state.accepted + 1), True
+        kept = AnnealingState(
+            energy=state.energy,
+            accepted=state.accepted,
+            rejected_in_a_row=state.rejected_in_a_row + 1,
+        )
+        return kept, False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Annealing:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Another field, a missing one, or a number out of its range.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) != set(names):
+            raise UsageError(f"screening is {values!r}: expected exactly {', '.join(names)}.")
+        return cls(**values)
+
+
+def releases(steps: int, every: int) -> int:
+    """Return how many energies are released: floor(steps / every) screenings, and the first J."""
+    return whole("steps", steps) // whole("every", every) + 1
+
+
+def coin(stream: Stream, screening: int) -> float:
+    """Return the coin of one screening, uniform in [0, 1).
+
+    Args:
+        stream: Of the coins alone; another than the batches' and the noise's.
+        screening: Which one; no two share a coin.
+    """
+    return float(stream.generator(screening).random())
+
+
+@torch.no_grad()
+def energy_points(
+    network: nn.Module, records: Scored, *, device: str = "cpu", chunk: int = 8192
+) -> int:
+    """Return the sum over records of round(G min(loss, L) / L), in whole points.
+
+    Guarantee: replacing one record by the null record changes the result by at most G: each
+    record's points are clipped and rounded before they are added. A loss that is no number has G.
+
+    Args:
+        network: Of one output for a number, else one a class; its mode is given back.
+        records: The open partition, null records included: they add 0.
+        device: "cpu" or "cuda".
+        chunk: Records at a time; only memory depends on it.
+
+    Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
+    """
+    bound = loss_bound(records.y)
+    total = 0
+    for losses, mask in _losses(network, records, device, chunk):
+        clipped = losses.nan_to_num(nan=bound, posinf=bound).clamp(min=0.0, max=bound)
+        points = (clipped * (GRID / bound)).round().clamp(max=GRID).long()
+        total += int(points[mask].sum())
+    return total
+
+
+def mean_energy(points: float, y: Tensor) -> float:
+    """Return points, noisy or not, as a mean loss: points L / (G slots), all public but points."""
+    return points * loss_bound(y) / (GRID * max(1, len(y)))
+
+
+def loss_bound(y: Tensor) -> float:
+    """Return L, by whether classes or numbers are predicted: public."""
+    return ERROR_BOUND if y.is_floating_point() else LOSS_BOUND
+
+
+@torch.no_grad()
+def mean_loss(
+    network: nn.Module, records: Scored, *, device: str = "cpu", chunk: int = 8192
+) -> float:
+    """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
+
+    Args: as of `energy_points`.
+
+    Raises:
+        UsageError: The records were not declared public.
+    """
+    if records.public is not True:
+        raise UsageError(
+            "an energy without noise is for records declared public: give public records, or "
+            "release `energy_points` with noise and charge it."
+        )
+    total, count = 0.0, 0
+    for losses, mask in _losses(network, records, device, chunk):
+        total += float(losses[mask].double().sum())
+        count += int(mask.sum())
+    return total / max(1, count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energies:
+    """Noisy energies of private records: what one costs, and all of a training.
+
+    Args:
+        epsilon: The price of one release, above 0.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+
+    def event(self, steps: int, every: int) -> Event:
+        """Return what all energies of a training cost, on the partition that they are taken of."""
+        return SelfComposed(self._noise.event, releases(steps, every))
+
+    def release(self, network: nn.Module, records: Scored, stream: Stream, device: str) -> float:
+        """Return a noisy mean loss; charge one release first, and keep a stream for it alone."""
+        found = energy_points(network, records, device=device)
+        return mean_energy(self._noise.release(found, stream), records.y)
+
+    @property
+    def _noise(self) -> NoisySum:
+        return NoisySum(epsilon=self.epsilon, most=GRID)
+
+
+def _losses(
+    network: nn.Module, records: Scored, device: str, chunk: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each record's own loss and whether it is there; the network is as it was, after."""
+    with _evaluating(network, device):
+        for start in range(0, len(records.y), chunk):
+            part = slice(start, start + chunk)
+            mask = records.valid[part]
+            outputs = network(records.x[part].to(device)).float().cpu()
+            # A null record's class is never read: whatever stands there, its loss is a number.
+            y = records.y[part].where(mask, 0)
+            if y.is_floating_point():
+                yield 0.5 * (outputs.squeeze(1) - y).square(), mask
+            else:
+                yield functional.cross_entropy(outputs, y, reduction="none"), mask
+
+
+@contextmanager
+def _evaluating(network: nn.Module, device: str) -> Iterator[None]:
+    modes = [(module, module.training) for module in network.modules()]
+    network.to(device).eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _energy(value: float) -> float:
+    return math.inf if math.isnan(value) else float(value)
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
+        raise UsageError(f"{name} is {value!r}: expected a whole number, 0 or above.")
+    return int(value)

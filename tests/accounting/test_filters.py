@@ -1,0 +1,233 @@
+"""A filter: whatever is spent, its sum stays below the limit at every order, and the claim is B."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.accounting import filters
+from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.events import (
+    Approximate,
+    Composed,
+    DiscreteGaussian,
+    Event,
+    Filtered,
+    Gaussian,
+    Geometric,
+    NoisyRecords,
+    NoRelease,
+    PoissonGaussian,
+    Pure,
+    SelfComposed,
+    TruncatedPoissonGaussian,
+    Worst,
+)
+from pasearch.accounting.filters import Filter
+from pasearch.accounting.renyi import ORDERS, Unsupported, filter_limit, monotone, rdp
+from pasearch.errors import BudgetError
+
+DELTA = 1e-5
+STEP = PoissonGaussian(0.05, 1.5)
+LIMIT = Composed((SelfComposed(STEP, 100), Geometric(0.3)))
+small = st.one_of(
+    st.builds(Gaussian, st.floats(2, 60)),
+    st.builds(PoissonGaussian, st.sampled_from([0.01, 0.05]), st.sampled_from([0.8, 1.5, 4.0])),
+    st.builds(NoisyRecords, st.floats(1e-3, 0.1), st.floats(1, 9)),
+    st.builds(Pure, st.floats(1e-3, 0.5)),
+    st.builds(DiscreteGaussian, st.floats(2, 60), st.just(1.0)),
+    st.just(NoRelease()),
+)
+spendable = st.builds(SelfComposed, small, st.integers(1, 60))
+
+
+def overspent(kept: list[Event], limit: Event) -> float:
+    """By what factor the exact sum of what was spent exceeds the claimed curve, at its worst."""
+    claimed = rdp(Filtered(limit))
+    curves = [monotone(rdp(event)) for event in kept]
+    sums = np.array([math.fsum(column) for column in zip(*curves, strict=True)])
+    return float(np.max(sums / claimed)) if curves else 0.0
+
+
+def spend_all(sequence: list[Event], limit: Event) -> list[Event]:
+    kept, held = [], Filter(limit)
+    for event in sequence:
+        fitted = held.fits(event)
+        before = held.spent
+        try:
+            held.spend(event)
+        except BudgetError:
+            assert not fitted
+            np.testing.assert_array_equal(held.spent, before)
+        else:
+            assert fitted
+            kept.append(event)
+    assert held.claim == Filtered(limit)
+    return kept
+
+
+@pytest.mark.property
+@settings(max_examples=60, deadline=None)
+@given(st.lists(spendable, max_size=25))
+def test_whatever_is_spent_the_sum_is_below_the_limit_at_every_order(sequence):
+    kept = spend_all(sequence, LIMIT)
+    assert overspent(kept, LIMIT) <= 1.0
+    together = Composed((*kept, NoRelease()))
+    assert rdp_price(together, DELTA).epsilon <= price(Filtered(LIMIT), DELTA).epsilon + 1e-12
+
+
+# Pure releases are dear at low orders and cheap at high ones, Gaussians the other way round.
+CROSSING = [SelfComposed(Pure(0.4), 9), *[Gaussian(9.0)] * 300]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(lambda total, most: bool((total <= most).any()), id="at some order"),
+        pytest.param(lambda total, most: bool(total[-1] <= most[-1]), id="at one order"),
+        pytest.param(lambda total, most: not (total / 2 > most).any(), id="twice the limit"),
+        pytest.param(lambda total, most: not (total > most).all(), id="not above at all"),
+    ],
+)
+def test_a_filter_that_looks_at_fewer_orders_is_seen(monkeypatch: pytest.MonkeyPatch, broken):
+    assert overspent(spend_all(CROSSING, LIMIT), LIMIT) <= 1.0
+    monkeypatch.setattr(Filter, "_fits", lambda self, total: broken(total, self._most))
+    assert overspent(spend_all(CROSSING, LIMIT), LIMIT) > 1.01
+
+
+def test_a_filter_that_forgets_is_seen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        Filter, "_with", lambda self, event: np.maximum(self._spent, monotone(rdp(event)))
+    )
+    assert overspent(spend_all(CROSSING, LIMIT), LIMIT) > 1.01
+
+
+@pytest.mark.parametrize("step", [STEP, Gaussian(30.0), Geometric(0.1), NoisyRecords(0.1, 3.0)])
+@pytest.mark.parametrize("count", [1, 3, 49, 1000])
+def test_a_plan_that_is_followed_fits_to_its_last_step_and_not_one_more(step: Event, count: int):
+    held = Filter(SelfComposed(step, count))
+    for _ in range(count):
+        held.spend(step)
+    assert not held.fits(step)
+    with pytest.raises(BudgetError, match="Nothing was spent"):
+        held.spend(step)
+    assert held.fits(NoRelease())
+
+
+def test_rounding_of_many_steps_is_within_the_grain():
+    held, tiny = Filter(SelfComposed(STEP, 10**6)), monotone(rdp(STEP))
+    spent = np.zeros_like(tiny)
+    for _ in range(10**5):
+        spent = np.nextafter(spent + tiny, np.inf)
+    assert (spent >= 1e5 * tiny).all()
+    assert (spent <= 1e5 * tiny * (1 + 1e-10)).all()  # a hundred times as many: 1e-8 at most
+    assert held.fits(SelfComposed(STEP, 10**6))
+
+
+def test_the_claim_is_the_limit_s_and_never_what_was_spent():
+    held = Filter(LIMIT)
+    for event in (Gaussian(50.0), STEP):
+        held.spend(event)
+        assert held.claim == Filtered(LIMIT)
+        assert price(held.claim, DELTA).epsilon > 3 * rdp_price(event, DELTA).epsilon
+    assert price(held.claim, DELTA).accountant == "RDP"
+
+
+def test_an_order_at_which_the_limit_has_a_bound_and_the_release_none_does_not_fit():
+    """NaN and infinity are no bound: they never pass."""
+    held = Filter(LIMIT)
+    for bad in (math.nan, math.inf, -math.inf):
+        curve = np.array(rdp(Gaussian(1e6)))
+        curve[-1] = bad
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(filters, "rdp", lambda event, curve=curve: curve)
+            total = held._with(Gaussian(1e6))
+        assert held._fits(total) is (bad == -math.inf)
+    assert held._fits(np.full(len(ORDERS), math.nan)) is False
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
+        Approximate(0.1, 1e-9),
+        Worst((Gaussian(90.0), Approximate(0.1, 1e-9))),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_what_has_no_curve_is_refused_as_a_limit_and_as_a_release(event: Event):
+    with pytest.raises(Unsupported):
+        Filter(event)
+    held = Filter(LIMIT)
+    for ask in (held.fits, held.spend):
+        with pytest.raises(Unsupported):
+            ask(event)
+    np.testing.assert_array_equal(held.spent, 0.0)
+
+
+def test_a_limit_of_no_order_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(filters, "filter_limit", lambda _: np.full(len(ORDERS), math.inf))
+    with pytest.raises(Unsupported, match="limits nothing"):
+        Filter(Gaussian(1.0))
+
+
+def test_an_event_of_another_table_is_refused():
+    class Mine(Event):
+        pass
+
+    for foreign in (Mine(), None, 1.0):
+        with pytest.raises(Exception, match=r"table|bound"):
+            Filter(foreign)  # type: ignore[arg-type]
+        with pytest.raises(Exception, match=r"table|bound"):
+            Filter(LIMIT).spend(foreign)  # type: ignore[arg-type]
+
+
+def test_a_limit_of_nothing_lets_nothing_through():
+    held = Filter(NoRelease())
+    assert held.fits(NoRelease())
+    assert not held.fits(Gaussian(1e6))
+    assert price(held.claim, DELTA).epsilon == 0.0
+
+
+def test_is_never_copied():
+    held = Filter(LIMIT)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="spend twice"):
+            duplicate(held)
+
+
+def test_what_is_shown_cannot_be_changed_from_outside():
+    held = Filter(LIMIT)
+    held.spend(STEP)
+    held.spent[:] = 0.0
+    assert (held.spent > 0).all()
+
+
+def test_threads_do_not_spend_the_same_twice():
+    held, spent = Filter(SelfComposed(STEP, 200)), []
+
+    def work() -> None:
+        for _ in range(100):
+            try:
+                held.spend(STEP)
+            except BudgetError:
+                return
+            spent.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(spent) == 200
+
+
+def test_the_limit_is_the_curve_that_is_priced():
+    np.testing.assert_array_equal(filter_limit(LIMIT), rdp(Filtered(LIMIT)))

@@ -1,0 +1,358 @@
+"""`pasearch train`: one network by one recipe, paid for whatever the recipe reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from doubles import Untouchable
+
+from pasearch import Budget, SearchResult, api, verify
+from pasearch.accounting.events import Composed, Filtered, SelfComposed
+from pasearch.api import Prepared, prepare, read_request, resume_search
+from pasearch.cli import main
+from pasearch.data.partitions import Dataset
+from pasearch.data.schema import Schema
+from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.plan import LOOK
+from pasearch.runs.ledger import Ledger
+from pasearch.search import engine
+from pasearch.training.presets import PRESETS
+
+NETWORK = {"layers": [{"kind": "dense", "units": 6}]}
+BUDGET = Budget(4.0, 1e-4)
+SCHEMA = Schema(shape=(5,), low=-3.0, high=3.0, classes=3)
+LOOKING = ("sa-dpsgd", "dynamic-validation")
+
+
+def people(n: int = 400) -> Dataset:
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 3, n)
+    x = generator.normal(size=(n, 5)) * 0.5
+    x[np.arange(n), y] += 2.0
+    return Dataset(name="people", schema=SCHEMA, features=x.clip(-3, 3), labels=y)
+
+
+def asked(recipe: Any = "default", **options: Any) -> Prepared:
+    settings: dict[str, Any] = {"architecture": NETWORK, "steps": 24, "batch": 60, "seed": 1}
+    return prepare(people(), budget=BUDGET, recipe=recipe, **{**settings, **options})
+
+
+def run(prepared: Prepared, out: Path, progress: engine.Progress | None = None) -> SearchResult:
+    return api.run(prepared, out=out, progress=progress)
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    data = people(150)
+    path = tmp_path / "others.npz"
+    found: list[np.ndarray] = []
+    public = Dataset(
+        name="o", schema=SCHEMA, features=data.features, labels=data.labels, public=True
+    )
+    public.completed(lambda schema, x, y: (found.extend((x, y)), schema)[1])
+    np.savez(path, x=found[0], y=found[1], bounds=np.array([-3.0, 3.0]), classes=3)
+    return path
+
+
+class TestEveryRecipe:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_trains_within_its_budget_and_verifies(self, name: str, tmp_path: Path):
+        result = run(asked(name), out=tmp_path / "run")
+        price, problems = verify(tmp_path / "run")
+        assert problems == []
+        assert 0.9 * BUDGET.epsilon < price.epsilon <= BUDGET.epsilon
+        assert result.document["recipe"]["noise_multiplier"] > 0
+        assert 0.0 <= result.test_accuracy <= 1.0
+        assert "noise multiplier" in result.card
+        looks = [e for e in result.document["events"] if e["name"] == LOOK]
+        assert bool(looks) == (name in LOOKING)
+        assert all(event["partition"] == "validation" for event in looks)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_is_planned_without_touching_a_value(self, name: str):
+        data = Dataset(
+            name="people",
+            schema=SCHEMA,
+            features=Untouchable((400, 5), "f8"),  # type: ignore[arg-type]
+            labels=Untouchable((400,), "i8"),  # type: ignore[arg-type]
+        )
+        plan = prepare(data, budget=BUDGET, recipe=name, architecture=NETWORK, steps=24).plan
+        assert plan.price.epsilon <= BUDGET.epsilon
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", ["sa-dpsgd", "dynamic-validation", "adaptive-per-layer"])
+    def test_the_same_seed_gives_the_same_release(self, name: str, tmp_path: Path):
+        documents = [run(asked(name), out=tmp_path / str(i)).document for i in range(2)]
+        assert documents[0]["model"]["sha256"] == documents[1]["model"]["sha256"]
+
+
+class TestLooks:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", LOOKING)
+    def test_each_is_charged_before_validation_opens(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        prepared = asked(name)
+        (line,) = (each for each in prepared.plan.lines if each.name == LOOK)
+        spent: list[str] = []
+        charge = Ledger._charge
+
+        def watched(self: Ledger, line: str, names: list[str], key: str) -> None:
+            charge(self, line, names, key)
+            if line == LOOK:
+                spent.append(key)
+                assert names == ["validation"]
+
+        monkeypatch.setattr(Ledger, "_charge", watched)
+        run(prepared, out=tmp_path / "run")
+        assert 2 <= len(set(spent)) <= line.count
+        if name == "sa-dpsgd":
+            assert len(set(spent)) == line.count
+
+    @pytest.mark.contract
+    def test_one_more_than_planned_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Teeth: an engine that looks twice as often runs out of what was charged."""
+        judge = engine.Search._judge
+
+        def greedy(self: Any, *arguments: Any) -> Callable[[Any, int], float] | None:
+            own = judge(self, *arguments)
+            assert own is not None
+            return lambda network, k: own(network, 2 * k) + 0 * own(network, 2 * k + 1)
+
+        monkeypatch.setattr(engine.Search, "_judge", greedy)
+        with pytest.raises(BudgetError, match=LOOK):
+            run(asked("sa-dpsgd"), out=tmp_path / "run")
+
+    @pytest.mark.contract
+    def test_are_noisy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        """Teeth: what the training is told is not what the records say."""
+        exact: list[int] = []
+        told: list[float] = []
+        measure = engine.energy_points
+        judge = engine.Search._judge
+
+        def measured(*arguments: Any, **options: Any) -> int:
+            exact.append(measure(*arguments, **options))
+            return exact[-1]
+
+        def watched(self: Any, *arguments: Any) -> Callable[[Any, int], float] | None:
+            own = judge(self, *arguments)
+            assert own is not None
+
+            def listened(network: Any, k: int) -> float:
+                told.append(own(network, k))
+                return told[-1]
+
+            return listened
+
+        monkeypatch.setattr(engine, "energy_points", measured)
+        monkeypatch.setattr(engine.Search, "_judge", watched)
+        prepared = asked("sa-dpsgd")
+        run(prepared, out=tmp_path / "run")
+        slots, noise = prepared.plan.split.validation, prepared.plan.judge
+        assert noise is not None
+        errors = np.array(told) * 100 * slots / 4.0 - np.array(exact)
+        assert len(errors) == 25
+        scale = noise.standard_deviation
+        assert 0.4 * scale < float(np.std(errors)) < 2.5 * scale
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", LOOKING)
+    def test_at_public_data_cost_nothing(self, name: str, others: Path, tmp_path: Path):
+        prepared = asked(name, energy_on=others)
+        assert LOOK not in [line.name for line in prepared.plan.lines]
+        assert "validation" not in {line.partition for line in prepared.plan.lines}
+        document = run(prepared, out=tmp_path / "run").document
+        assert document["judged_on"] == str(others)
+        assert verify(tmp_path / "run")[1] == []
+
+    @pytest.mark.unit
+    def test_at_as_many_public_records_are_refused(self, tmp_path: Path):
+        x, y = np.zeros((400, 5)), np.zeros(400, dtype=int)
+        np.savez(tmp_path / "same.npz", x=x, y=y, bounds=np.array([-3.0, 3.0]), classes=3)
+        with pytest.raises(UsageError, match=r"--energy-on .*the private data themselves"):
+            asked("sa-dpsgd", energy_on=tmp_path / "same.npz")
+
+    @pytest.mark.unit
+    def test_at_data_of_another_form_are_refused(self):
+        with pytest.raises(UsageError, match="--energy-on: 'digits'"):
+            asked("sa-dpsgd", energy_on="digits")
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", LOOKING)
+    def test_at_private_records_are_refused_in_a_search(self, name: str):
+        with pytest.raises(UsageError, match=r"--energy-on|nothing is searched"):
+            prepare(people(), budget=BUDGET, recipe=name, strategy="rs", space="fcn", steps=24)
+
+    @pytest.mark.contract
+    def test_cost_more_when_there_are_more_of_them(self):
+        def told(every: int) -> float:
+            screening = {"q0": 1.0, "mu0": 3, "every": every}
+            judge = asked({"preset": "dpsgd", "screening": screening}).plan.judge
+            assert judge is not None
+            return judge.epsilon
+
+        assert told(2) < told(12)
+
+
+class TestPlan:
+    @pytest.mark.unit
+    def test_a_validation_driven_schedule_is_charged_as_a_filter(self):
+        plan = asked("dynamic-validation").plan
+        (line,) = (each for each in plan.lines if each.partition == "train")
+        assert isinstance(line.event, Filtered)
+        assert plan.prices[1]["train"].accountant.startswith("RDP")
+
+    @pytest.mark.unit
+    def test_a_schedule_is_charged_epoch_by_epoch(self):
+        plan = asked("dynamic-time").plan
+        (line,) = (each for each in plan.lines if each.partition == "train")
+        assert isinstance(line.event, Composed)
+        assert all(isinstance(each, SelfComposed) for each in line.event.events)
+        assert sum(each.count for each in line.event.events) == 24  # type: ignore[union-attr]
+        (claim,) = plan.claims()
+        assert claim.source == "Yu et al. Theorem 3"
+
+    @pytest.mark.unit
+    def test_the_papers_price_of_screening_stands_beside_ours(self):
+        (claim,) = asked("sa-dpsgd").plan.claims()
+        assert claim.source == "Fu et al. Theorem 1"
+        assert "half of the updates" in claim.describe()
+        assert "not a valid bound" in claim.describe()
+
+    @pytest.mark.unit
+    def test_a_frozen_layer_and_another_activation_are_the_recipes(self):
+        layers = asked("rwt").plan.space.candidate((0,)).architecture.layers
+        assert [layer.trainable for layer in layers] == [False]  # type: ignore[union-attr]
+        relu = {"layers": [{"kind": "dense", "units": 6, "activation": "relu"}]}
+        layers = asked("dpsgd-tanh", architecture=relu).plan.space.candidate((0,)).architecture
+        assert layers.layers[0].activation == "tanh"  # type: ignore[union-attr]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"strategy": "rs"}, "--architecture gives"),
+            ({"space": "fcn"}, "--architecture gives"),
+            ({"recipe": "rwt", "architecture": None, "strategy": "rs"}, "This recipe changes"),
+            ({"recipe": "nonsense"}, "Recipe 'nonsense' is not known"),
+            ({"architecture": {"layers": 3}}, "list of layers"),
+            ({"architecture": "no.toml"}, "no.toml"),
+            ({"recipe": {"preset": "dpsgd", "noise_multiplier": 1.0}}, "the budget sets it"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(self, options: dict[str, Any], match: str):
+        with pytest.raises(UsageError, match=match):
+            asked(**{"recipe": "default", **options})
+
+
+class TestSearch:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", ["auto-s", "adaptive-flat", "dynamic-step"])
+    def test_candidates_are_trained_by_the_recipe(self, name: str, tmp_path: Path):
+        prepared = prepare(
+            people(), budget=BUDGET, recipe=name, strategy="rs", candidates=2, space="fcn",
+            steps=12, batch=60, seed=1, search_share=0.3,
+        )  # fmt: skip
+        document = run(prepared, out=tmp_path / "run").document
+        assert document["price"]["epsilon"] <= BUDGET.epsilon
+        assert verify(tmp_path / "run")[1] == []
+
+
+class TestResume:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", ["sa-dpsgd", "rwt"])
+    def test_an_interrupted_training_is_finished_and_pays_nothing_twice(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        class Stops(engine.Progress):
+            def step(self, finished: int, total: int) -> None:
+                if finished == 15:
+                    raise KeyboardInterrupt
+
+        data = people()
+        settings: dict[str, Any] = {
+            "architecture": NETWORK, "steps": 24, "batch": 60, "seed": 1, "recipe": name,
+        }  # fmt: skip
+        whole = run(prepare(data, budget=BUDGET, **settings), out=tmp_path / "whole").document
+        path = tmp_path / "broken"
+        with pytest.raises(InterruptedRunError):
+            run(prepare(data, budget=BUDGET, **settings), out=path, progress=Stops())
+        request = read_request(path / "private")
+        assert request.recipe == {"preset": name}
+        resumed = resume_search(path, data=people()).document
+        assert resumed["model"]["sha256"] == whole["model"]["sha256"]
+
+
+class TestCommand:
+    @pytest.fixture
+    def command(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> Callable[..., tuple[int, str, str]]:
+        def call(*arguments: object) -> tuple[int, str, str]:
+            monkeypatch.chdir(tmp_path)
+            monkeypatch.setattr("sys.argv", ["pasearch", *map(str, arguments)])
+            with pytest.raises(SystemExit) as stopped:
+                main()
+            out, err = capsys.readouterr()
+            return int(stopped.value.code or 0), out, err
+
+        return call
+
+    @pytest.mark.contract
+    def test_trains_an_architecture_of_a_file(self, command: Any, tmp_path: Path):
+        (tmp_path / "net.toml").write_text('[[layers]]\nkind = "dense"\nunits = 8\n')
+        (tmp_path / "mine.toml").write_text('preset = "auto-s"\nsteps = 8\n')
+        code, out, err = command(
+            "train", "--eps", 4, "--architecture", "net.toml", "--recipe", "mine.toml",
+            "--out", "run",
+        )  # fmt: skip
+        assert code == 0, err
+        assert "8 steps" in out
+        assert "auto-s bound" in out
+        document = json.loads((tmp_path / "run/release/result.json").read_text())
+        assert document["best"]["layers"][0]["units"] == 8
+        assert document["recipe"]["steps"] == 8
+
+    @pytest.mark.unit
+    def test_has_no_options_of_a_search(self, command: Any):
+        code, _, err = command("train", "--eps", 4, "--strategy", "rs")
+        assert code == 2
+        assert "--strategy" in err
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--recipe", "nothing"), "pasearch: expected|is not known"),
+            (("--architecture", "nothing.toml"), "cannot be read"),
+            (("--recipe", "sa-dpsgd", "--energy-on", "nowhere"), "nowhere"),
+        ],
+    )
+    def test_bad_input_is_refused_with_2(self, command: Any, arguments: Any, words: str):
+        import re
+
+        code, out, err = command("train", "--eps", 4, *arguments)
+        assert code == 2
+        assert re.search(words, err), err
+        assert not out
+
+    @pytest.mark.unit
+    def test_recipes_lists_every_preset_and_every_conflict(self, command: Any):
+        from pasearch.training.recipe import CONFLICTS
+
+        code, out, _ = command("recipes")
+        assert code == 0
+        assert all(name in out for name in PRESETS)
+        assert all(reason in out for reason in CONFLICTS)
+        code, out, _ = command("recipes", "--json")
+        assert set(json.loads(out)["recipes"]) == set(PRESETS)

@@ -1,0 +1,382 @@
+"""Noise first: every drawn slot adds a clipped noisy gradient, and nothing else is there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+from torch import Tensor, nn
+
+from pasearch.accounting.accountants import price
+from pasearch.accounting.events import NoisyRecords
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+from pasearch.training import noise_first
+from pasearch.training.bounding import SLACK, Flat
+from pasearch.training.noise_first import NoiseFirst, noise_first_sum
+from pasearch.training.per_example import formed_gradients, trainable_parameters
+
+BATCH = 5
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 3, bias=False))
+
+
+def convolved() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2))
+
+
+def partly() -> nn.Module:
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    network[0].weight.requires_grad_(False)
+    return network
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "dense": (dense, (4,)),
+    "convolved": (convolved, (1, 4, 4)),
+    "partly": (partly, (4,)),
+}
+each_net = pytest.mark.parametrize("name", NETS)
+
+
+def made(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(9)
+    build, shape = NETS[name]
+    own = torch.linspace(0.5, 3.0, BATCH, dtype=dtype)
+    return build().to(dtype), torch.randn(BATCH, *shape, dtype=dtype), own
+
+
+def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda outputs: (outputs.flatten(1) * own[:, None]).sin().sum(dim=1)
+
+
+def everyone(batch: int = BATCH) -> Tensor:
+    return torch.ones(batch, dtype=torch.bool)
+
+
+def generator(step: int = 0) -> np.random.Generator:
+    return Keys.from_seed(11).stream("trial", 0, "noise").generator(step)
+
+
+def alone(network: nn.Module, x: Tensor, own: Tensor) -> Tensor:
+    """Return every record's gradient, by autograd on a batch of one."""
+    parameters = trainable_parameters(network)
+    rows = []
+    for i in range(len(x)):
+        loss = wave(own[i : i + 1])(network(x[i : i + 1])).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        rows.append(torch.cat([g.flatten() for g in gradients]))
+    return torch.stack(rows)
+
+
+def summed(
+    network: nn.Module,
+    x: Tensor,
+    own: Tensor,
+    mask: Tensor,
+    *,
+    order: NoiseFirst | None = None,
+    clip: float = 0.8,
+    deviation: float = 0.05,
+    step: int = 0,
+) -> Tensor:
+    sums = noise_first_sum(
+        network,
+        x,
+        lambda part: wave(own[part]),
+        mask,
+        order=order or NoiseFirst(record_bound=0.5),
+        clip=Flat(clip_norm=clip),
+        standard_deviation=deviation,
+        generator=generator(step),
+    )
+    assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
+    return torch.cat([each.flatten() for each in sums])
+
+
+def clipped(row: Tensor, bound: float) -> Tensor:
+    return row * min(1.0, bound / max(1e-300, float(row.double().norm()) * SLACK))
+
+
+def terms(
+    gradients: Tensor, bound: float | None, clip: float, deviation: float, step: int = 0
+) -> Tensor:
+    """Return each slot's term, by the definition."""
+    drawn = generator(step).standard_normal(tuple(gradients.shape), dtype="float32")
+    rows = gradients if bound is None else torch.stack([clipped(g, bound) for g in gradients])
+    return torch.stack([clipped(row, clip) for row in rows + deviation * torch.from_numpy(drawn)])
+
+
+@pytest.mark.oracle
+@each_net
+def test_formed_gradients_are_those_of_one_record_at_a_time(name: str):
+    network, x, own = made(name, torch.float64)
+    formed = formed_gradients(network, x, wave(own))
+    assert torch.allclose(formed, alone(network, x, own), rtol=1e-9, atol=1e-12)
+    assert all(p.grad is None for p in network.parameters())
+
+
+@pytest.mark.unit
+def test_a_layer_that_is_not_used_has_gradient_0():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.idle, self.used = nn.Linear(2, 2), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    formed = formed_gradients(Idle(), torch.ones(2, 4), wave(torch.ones(2)))
+    assert formed.shape == (2, 6 + 15)
+    assert (formed[:, :6] == 0).all()
+    assert (formed[:, 6:] != 0).any()
+
+
+@pytest.mark.oracle
+@each_net
+@pytest.mark.parametrize("bound", [0.01, 0.5, 100.0, None])
+@pytest.mark.parametrize(("clip", "deviation"), [(0.8, 0.05), (0.8, 2.0), (50.0, 0.3)])
+def test_the_sum_is_that_of_clipped_noisy_bounded_gradients(
+    name: str, bound: float | None, clip: float, deviation: float
+):
+    network, x, own = made(name)
+    mask = everyone()
+    mask[3] = False
+    gradients = alone(network, x, own) * mask[:, None]
+    expected = terms(gradients, bound, clip, deviation).sum(dim=0)
+    found = summed(
+        network, x, own, mask,
+        order=NoiseFirst(record_bound=bound), clip=clip, deviation=deviation,
+    )  # fmt: skip
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_in_pieces_it_is_the_same_sum(rows: int, monkeypatch: pytest.MonkeyPatch):
+    network, x, own = made("dense")
+    whole = summed(network, x, own, everyone())
+    size = sum(p.numel() for p in trainable_parameters(network))
+    monkeypatch.setattr(noise_first, "FORMED", rows * size)
+    assert torch.allclose(summed(network, x, own, everyone()), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.contract
+@each_net
+@pytest.mark.parametrize("kind", ["null", "nan", "inf", "null nan"])
+def test_every_drawn_slot_adds_a_term_of_its_own(name: str, kind: str):
+    network, x, own = made(name)
+    mask = everyone()
+    mask[2] = not kind.startswith("null")
+    if kind != "null":
+        x[2].view(-1)[-1] = math.inf if kind == "inf" else math.nan
+    gradients = alone(network, x, own)
+    if not (mask[2] and torch.isfinite(gradients[2]).all()):  # a tanh may make it finite again
+        gradients[2] = 0.0
+    expected = terms(gradients, 0.5, 0.8, 0.05)
+    found = summed(network, x, own, mask)
+    assert (found - expected.sum(dim=0)).norm() <= 1e-4
+    assert expected[2].norm() > 0.05, "the null slot's term is noise, and is there"
+
+
+@pytest.mark.contract
+def test_null_slots_alone_add_as_many_terms_as_they_are():
+    network, x, own = made("dense")
+    found = summed(network, x, own, ~everyone(), deviation=2.0)
+    expected = terms(torch.zeros(BATCH, len(found)), None, 0.8, 2.0)
+    assert torch.allclose(found, expected.sum(dim=0), atol=1e-5)
+    assert torch.allclose(expected.norm(dim=1), torch.tensor(0.8), rtol=1e-4)
+
+
+@pytest.mark.property
+@each_net
+@settings(max_examples=25, deadline=None)
+@given(
+    scale=st.sampled_from([0.0, 1e-20, 1.0, 1e4, 1e18, 1e30]),
+    heat=st.sampled_from([1e-3, 1.0, 1e6, 1e20]),
+    bound=st.sampled_from([None, 1e-6, 0.5, 1e6]),
+    deviation=st.sampled_from([1e-6, 0.1, 30.0]),
+)
+def test_a_slots_term_has_norm_at_most_c(
+    name: str, scale: float, heat: float, bound: float | None, deviation: float
+):
+    network, x, own = made(name)
+    term = summed(
+        network, x[:1] * scale, own[:1] * heat, everyone(1),
+        order=NoiseFirst(record_bound=bound), deviation=deviation,
+    )  # fmt: skip
+    assert float(term.double().norm()) <= 0.8
+
+
+def before_noise(x: Tensor, own: Tensor, bound: float | None, slope: float = 1.0) -> Tensor:
+    """Return what one record adds where noise is next to nothing and the clip wide."""
+    torch.manual_seed(9)
+    network = nn.Linear(4, 3)
+    sums = noise_first_sum(
+        network,
+        x,
+        lambda part: lambda outputs: slope * (outputs * own[part, None]).sum(dim=1),
+        everyone(len(x)),
+        order=NoiseFirst(record_bound=bound),
+        clip=Flat(clip_norm=1e30),
+        standard_deviation=1e-38,
+        generator=generator(),
+    )
+    return torch.cat([each.flatten() for each in sums]).double()
+
+
+@pytest.mark.property
+@given(
+    power=st.floats(-30, 38),
+    slope=st.floats(-20, 38),
+    bound=st.sampled_from([1e-12, 1e-6, 0.01, 1.0, 1e6]),
+)
+def test_a_gradient_has_norm_at_most_b_before_its_noise(power: float, slope: float, bound: float):
+    x = torch.full((1, 4), 10.0**power)
+    assert before_noise(x, torch.ones(1), bound, 10.0**slope).norm() <= bound * (1 + 1e-6)
+
+
+@pytest.mark.unit
+def test_a_gradient_is_unbounded_before_its_noise_only_without_a_record_bound():
+    x, own = torch.full((1, 4), 100.0), torch.ones(1)
+    assert before_noise(x, own, None).norm() > 300
+    assert before_noise(x, own, 1.0).norm() == pytest.approx(1.0, rel=1e-4)
+    assert NoiseFirst().record_bound == 1.0
+
+
+@pytest.mark.unit
+def test_one_step_has_its_own_noise():
+    network, x, own = made("dense")
+    sums = [summed(network, x, own, everyone(), step=step) for step in (0, 0, 1)]
+    assert torch.equal(sums[0], sums[1])
+    assert not torch.equal(sums[0], sums[2])
+
+
+@pytest.mark.statistical
+def test_slots_have_independent_noise_of_the_scale_that_is_priced():
+    """Two slots, each alone, then both: variances add, and those of 2/3 and 3/2 are told apart."""
+    network = nn.Linear(100, 100, bias=False)
+    x, own = torch.zeros(2, 100), torch.ones(2)
+
+    def sums(batch: int, step: int) -> np.ndarray:
+        drawn = summed(
+            network, x[:batch], own[:batch], ~everyone(batch), clip=1e6, deviation=0.7, step=step
+        )
+        return drawn.double().numpy()
+
+    one = np.concatenate([sums(1, step) for step in range(4)])
+    two = np.concatenate([sums(2, step) for step in range(4)])
+    error = math.sqrt(2 / len(one))
+    assert one.var() == pytest.approx(0.49, rel=5 * error)
+    assert two.var() == pytest.approx(0.98, rel=5 * error)
+    for share in (2 / 3, 3 / 2):
+        assert abs(one.var() / (0.49 * share**2) - 1) > 20 * error
+    assert abs(np.corrcoef(one[:10_000], one[10_000:20_000])[0, 1]) < 5 / math.sqrt(10_000)
+
+
+# --- an audit, with teeth
+
+DELTA, SIGMA, RUNS, LEVEL = 0.05, 1.0, 400, 0.01
+
+
+def audited(threshold: float = 4 / 3) -> float:
+    """Return an epsilon that one full step exceeds: slot 0's record is there, or null.
+
+    The attacker knows all other records, and projects the sum on the canary's gradient. The clip
+    is wide, so that it hides nothing.
+    """
+    network = nn.Linear(3, 1, bias=False)
+    hits = []
+    for present in (False, True):
+        found = 0
+        for run in range(RUNS):
+            x = torch.tensor([[1000.0, 0.0, 0.0]])
+            stream = Keys.from_seed(2 * run + present).stream("trial", 0, "noise")
+            (total,) = noise_first_sum(
+                network,
+                x,
+                lambda _: lambda outputs: outputs[:, 0],
+                torch.tensor([present]),
+                order=NoiseFirst(record_bound=0.5),
+                clip=Flat(clip_norm=1e3),
+                standard_deviation=0.5 * SIGMA,
+                generator=stream.generator(),
+            )
+            found += float(total[0, 0]) / 0.5 > threshold
+        hits.append(found)
+    low = float(beta.ppf(LEVEL, hits[1], RUNS - hits[1] + 1)) if hits[1] else 0.0
+    high = float(beta.isf(LEVEL, hits[0] + 1, RUNS - hits[0])) if hits[0] < RUNS else 1.0
+    return math.log((low - DELTA) / high) if low > DELTA else 0.0
+
+
+@pytest.mark.statistical
+def test_one_full_step_passes_at_its_price_and_the_audit_is_not_idle():
+    paid = price(NoisyRecords(1.0, SIGMA), DELTA).epsilon
+    assert 0.3 * paid < audited() <= paid
+
+
+def forget_the_record_bound(patch: pytest.MonkeyPatch) -> None:
+    honest = Flat.factors
+    patch.setattr(
+        Flat,
+        "factors",
+        lambda self, norms: honest(self, norms) if self.clip_norm > 1 else torch.ones_like(norms),
+    )
+
+
+def forget_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(noise_first.torch, "from_numpy", lambda drawn: torch.zeros(drawn.shape))
+
+
+def skip_null_slots(patch: pytest.MonkeyPatch) -> None:
+    honest = noise_first_sum
+
+    def broken(network: nn.Module, x: Tensor, loss: object, mask: Tensor, **settings: object):
+        sums = honest(network, x, loss, mask, **settings)  # pyright: ignore
+        return [total if bool(mask.any()) else torch.zeros_like(total) for total in sums]
+
+    patch.setitem(audited.__globals__, "noise_first_sum", broken)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("plant", "threshold"), [(forget_the_record_bound, 4 / 3), (forget_noise, 0.9)]
+)
+def test_a_wrong_sum_is_caught(plant: Callable, threshold: float, monkeypatch: pytest.MonkeyPatch):
+    paid = price(NoisyRecords(1.0, SIGMA), DELTA).epsilon
+    plant(monkeypatch)
+    assert audited(threshold) > paid
+
+
+@pytest.mark.unit
+def test_null_slots_that_add_nothing_are_caught(monkeypatch: pytest.MonkeyPatch):
+    test_null_slots_alone_add_as_many_terms_as_they_are()
+    skip_null_slots(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_null_slots_alone_add_as_many_terms_as_they_are()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("bound", [None, 0.3, 7.0])
+def test_an_order_survives_json(bound: float | None):
+    order = NoiseFirst(record_bound=bound)
+    assert NoiseFirst.from_json(json.loads(json.dumps(order.to_json()))) == order
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, "1", 1e-13])
+def test_a_record_bound_that_is_no_usable_number_is_refused(value: object):
+    with pytest.raises(UsageError, match=r"record_bound|clip_norm"):
+        NoiseFirst(record_bound=value)  # pyright: ignore[reportArgumentType]
+    for document in ({"bound": 1.0}, "noise-first", None):
+        with pytest.raises(UsageError, match="order is"):
+            NoiseFirst.from_json(document)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,193 @@
+"""Optimizers: Adam's corrected form is Adam without noise, and has its scale with noise."""
+
+from __future__ import annotations
+
+import copy
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pasearch.errors import UsageError
+from pasearch.training.optimizers import FLOOR, SECOND, CorrectedAdam, optimizer_of
+
+RATE = 0.01
+
+
+def gradients(steps: int, size: int = 5, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.logspace(-4, 2, size)
+    return scales * (torch.randn(steps, size, generator=generator) + 0.3)
+
+
+def path(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, given_: torch.Tensor) -> list:
+    places = []
+    for gradient in given_:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        places.append(parameter.detach().clone())
+    return places
+
+
+def recipe(optimizer: str, rate: float | None = RATE) -> SimpleNamespace:
+    return SimpleNamespace(learning_rate=rate, optimizer=optimizer, momentum=0.9)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("first", [0.0, 0.5, 0.9])
+def test_without_noise_it_goes_where_adam_goes(first: float):
+    ours, theirs = (nn.Parameter(torch.zeros(5)) for _ in range(2))
+    made = CorrectedAdam([ours], RATE, first)
+    assert made.noise_variance == 0.0
+    adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, SECOND), eps=1e-12)
+    drawn = gradients(60)
+    for one, other in zip(path(made, ours, drawn), path(adam, theirs, drawn), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
+    plain = nn.Parameter(torch.zeros(5))
+    sgd = path(torch.optim.SGD([plain], lr=RATE), plain, drawn)
+    assert not torch.allclose(sgd[-1], ours, rtol=0.1), "the test has no teeth"
+
+
+@pytest.mark.oracle
+@pytest.mark.property
+@given(
+    seed=st.integers(0, 2**20),
+    deviations=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8),
+    first=st.floats(0.0, 0.99),
+)
+def test_every_step_is_its_formula(seed: int, deviations: list[float], first: float):
+    parameter = nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    made = CorrectedAdam([parameter], RATE, first)
+    drawn = gradients(len(deviations), seed=seed).double()
+    for t, deviation in enumerate(deviations):
+        before = parameter.detach().clone()
+        parameter.grad, made.noise_variance = drawn[t].clone(), deviation**2
+        made.step()
+
+        def average(values: list, beta: float, t: int = t) -> torch.Tensor:
+            weights = [(1 - beta) * beta ** (t - k) for k in range(t + 1)]
+            return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+
+        mean = average(list(drawn[: t + 1]), first)
+        noise = average([d**2 for d in deviations[: t + 1]], SECOND)
+        clean = average(list(drawn[: t + 1].square()), SECOND) - noise
+        least = max(FLOOR**2 * noise, 1e-16)
+        expected = RATE * mean / clean.clamp(min=least).sqrt()
+        assert torch.allclose(before - parameter.detach(), expected, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("changing", [False, True])
+def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not(changing: bool):
+    size, steps, signal = 40_000, 80, 0.7
+    generator = torch.Generator().manual_seed(2)
+    parameter = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+    made = CorrectedAdam([parameter], RATE, 0.9)
+    for step in range(steps):
+        deviation = 2.0 / (1 + 0.02 * step) if changing else 2.0
+        noise = deviation * torch.randn(size, generator=generator, dtype=torch.float64)
+        parameter.grad, made.noise_variance = signal + noise, deviation**2
+        made.step()
+    state = made.state[parameter]
+    started = 1 - SECOND**steps
+    raw = float(state["square"].mean()) / started
+    found = raw - state["noise"] / started
+    error = math.sqrt(2 * 2.0**4 + 4 * 2.0**2 * signal**2) / math.sqrt(size * steps)
+    assert abs(found - signal**2) < 5 * error
+    assert raw - signal**2 > 100 * error
+    # Were the noise's standard deviation 2/3 or 3/2 of what it is said to be, it would show.
+    for share in (2 / 3, 3 / 2):
+        assert abs(raw - share**2 * state["noise"] / started - signal**2) > 100 * error
+
+
+@pytest.mark.statistical
+def test_steps_keep_adams_scale_where_noise_hides_it_from_adam():
+    """A gradient of .1 under noise of 1: Adam moves by its sign a tenth as far as without noise."""
+    size, steps = 2000, 3000
+    moved = {}
+    for name in ("corrected", "adam"):
+        generator = torch.Generator().manual_seed(3)
+        parameter = nn.Parameter(torch.zeros(size))
+        made = (
+            CorrectedAdam([parameter], 1.0, 0.9)
+            if name == "corrected"
+            else torch.optim.Adam([parameter], lr=1.0, betas=(0.9, SECOND))
+        )
+        if isinstance(made, CorrectedAdam):
+            made.noise_variance = 0.05**2
+        for _ in range(steps):
+            parameter.grad = 0.1 + 0.05 * torch.randn(size, generator=generator)
+            before = parameter.detach().clone()
+            made.step()
+        moved[name] = float((before - parameter.detach()).mean())
+    assert moved["corrected"] == pytest.approx(1.0, abs=0.02)
+    assert moved["adam"] == pytest.approx(0.1 / math.hypot(0.1, 0.05), abs=0.02)
+
+
+@pytest.mark.unit
+def test_where_noise_is_all_there_is_a_step_stays_bounded():
+    parameter = nn.Parameter(torch.zeros(1000))
+    made = CorrectedAdam([parameter], RATE, 0.0)
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(50):
+        before = parameter.detach().clone()
+        made.noise_variance, parameter.grad = 4.0, 2.0 * torch.randn(1000, generator=generator)
+        made.step()
+        limit = RATE * parameter.grad.abs() / (FLOOR * 2.0)
+        assert ((parameter - before).abs() <= limit * (1 + 1e-4) + 1e-6).all()
+    assert torch.isfinite(parameter).all()
+
+
+@pytest.mark.unit
+def test_a_gradient_of_0_moves_nothing():
+    parameter = nn.Parameter(torch.ones(3))
+    made = CorrectedAdam([parameter], RATE, 0.9)
+    parameter.grad = torch.zeros(3)
+    made.step()
+    assert parameter.tolist() == [1.0] * 3
+    parameter.grad = None
+    made.step()
+    assert parameter.tolist() == [1.0] * 3
+
+
+@pytest.mark.unit
+def test_its_state_can_be_taken_back():
+    parameter = nn.Parameter(torch.zeros(5))
+    made = CorrectedAdam([parameter], RATE, 0.9)
+    made.noise_variance = 0.3
+    drawn = gradients(8)
+    path(made, parameter, drawn[:4])
+    kept, place = copy.deepcopy(made.state_dict()), parameter.detach().clone()
+    first = path(made, parameter, drawn[4:])
+    made.load_state_dict(copy.deepcopy(kept))
+    with torch.no_grad():
+        parameter.copy_(place)
+    again = path(made, parameter, drawn[4:])
+    assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sgd", torch.optim.SGD),
+        ("momentum", torch.optim.SGD),
+        ("adam", torch.optim.Adam),
+        ("adam-corrected", CorrectedAdam),
+    ],
+)
+def test_the_recipe_names_its_optimizer(name: str, kind: type):
+    made = optimizer_of(recipe(name), [nn.Parameter(torch.zeros(2))])  # pyright: ignore
+    assert type(made) is kind
+    assert made.param_groups[0]["lr"] == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
+    assert made.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
+
+
+@pytest.mark.unit
+def test_a_recipe_without_a_learning_rate_is_refused():
+    with pytest.raises(UsageError, match="no learning rate"):
+        optimizer_of(recipe("adam-corrected", None), [])  # pyright: ignore

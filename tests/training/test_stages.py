@@ -1,0 +1,423 @@
+"""The stages of a DP step together: what they do in a training, cost, and refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.accounting.accountants import price
+from pasearch.accounting.events import (
+    Composed,
+    Filtered,
+    Gaussian,
+    NoisyRecords,
+    PoissonGaussian,
+    SelfComposed,
+    TruncatedPoissonGaussian,
+)
+from pasearch.accounting.renyi import rdp
+from pasearch.data.partitions import Records
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys, Stream
+from pasearch.training import trainer
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat, PerLayer
+from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.per_example import clipped_sum, formed_gradients
+from pasearch.training.presets import PRESETS, read_recipe, settings_of
+from pasearch.training.recipe import CONFLICTS, Recipe
+from pasearch.training.schedules import Exponential, StepDecay, TimeBased, Validation
+from pasearch.training.screening import Annealing
+from pasearch.training.trainer import State, batch_sum, train
+
+N, FEATURES, CLASSES = 40, 5, 3
+
+
+def records(*, public: bool = False, null: tuple[int, ...] = ()) -> Records:
+    generator = torch.Generator().manual_seed(2)
+    valid = torch.ones(N, dtype=torch.bool)
+    valid[list(null)] = False
+    return Records(
+        x=torch.randn(N, FEATURES, generator=generator),
+        y=torch.randint(0, CLASSES, (N,), generator=generator),
+        valid=valid,
+        public=public,
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+
+
+def recipe(**changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "expected_batch_size": 10,
+        "steps": 12,
+        "learning_rate": 0.5,
+        "noise_multiplier": 1.2,
+        "bounding": Flat(clip_norm=0.7),
+        "optimizer": "sgd",
+        "average": None,
+    }
+    return Recipe(**{**settings, **changes})
+
+
+def streams(trial: int = 0) -> dict[str, Stream]:
+    trials = Keys.from_seed(6).stream("trial", trial)
+    return {name: trials.child(name) for name in ("batch", "noise", "dropout")}
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+
+
+def noisy_sum(data: Records, made: Recipe, step: int = 0, state: State | None = None) -> Tensor:
+    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    parts = batch_sum(network(), slots, made, streams(), step, state=state)
+    return torch.cat([each.flatten() for each in parts])
+
+
+class TestPrice:
+    @pytest.mark.unit
+    def test_a_schedule_is_charged_epoch_by_epoch_at_its_own_noise(self):
+        made = recipe(schedule=StepDecay(rate=0.5, period=2))
+        # q = 1/4: four steps an epoch, three epochs, the third at half the noise
+        assert made.event(N) == Composed(
+            events=(
+                SelfComposed(PoissonGaussian(0.25, 1.2), 8),
+                SelfComposed(PoissonGaussian(0.25, 0.6), 4),
+            )
+        )
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("schedule", [TimeBased(rate=0.3), Exponential(rate=0.2)])
+    def test_every_step_has_the_noise_it_is_charged_for(self, schedule: Any):
+        made = recipe(schedule=schedule, steps=19)
+        charged: list[float] = []
+        for factor, count in made.levels(N):
+            charged += [1.2 * factor] * count
+        assert charged == [made.noise_at(step, N) for step in range(19)]
+        noises = []
+        for step in (0, 9, 18):
+            total = noisy_sum(records(null=tuple(range(N))), made, step)
+            flat = noisy_sum(records(null=tuple(range(N))), recipe(steps=19), step)
+            noises.append(float((total / flat).mean()) * 1.2)
+        assert noises == pytest.approx([charged[0], charged[9], charged[18]], rel=1e-4)
+
+    @pytest.mark.unit
+    def test_reshuffled_batches_cost_a_release_for_every_epoch_that_was_started(self):
+        made = recipe(batching="reshuffled", steps=9)
+        assert made.event(N) == SelfComposed(Gaussian(1.2), 3)
+        falling = recipe(batching="reshuffled", steps=9, schedule=Exponential(rate=math.log(2)))
+        assert [count for _, count in falling.levels(N)] == [1, 1, 1]
+        assert [factor for factor, _ in falling.levels(N)] == pytest.approx([1, 0.5, 0.25])
+
+    @pytest.mark.unit
+    def test_a_capped_batch_and_noise_first_have_events_of_their_own(self):
+        capped = recipe(batching="truncated", cap=30).event(N)
+        assert capped == SelfComposed(TruncatedPoissonGaussian(N, 0.25, 30, 1.2), 12)
+        first = recipe(order=NoiseFirst(record_bound=0.5)).event(N)
+        assert first == SelfComposed(NoisyRecords(0.25, 1.2), 12)
+
+    @pytest.mark.unit
+    def test_noise_first_without_a_bound_has_no_price(self):
+        with pytest.raises(UsageError, match="epsilon inf"):
+            recipe(order=NoiseFirst(record_bound=None)).event(N)
+
+    @pytest.mark.unit
+    def test_a_validation_driven_schedule_costs_its_filters_limit(self):
+        made = recipe(schedule=Validation(rate=0.5, threshold=0.1, average=1, every=1))
+        assert made.event(N) == Filtered(SelfComposed(PoissonGaussian(0.25, 1.2), 12))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "stages",
+        [
+            {},
+            {"schedule": Exponential(rate=0.1)},
+            {"batching": "reshuffled"},
+            {"batching": "reshuffled", "schedule": TimeBased(rate=0.5)},
+            {"order": NoiseFirst()},
+            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+        ],
+    )
+    def test_the_dial_gives_noise_that_falls_as_mu_rises(self, stages: dict[str, Any]):
+        made = recipe(**stages)
+        sigmas = [made.noise_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
+        assert sigmas == sorted(sigmas, reverse=True)
+        costs = [price(made.with_noise(sigma).event(N), 1e-5).epsilon for sigma in sigmas[::-1]]
+        assert costs == sorted(costs, reverse=True)
+
+    @pytest.mark.unit
+    def test_too_many_different_noises_are_refused(self):
+        made = recipe(schedule=TimeBased(rate=0.01), expected_batch_size=N, steps=1200)
+        with pytest.raises(UsageError, match="1000 different noises"):
+            made.event(N)
+
+
+class TestAdaptive:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("per_layer", [False, True])
+    def test_a_step_is_its_formula(self, per_layer: bool):
+        bounding = AdaptiveQuantile(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
+        data, made = records(null=(3,)), recipe(bounding=bounding)
+        state = State.start(network(), made)
+        total = noisy_sum(data, made, state=state)
+        bounds = bounding.start(2)
+        chosen = made.batches(N).batch(N, streams()["batch"], 0)
+        z, deviation = bounding.noises(1.2, len(bounds))
+        loss = trainer._Loss(data.y[chosen])
+        sums = clipped_sum(network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen])
+        normals = streams()["noise"].generator(0).standard_normal(len(total), dtype=np.float32)
+        expected = torch.cat([each.flatten() for each in sums])
+        expected = expected + z * bounding.at(bounds).sensitivity * torch.from_numpy(normals)
+        assert torch.allclose(total, expected, atol=1e-5)
+        gradients = formed_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
+        layers = [36, 21] if per_layer else [57]
+        norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
+        centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
+                   strict=True)]  # fmt: skip
+        drawn = streams()["noise"].child("counts").generator(0).standard_normal(len(bounds))
+        noisy = tuple(c + deviation * d for c, d in zip(centred, drawn, strict=True))
+        assert state.bounds == pytest.approx(bounding.moved(bounds, noisy, 10))
+        assert state.bounds != bounds
+
+    @pytest.mark.contract
+    def test_the_bound_of_a_step_comes_from_the_steps_before(self):
+        made = recipe(bounding=AdaptiveQuantile(clip_norm=0.7))
+        state = State(bounds=(0.01,))
+        noisy_sum(records(null=tuple(range(N))), made, state=state)
+        quiet = State(bounds=(0.01,))
+        total = noisy_sum(records(null=tuple(range(N))), made, state=quiet)
+        assert float(total.abs().max()) < 0.1  # noise of the small bound, not of the first one
+
+
+class TestNoiseFirst:
+    @pytest.mark.oracle
+    def test_a_step_is_its_formula(self):
+        data = records(null=(3,))
+        made = recipe(order=NoiseFirst(record_bound=0.5), bounding=Flat(clip_norm=0.2))
+        chosen = made.batches(N).batch(N, streams()["batch"], 0)
+        gradients = formed_gradients(network(), data.x[chosen], trainer._Loss(data.y[chosen]))
+        generator = streams()["noise"].generator(0)
+        expected = torch.zeros(57)
+        normals = generator.standard_normal((len(chosen), 57), dtype=np.float32)
+        for gradient, valid, noise in zip(gradients, data.valid[chosen], normals, strict=True):
+            bounded = gradient * min(1.0, 0.5 / float(gradient.norm())) * float(valid)
+            noisy = bounded + 1.2 * 0.5 * torch.from_numpy(noise)
+            expected += noisy * min(1.0, 0.2 / float(noisy.norm()))
+        assert torch.allclose(noisy_sum(data, made), expected, atol=1e-4)
+
+
+class TestScreening:
+    @pytest.mark.contract
+    def test_an_update_that_is_not_taken_leaves_weights_and_optimizer_as_they_were(self):
+        made = recipe(screening=Annealing(q0=1e9, mu0=1000), optimizer="momentum")
+        model, asked = network(), []
+
+        def worse(network: nn.Module, number: int) -> float:
+            asked.append(number)
+            return -1.0 if number == 1 else float(number)
+
+        train(model, records(), made, streams(), judge=worse)
+        once = network()
+        train(once, records(), recipe(optimizer="momentum", steps=1), streams())
+        assert torch.equal(weights(model), weights(once))
+        assert asked == list(range(made.judgements(N)))
+
+    @pytest.mark.contract
+    def test_updates_that_are_taken_give_the_weights_of_a_training_without_screening(self):
+        made = recipe(screening=Annealing(q0=1.0, mu0=3))
+        model, plain = network(), network()
+        train(model, records(), made, streams(), judge=lambda _, number: -float(number))
+        train(plain, records(), recipe(), streams())
+        assert torch.equal(weights(model), weights(plain))
+
+    @pytest.mark.contract
+    def test_every_k_th_update_is_screened(self):
+        made = recipe(screening=Annealing(q0=1.0, mu0=3, every=5))
+        asked: list[int] = []
+        train(network(), records(), made, streams(), judge=lambda _, k: asked.append(k) or 0.0)
+        assert asked == [0, 1, 2]
+        assert made.judgements(N) == 3
+
+    @pytest.mark.unit
+    def test_energies_are_needed(self):
+        with pytest.raises(UsageError, match="give a judge"):
+            train(network(), records(), recipe(screening=Annealing(q0=1.0, mu0=3)), streams())
+
+
+class TestValidation:
+    SCHEDULE = Validation(rate=0.5, threshold=0.1, average=1, every=1)
+
+    @pytest.mark.contract
+    def test_training_ends_when_the_filter_is_full_and_never_spends_more(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        spent: list[float] = []
+        original = trainer.Filter.spend
+
+        def spend(self: Any, event: Any) -> None:
+            original(self, event)
+            spent.append(event.noise_multiplier)
+
+        monkeypatch.setattr(trainer.Filter, "spend", spend)
+        made = recipe(schedule=self.SCHEDULE, steps=40)
+        finished: list[int] = []
+        train(network(), records(), made, streams(), judge=lambda *_: 0.5, on_step=finished.append)
+        assert len(spent) == len(finished) < 40
+        assert spent[0] == 1.2
+        assert spent[-1] < 0.7
+        total = sum(rdp(PoissonGaussian(0.25, sigma)) for sigma in spent)
+        limit = rdp(SelfComposed(PoissonGaussian(0.25, 1.2), 40))
+        assert np.all(total <= limit)
+
+    @pytest.mark.contract
+    def test_rising_accuracies_keep_the_noise_and_all_steps(self):
+        made = recipe(schedule=self.SCHEDULE, steps=20)
+        model, plain, finished = network(), network(), []
+        train(
+            model, records(), made, streams(),
+            judge=lambda _, k: 10.0 * (k + 1), on_step=finished.append,
+        )  # fmt: skip
+        train(plain, records(), recipe(steps=20), streams())
+        assert len(finished) == 20
+        assert torch.equal(weights(model), weights(plain))
+
+    @pytest.mark.unit
+    def test_accuracies_are_needed(self):
+        with pytest.raises(UsageError, match="asks for accuracies"):
+            train(network(), records(), recipe(schedule=self.SCHEDULE), streams())
+
+
+class TestViews:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("layer", ["dense", "conv", "norm"])
+    def test_views_are_averaged_before_the_bound(self, layer: str):
+        torch.manual_seed(1)
+        head: list[nn.Module] = {
+            "dense": [nn.Flatten(), nn.Linear(36, 4), nn.Tanh()],
+            "conv": [nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten()],
+            "norm": [nn.Flatten(), nn.LayerNorm(36)],
+        }[layer]
+        size = {"dense": 4, "conv": 32, "norm": 36}[layer]
+        model = nn.Sequential(*head, nn.Linear(size, CLASSES))
+        x, y = torch.rand(7, 6, 6), torch.arange(7) % CLASSES
+        mask = torch.ones(7, dtype=torch.bool)
+        mask[2] = False
+        views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
+        from pasearch.training.per_example import clipped_sum_and_counts
+
+        loss = trainer._Loss(y.repeat_interleave(3))
+        bound = Flat(clip_norm=0.3)
+        sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
+        gradients = formed_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
+        norms = gradients.norm(dim=1)
+        factors = (0.3 / norms).clamp(max=1.0) * mask
+        expected = factors @ gradients
+        assert torch.allclose(torch.cat([s.flatten() for s in sums]), expected, atol=1e-5)
+        assert float(counts) == float(((norms <= 0.3)[mask].double() - 0.5).sum())
+
+
+class TestRefused:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "stages",
+        [
+            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+             "batching": "truncated"},
+            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+             "batching": "reshuffled"},
+            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+             "screening": Annealing(q0=1.0, mu0=1)},
+            {"order": NoiseFirst(), "batching": "reshuffled"},
+            {"order": NoiseFirst(), "bounding": AutoS()},
+            {"order": NoiseFirst(),
+             "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+            {"order": NoiseFirst(), "optimizer": "adam-corrected"},
+            {"order": NoiseFirst(), "augmentation": Augmentation()},
+            {"bounding": None, "noise_multiplier": None, "optimizer": "adam-corrected"},
+            {"bounding": AdaptiveQuantile(), "batching": "reshuffled"},
+            {"cap": 20},
+            {"batching": "shuffled"},
+        ],
+    )  # fmt: skip
+    def test_what_has_no_proof_together_is_refused(self, stages: dict[str, Any]):
+        with pytest.raises(UsageError):
+            recipe(**stages)
+
+    @pytest.mark.contract
+    def test_every_conflict_can_happen(self):
+        """Each reason refuses something that goes with none of the others alone."""
+        assert len(CONFLICTS) >= 10
+        assert all(reason.endswith(".") for reason in CONFLICTS)
+        assert not any(conflict(recipe()) for conflict in CONFLICTS.values())
+
+
+class TestFiles:
+    @pytest.mark.contract
+    @pytest.mark.parametrize(
+        "stages",
+        [
+            {},
+            {"batching": "truncated", "cap": 35},
+            {"bounding": PerLayer(clip_norms=(0.5, 0.2))},
+            {"bounding": AdaptiveQuantile(per_layer=True)},
+            {"order": NoiseFirst(record_bound=0.3)},
+            {"schedule": Exponential(rate=0.1)},
+            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+            {"screening": Annealing(q0=2.0, mu0=4, every=2)},
+            {"augmentation": Augmentation(views=2, flip=True)},
+        ],
+    )
+    def test_files_give_back_what_was_written(self, stages: dict[str, Any]):
+        made = recipe(**stages)
+        assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_every_preset_is_a_recipe(self, name: str):
+        made = recipe(**settings_of(read_recipe(name)))
+        assert made.problems() == []
+        assert Recipe.from_json(made.to_json()) == made
+
+    @pytest.mark.unit
+    def test_a_file_changes_a_preset(self, tmp_path: Any):
+        path = tmp_path / "mine.toml"
+        path.write_text('preset = "auto-s"\noptimizer = "adam"\n[schedule]\n'
+                        'name = "exponential"\nrate = 0.1\n')  # fmt: skip
+        settings = settings_of(read_recipe(path))
+        assert settings["bounding"] == AutoS(bound=1.0, gamma=0.01)
+        assert settings["optimizer"] == "adam"
+        assert settings["schedule"] == Exponential(rate=0.1)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "match"),
+        [
+            ("noise_multiplier = 1.0", "the budget sets it"),
+            ("learning_rat = 1.0", "no 'learning_rat'"),
+            ('preset = "sgd"', "'sgd' is not known"),
+            ("= 3", "no TOML"),
+            ('optimizer = "adamw"', "adamw"),
+            ('bounding = { name = "flat", clip = 3 }', "has no clip"),
+        ],
+    )
+    def test_a_bad_file_is_refused(self, tmp_path: Any, text: str, match: str):
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=match):
+            read_recipe(path)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("given", ["nothing", "nothing.toml"])
+    def test_a_name_that_is_neither_is_refused(self, given: str):
+        with pytest.raises(UsageError, match="nothing"):
+            read_recipe(given)
