@@ -39,7 +39,7 @@ from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.spaces.space import BUILT_IN as SPACES
 from pasearch.spaces.space import MOST_SCALE, Portfolio, Space, read_candidate
 from pasearch.spaces.space import space as named_space
-from pasearch.training.presets import preset_of, read_recipe, settings_of
+from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
 from pasearch.training.schedules import Validation
 
@@ -703,6 +703,7 @@ def _recipe_maker(request: Request) -> Callable[[int], Recipe]:
     def make(slots: int) -> Recipe:
         recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
         recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
+        recipe = fitted(recipe, request.recipe, slots)
         if recipe.screening is not None and request.energy_on is None:
             every = max(recipe.screening.every, recipe.steps // PAID_LOOKS)
             recipe = replace(recipe, screening=replace(recipe.screening, every=every))

@@ -18,7 +18,10 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 README = PAGES[0]
 QUICKSTART = ROOT / "docs/quickstart.md"
-COMMANDS = ([], ["arch"], ["plan", "arch"], ["check"], ["account", "price"], ["verify"])
+COMMANDS = (
+    [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
+    ["verify"],
+)  # fmt: skip
 SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 
 
@@ -95,6 +98,20 @@ def test_the_space_example_is_a_space(tmp_path: Path):
     (example,) = blocks("toml", ROOT / "docs/spaces.md")
     (tmp_path / "mine.toml").write_text(example)
     assert space(tmp_path / "mine.toml").count() > 1
+
+
+def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
+    from pasearch.spaces.space import read_candidate
+    from pasearch.training.presets import PRESETS, read_recipe, settings_of
+
+    page = (ROOT / "docs/recipes.md").read_text()
+    recipe, network = blocks("toml", ROOT / "docs/recipes.md")
+    (tmp_path / "mine.toml").write_text(recipe)
+    assert settings_of(read_recipe(tmp_path / "mine.toml"))["steps"] == 400
+    (tmp_path / "net.toml").write_text(network)
+    assert len(read_candidate(tmp_path / "net.toml").architecture.layers) == 1
+    told = set(re.findall(r"`-?([a-z-]+)`", page))
+    assert all(name in told or name.removeprefix("dynamic") in page for name in PRESETS)
 
 
 def test_the_spaces_that_are_named_are_there():

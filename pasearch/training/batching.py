@@ -111,7 +111,10 @@ class TruncatedPoisson:
     def __post_init__(self) -> None:
         """Check the numbers; a cap too tight is refused."""
         whole("n", self.n)
-        least = least_cap(whole("expected_batch_size", self.expected_batch_size))
+        size = whole("expected_batch_size", self.expected_batch_size)
+        if size > self.n:
+            raise UsageError(f"expected_batch_size is {size}: expected at most the {self.n} slots.")
+        least = least_cap(size)
         if self.cap is None:
             object.__setattr__(self, "cap", min(least, self.n))
         elif whole("cap", self.cap) < min(least, self.n):

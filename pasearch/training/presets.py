@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pasearch.training.schedules import (
     TimeBased,
     Uniform,
     Validation,
+    stretched,
 )
 from pasearch.training.screening import Annealing
 
@@ -48,6 +49,7 @@ class Preset:
         recipe: Fields of `Recipe`.
         activation: Of every hidden layer, instead of the architecture's own; None keeps it.
         frozen: How many of the first layers keep their random start.
+        epochs: What the paper's schedule is made for; it is stretched to a run's own epochs.
     """
 
     about: str
@@ -55,6 +57,7 @@ class Preset:
     recipe: dict[str, Any] = field(default_factory=dict)
     activation: str | None = None
     frozen: int = 0
+    epochs: int | None = None
 
 
 PRESETS: dict[str, Preset] = {
@@ -93,21 +96,25 @@ PRESETS: dict[str, Preset] = {
         about="noise / (1 + k epoch)",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": TimeBased(rate=0.05)},
+        epochs=38,
     ),
     "dynamic-exponential": Preset(
         about="noise exp(-k epoch)",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": Exponential(rate=0.01)},
+        epochs=71,
     ),
     "dynamic-step": Preset(
         about="noise times k every few epochs",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": StepDecay(rate=0.6, period=10)},
+        epochs=31,
     ),
     "dynamic-polynomial": Preset(
         about="noise that falls as a power of what is left",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": Polynomial(power=3.0, end=0.2, period=100)},
+        epochs=44,
     ),
     "dynamic-validation": Preset(
         about="less noise when the validation accuracy stops rising, until the budget ends",
@@ -195,6 +202,21 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     probe: dict[str, Any] = {"expected_batch_size": 1, "steps": 1, "noise_multiplier": 1.0}
     Recipe(**{**probe, **settings})
     return settings
+
+
+def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
+    """Return the recipe with its preset's schedule stretched to as many epochs as it has.
+
+    Args:
+        recipe: Made from `settings_of(values)`.
+        values: What `read_recipe` returned; a schedule of the file's own is left alone.
+        slots: n of the partition that is trained on.
+    """
+    epochs = preset_of(values.get("preset", "default")).epochs
+    if epochs is None or "schedule" in values:
+        return recipe
+    own = max(1, recipe.batches(slots).epoch(recipe.steps))
+    return replace(recipe, schedule=stretched(recipe.schedule, own / epochs))
 
 
 def _read_toml(path: str | Path) -> dict[str, Any]:

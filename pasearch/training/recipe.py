@@ -72,7 +72,8 @@ class Recipe:
             variance is taken off the second moment).
         momentum: In [0, 1); Adam's beta_1 too.
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
-        chunk: Most records in one forward pass; only memory depends on it.
+        chunk: Most rows in one forward pass. Only memory depends on it, and which views of a
+            record are drawn.
     """
 
     expected_batch_size: int

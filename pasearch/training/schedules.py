@@ -18,7 +18,7 @@ Source: Yu et al., Sections IV-A1 and IV-A2. Proof: docs/guarantees/schedules.md
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -262,6 +262,25 @@ Schedule = Uniform | TimeBased | Exponential | StepDecay | Polynomial
 SCHEDULES: dict[str, type[Schedule | Validation]] = {
     kind.name: kind for kind in (Uniform, TimeBased, Exponential, StepDecay, Polynomial, Validation)
 }
+
+
+def stretched(schedule: Schedule | Validation, factor: float) -> Schedule | Validation:
+    """Return a schedule whose fall takes `factor` times as many epochs.
+
+    A paper's numbers are for its own number of epochs; over ten times as many, the same rate would
+    leave next to no noise at the end, and so need next to no signal before.
+
+    Args:
+        schedule: One that follows a validation set is its own clock, and stays as it is.
+        factor: Above 0.
+    """
+    positive("factor", factor)
+    match schedule:
+        case TimeBased() | Exponential():
+            return replace(schedule, rate=schedule.rate / factor)
+        case StepDecay() | Polynomial():
+            return replace(schedule, period=max(1, round(schedule.period * factor)))
+    return schedule
 
 
 def schedule_from_json(values: dict[str, Any]) -> Schedule | Validation:

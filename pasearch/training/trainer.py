@@ -38,7 +38,6 @@ from pasearch.training.screening import Annealing
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
-    from pasearch.training.bounding import Bounding
     from pasearch.training.recipe import Recipe
 
 Judge = Callable[[nn.Module, int], float]
@@ -253,9 +252,11 @@ def batch_sum(
     if sigma is not None:
         count = sum(parameter.numel() for parameter in parameters)
         drawn = draw(count, slots.x.device, streams["noise"], step)
-    bounding, counts_of = _bound(recipe, state)
+    bounding = recipe.bounding
+    if isinstance(bounding, AdaptiveQuantile):
+        bounding = bounding.at(state.bounds)
     sums: list[Tensor] = []
-    counts = torch.zeros(counts_of, dtype=torch.float64)
+    counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     views = recipe.augmentation
     for place, part in enumerate(chosen.split(_rows(recipe))):
         if len(part) == 0:
@@ -269,7 +270,8 @@ def batch_sum(
         values, found = clipped_sum_and_counts(
             network, x, _Loss(y), bounding, mask, views=1 if views is None else views.views
         )
-        counts[: len(found)] += found
+        if state.bounds:
+            counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
     sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
     if sigma is not None:
@@ -286,13 +288,6 @@ def batch_sum(
 def _rows(recipe: Recipe) -> int:
     views = 1 if recipe.augmentation is None else recipe.augmentation.views
     return max(1, recipe.chunk // views)
-
-
-def _bound(recipe: Recipe, state: State) -> tuple[Bounding | None, int]:
-    """Return the bounding of this step, and how many counts it releases."""
-    if isinstance(recipe.bounding, AdaptiveQuantile):
-        return recipe.bounding.at(state.bounds), len(state.bounds)
-    return recipe.bounding, 1
 
 
 def _adapt(

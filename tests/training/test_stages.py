@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat, PerLayer
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.per_example import clipped_sum, formed_gradients
-from pasearch.training.presets import PRESETS, read_recipe, settings_of
+from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules import Exponential, StepDecay, TimeBased, Validation
 from pasearch.training.screening import Annealing
@@ -359,6 +360,37 @@ class TestRefused:
         assert len(CONFLICTS) >= 10
         assert all(reason.endswith(".") for reason in CONFLICTS)
         assert not any(conflict(recipe()) for conflict in CONFLICTS.values())
+
+
+class TestLayers:
+    @pytest.mark.contract
+    def test_a_bound_for_every_layer_trains(self):
+        made = recipe(bounding=PerLayer(clip_norm=0.7))
+        model = network()
+        train(model, records(), made, streams())
+        assert not torch.equal(weights(model), weights(network()))
+
+
+class TestStretched:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "name", ["dynamic-time", "dynamic-exponential", "dynamic-step", "dynamic-polynomial"]
+    )
+    def test_a_presets_schedule_ends_where_the_papers_does(self, name: str):
+        values = read_recipe(name)
+        base = recipe(**settings_of(values))
+        ends = []
+        for steps in (400, 1600):  # q = 1/4: 100 and 400 epochs
+            made = fitted(replace(base, steps=steps), values, N)
+            ends.append(made.levels(N)[-1][0])
+        paper = base.schedule.factor(PRESETS[name].epochs - 1)  # type: ignore[union-attr, operator]
+        assert ends == pytest.approx([paper, paper], rel=0.05)
+
+    @pytest.mark.unit
+    def test_a_schedule_of_ones_own_is_taken_as_it_is(self):
+        values = {"preset": "dynamic-time", "schedule": {"name": "time", "rate": 0.3}}
+        made = replace(recipe(**settings_of(values)), steps=1600)
+        assert fitted(made, values, N).schedule == TimeBased(rate=0.3)
 
 
 class TestFiles:

@@ -260,13 +260,13 @@ def test_a_wrong_training_is_caught_in_the_weights(
 
 @pytest.mark.statistical
 def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = trainer.clipped_sum
+    honest = trainer.clipped_sum_and_counts
 
-    def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor) -> list:
-        sums = honest(network, x, loss, bounding, mask)  # pyright: ignore
-        return [each * N / int(mask.sum()) for each in sums]
+    def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: int):
+        sums, counts = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
+        return [each * N / int(mask.sum()) for each in sums], counts
 
-    monkeypatch.setattr(trainer, "clipped_sum", mean)
+    monkeypatch.setattr(trainer, "clipped_sum_and_counts", mean)
     made = recipe()
     assert audited(by_sum, made, True) > paid(made)
 
