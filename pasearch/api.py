@@ -473,6 +473,11 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     assembled = functools.partial(_assemble, effective, dataset, assumed)
     auto = None
     if proxy is not None:
+        if _looks(replace(effective, energy_on=None)):
+            raise UsageError(
+                "--search-on trains on the public data, and a recipe that looks at records while "
+                "it trains has none to look at there: take another recipe, or leave it out."
+            )
         plan, strategy = _searched_on(effective, proxy, space, assembled)
     elif effective.strategy == "auto":
         _check_auto(effective)
@@ -528,7 +533,8 @@ def _energy(request: Request, dataset: Dataset) -> Dataset:
 
 def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
     """Refuse public data that may be the private ones: by the number of records alone."""
-    if source not in BUILT_IN and public.n == private.n:
+    itself = source in BUILT_IN and source == private.name and not private.public
+    if itself or (source not in BUILT_IN and public.n == private.n):
         # Whether the records are equal, no answer may tell.
         raise UsageError(
             f"{option} {source}: it has as many records as the private data, {public.n:,}, so "
@@ -572,7 +578,7 @@ def _assemble(
         assumed_public=assumed,
         free_front_ends=free_front_ends,
         leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
-        judged_on=None if request.energy_on is None else str(request.energy_on),
+        judged_on=None if request.energy_on is None else Path(request.energy_on).stem,
     )
     return plan, strategy
 

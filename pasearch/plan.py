@@ -488,6 +488,8 @@ def make_plan(
         )
     trial_on, slots = split.trial_partition, split.trial_slots
     recipe = make_recipe(slots)
+    if not strategy.private_trials:
+        recipe.with_noise(None)  # what needs noise is refused here
     aside = bool(split.search) or not strategy.private_trials
     final = make_recipe(split.train) if aside else None
 

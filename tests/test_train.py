@@ -172,7 +172,7 @@ class TestLooks:
         assert LOOK not in [line.name for line in prepared.plan.lines]
         assert "validation" not in {line.partition for line in prepared.plan.lines}
         document = run(prepared, out=tmp_path / "run").document
-        assert document["judged_on"] == str(others)
+        assert document["judged_on"] == "others"
         assert verify(tmp_path / "run")[1] == []
 
     @pytest.mark.unit
@@ -181,6 +181,19 @@ class TestLooks:
         np.savez(tmp_path / "same.npz", x=x, y=y, bounds=np.array([-3.0, 3.0]), classes=3)
         with pytest.raises(UsageError, match=r"--energy-on .*the private data themselves"):
             asked("sa-dpsgd", energy_on=tmp_path / "same.npz")
+
+    @pytest.mark.unit
+    def test_at_the_built_in_that_is_private_are_refused(self):
+        with pytest.raises(UsageError, match="the private data themselves"):
+            prepare("digits", budget=BUDGET, recipe="sa-dpsgd", energy_on="digits")
+
+    @pytest.mark.unit
+    def test_with_a_search_elsewhere_are_refused(self, others: Path):
+        with pytest.raises(UsageError, match="--search-on trains on the public data"):
+            prepare(
+                people(), budget=BUDGET, recipe="dynamic-validation", search_on=others, energy_on=others,
+                space="fcn",
+            )  # fmt: skip
 
     @pytest.mark.unit
     def test_at_data_of_another_form_are_refused(self):

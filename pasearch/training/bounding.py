@@ -35,6 +35,8 @@ SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
 LEAST_MOVED, MOST_MOVED = 1e-6, 1e6
 """Between which an adaptive bound stays."""
+MOST_RATE = 10.0
+"""The fastest an adaptive bound may move."""
 LEAST = 1e-12
 """The smallest bound: below it, squares of gradients and the factors would underflow in float32."""
 
@@ -190,6 +192,8 @@ class AdaptiveQuantile:
         """Check the numbers."""
         object.__setattr__(self, "clip_norm", _bound("clip_norm", self.clip_norm))
         object.__setattr__(self, "rate", positive("rate", self.rate))
+        if not self.rate <= MOST_RATE:
+            raise UsageError(f"rate is {self.rate}: expected at most {MOST_RATE}; usual is 0.2.")
         for name in ("quantile", "count_share"):
             object.__setattr__(self, name, fraction(name, getattr(self, name)))
         if type(self.per_layer) is not bool:

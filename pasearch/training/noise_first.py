@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from pasearch.training.per_example import Loss
 
-FORMED = 2**24
-"""Most numbers in the gradients that are formed at once: 64 MiB."""
+FORMED = 2**21
+"""Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
 
 LARGEST = 2.0**64
 """The largest norm that counts as finite: its square is the largest float32. Beyond, a factor would
@@ -113,17 +113,17 @@ def noise_first_sum(
         part = slice(start, start + rows)
         gradients = formed_gradients(network, x[part], loss(part))
         usable = mask[part] & torch.isfinite(gradients).all(dim=1)
-        gradients = gradients.masked_fill(~usable[:, None], 0.0)
+        gradients.masked_fill_(~usable[:, None], 0.0)
         if order.record_bound is not None:
             bound = Flat(clip_norm=order.record_bound)
-            gradients = gradients * bound.factors(_norms(gradients))[:, None]
+            gradients *= bound.factors(_norms(gradients))[:, None]
         drawn = generator.standard_normal((len(gradients), size), dtype="float32")
-        gradients = gradients + standard_deviation * torch.from_numpy(drawn).to(x.device)
+        gradients.add_(torch.from_numpy(drawn).to(x.device), alpha=standard_deviation)
         total += clip.factors(_norms(gradients)) @ gradients
     sums = total.split([p.numel() for p in parameters])
     return [part.view_as(p) for part, p in zip(sums, parameters, strict=True)]
 
 
 def _norms(rows: Tensor) -> Tensor:
-    norms = torch.linalg.vector_norm(rows.double(), dim=1).to(rows.dtype)
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)
     return norms.masked_fill(norms > LARGEST, torch.inf)

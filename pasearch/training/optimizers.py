@@ -79,11 +79,12 @@ class CorrectedAdam(torch.optim.Optimizer):
             state["square"] = torch.zeros_like(parameter)
         state["step"] += 1
         state["mean"].lerp_(gradient, 1.0 - beta)
-        state["square"].lerp_(gradient.square(), 1.0 - SECOND)
+        state["square"].mul_(SECOND).addcmul_(gradient, gradient, value=1.0 - SECOND)
         state["noise"] += (1.0 - SECOND) * (self.noise_variance - state["noise"])
-        mean = state["mean"] / (1.0 - beta ** state["step"])
         started = 1.0 - SECOND ** state["step"]
         noise = state["noise"] / started
-        clean = state["square"] / started - noise
         least = max(FLOOR**2 * noise, 1e-16)
-        parameter.sub_(rate * mean / clean.clamp(min=least).sqrt())
+        clean = state["square"].div(started).sub_(noise).clamp_(min=least)
+        parameter.addcdiv_(
+            state["mean"], clean.sqrt_(), value=-rate / (1.0 - beta ** state["step"])
+        )

@@ -43,6 +43,9 @@ ROUNDINGS = 2.0
 """How many roundings a term of a sum over positions meets, in units of a float's own: the product
 and the sum, in the norm and again in the weighted sum, half a unit each."""
 
+LONG = 1024
+"""From what length on a norm is added up in float64."""
+
 Loss = Callable[[Tensor], Tensor]
 """From the network's output, (batch, ...), to each record's own loss, (batch,)."""
 
@@ -391,6 +394,9 @@ class LinearKernel(Kernel):
 class Conv2dKernel(Kernel):
     """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
 
+    summed_in: torch.dtype | None = None
+    """What the sum over records is added up in; None for the layer's own."""
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Unfold the input, so that every output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
@@ -432,14 +438,14 @@ class Conv2dKernel(Kernel):
         d = _weighted(seen.output_gradient, factors)
         if layer.weight.requires_grad:
             gradient = conv2d_weight(
-                _padded(layer, seen.input),
+                _padded(layer, seen.input).to(self.summed_in),
                 layer.weight.shape,
-                d,
+                d.to(self.summed_in),
                 stride=layer.stride,  # pyright: ignore[reportArgumentType]
                 dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
                 groups=layer.groups,
             )
-            yield layer.weight, self._of_weight(layer, gradient)
+            yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, d.sum(dim=(0, 2, 3))
 
@@ -452,8 +458,11 @@ class WeightStandardisedKernel(Conv2dKernel):
         g = C G / s - v <v, G> / s^3,
 
     which is linear in G, so the weighted sum goes through it once. A norm needs every record's G:
-    it is formed.
+    it is formed. A record's G may be far larger than its g; the sum of all G is in float64, so that
+    it does not round away what the others add.
     """
+
+    summed_in = torch.float64
 
     def _position_norms(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
         squares = _positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
@@ -499,9 +508,9 @@ class NormKernel(Kernel):
         length = d.shape[2]
         rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
         squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
-        d_norms = torch.linalg.vector_norm(d, dim=2)
+        d_norms = _norms_along(d, 2)
         if layer.weight.requires_grad:
-            hidden = _norms(torch.linalg.vector_norm(xhat, dim=2) * d_norms)
+            hidden = _norms(_norms_along(xhat, 2) * d_norms)
             squares = squares + (_norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
         if layer.bias is not None and layer.bias.requires_grad:
             hidden = length**0.5 * _norms(d_norms)
@@ -631,19 +640,19 @@ def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Ten
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
     rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
-    d_norms = torch.linalg.vector_norm(d.flatten(1), dim=1)
+    d_norms = _norms_along(d.flatten(1), 1)
     if weight.requires_grad:
         if inputs * d.shape[2] <= 2 * length**2:
             gradient = d @ a.transpose(2, 3)
-            computed = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+            computed = _norms_along(gradient.flatten(1), 1)
         else:
             a64, d64 = a.double(), d.double()
             gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
             computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
-        a_norms = torch.linalg.vector_norm(a.flatten(1), dim=1)
+        a_norms = _norms_along(a.flatten(1), 1)
         squares = squares + (computed + rounding * a_norms * d_norms).square()
     if bias is not None and bias.requires_grad:
-        computed = torch.linalg.vector_norm(d.sum(dim=3).flatten(1), dim=1)
+        computed = _norms_along(d.sum(dim=3).flatten(1), 1)
         squares = squares + (computed + rounding * length**0.5 * d_norms).square()
     return squares
 
@@ -653,7 +662,7 @@ def _squares(gradients: Tensor, views: int) -> Tensor:
     if views == 1:
         return gradients.flatten(1).square().sum(dim=1)
     parts = gradients.flatten(1).unflatten(0, (-1, views))
-    sizes = torch.linalg.vector_norm(parts, dim=2).sum(dim=1)
+    sizes = _norms_along(parts, 2).sum(dim=1)
     hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
     return (_norms(parts.sum(dim=1)) + hidden).square()
 
@@ -678,15 +687,25 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
 
 
+def _norms_along(values: Tensor, axis: int) -> Tensor:
+    """||v|| along one axis, right to about 1e-6 of itself at any length.
+
+    On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
+    too small by 1e-3. So long vectors are added up in float64.
+    """
+    exact = torch.float64 if values.shape[axis] > LONG else None
+    return torch.linalg.vector_norm(values, dim=axis, dtype=exact).to(values.dtype)
+
+
 def _norms(values: Tensor) -> Tensor:
     """||v_i||, (batch,), of whatever lies behind the first axis."""
-    return torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return _norms_along(values.flatten(1), 1)
 
 
 def _row_squares(values: Tensor) -> Tensor:
     """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
     lost = values.shape[1] * torch.finfo(values.dtype).tiny
-    return torch.linalg.vector_norm(values, dim=1).square() + lost
+    return _norms_along(values, 1).square() + lost
 
 
 def _weighted(d: Tensor, factors: Tensor) -> Tensor:

@@ -819,3 +819,44 @@ def test_positions_that_cancel_do_not_exceed_the_bound(kind: str, scale: float):
         factor = bounding.factors(norms[record : record + 1])
         sums = dict(kernel.weighted_sum(one, factor))
         assert norm([value for value in sums.values()]) <= bounding.sensitivity * (1 + 1e-6)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.5), AutoS(bound=0.5, gamma=1e-6)])
+def test_the_bound_holds_for_long_records(bounding: Flat | AutoS):
+    """A norm of many equal numbers, added up in few float32 ones, comes out too small."""
+    network = nn.Linear(3 * 128 * 128, 2)
+    nn.init.zeros_(network.weight)
+    for value in torch.linspace(0.5, 1.0, 40):
+        x = torch.full((1, network.in_features), float(value))
+        sums = clipped_sum(network, x, wave(torch.tensor([3.0])), bounding, everyone(x))
+        norm = math.sqrt(sum(float(each.double().square().sum()) for each in sums))
+        assert 0.99 * bounding.sensitivity < norm <= bounding.sensitivity
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("seed", range(3))
+def test_a_record_does_not_round_away_what_others_add_to_a_standardised_filter(seed: int):
+    """A flat image's own gradient is next to 0, and what it is the difference of is not."""
+    torch.manual_seed(seed)
+    x, y = torch.rand(4096, 1, 3, 3), torch.arange(4096) % 2
+    x[0] = 1.0
+    network = nn.Sequential(
+        WeightStandardisedConv2d(1, 1, 3, bias=False), nn.Flatten(), nn.Linear(1, 2)
+    )
+    network[2].requires_grad_(False)
+    with torch.no_grad():
+        network[2].weight[0] = torch.randn(1) * 1e3
+        network[2].weight[1] = -network[2].weight[0]
+    bounding = Flat(clip_norm=1e-4)
+
+    def loss(outputs: Tensor) -> Tensor:
+        return 1e3 * nn.functional.cross_entropy(outputs / 1e3, y, reduction="none")
+
+    mask = everyone(x)
+    there = clipped_sum(network, x, loss, bounding, mask)
+    mask[0] = False
+    gone = clipped_sum(network, x, loss, bounding, mask)
+    moved = torch.cat([(a.double() - b.double()).flatten() for a, b in zip(there, gone,
+            strict=True)]).norm()  # fmt: skip
+    assert float(moved) < 0.1 * bounding.sensitivity

@@ -1,0 +1,116 @@
+"""What each stage of a recipe adds to a plain DP step: under a tenth, is the aim.
+
+The network, records and batches of `run.py`. Every way is the library's own step with one stage
+changed; `plain` is Poisson, flat clipping, SGD. The ways take turns inside every round, and a
+round's ratio is to the plain step of the same round. `screening` asks for an energy of 1,000 public
+records at every step; `noise first` and `views` do other work by their nature: as many times more.
+
+Usage: python benchmarks/dp_step/stages.py --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from run import CLASSES, FEATURES, RECORDS, Step, network, seconds
+
+from pasearch.runs.keys import Keys
+from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat, PerLayer
+from pasearch.training.recipe import Recipe
+from pasearch.training.schedules import TimeBased, Validation
+from pasearch.training.screening import Annealing, mean_loss
+from pasearch.training.trainer import Training
+
+STAGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "auto-s": {"bounding": AutoS(bound=0.25)},
+    "per layer": {"bounding": PerLayer(clip_norm=0.25)},
+    "adaptive, flat": {"bounding": AdaptiveQuantile(clip_norm=0.25)},
+    "adaptive, per layer": {"bounding": AdaptiveQuantile(clip_norm=0.25, per_layer=True)},
+    "truncated": {"batching": "truncated"},
+    "reshuffled": {"batching": "reshuffled"},
+    "schedule": {"schedule": TimeBased(rate=0.05)},
+    "schedule, by validation": {"schedule": Validation(rate=0.7, threshold=0.01)},
+    "adam": {"optimizer": "adam"},
+    "adam-corrected": {"optimizer": "adam-corrected"},
+    "screening": {"screening": Annealing(q0=10.0, mu0=10)},
+}
+
+
+def step_of(records: SimpleNamespace, seen: SimpleNamespace, batch: int, device: str, **stage: Any):
+    """Return the library's step with one stage changed."""
+    plain = {"bounding": Flat(clip_norm=0.25), "optimizer": "sgd", "average": None}
+    recipe = Recipe(
+        expected_batch_size=batch, steps=100_000, learning_rate=0.1, noise_multiplier=1.0,
+        **{**plain, **stage},
+    )  # fmt: skip
+    streams = {purpose: Keys().stream(purpose) for purpose in ("batch", "noise", "dropout")}
+
+    def judge(network: torch.nn.Module, asked: int) -> float:
+        return mean_loss(network, seen, device=device) if recipe.screening else 0.5
+
+    training = Training(network(), records, recipe, streams, device=device, judge=judge)
+    return training.step
+
+
+def main() -> None:
+    """Measure, print the table, and append it to the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/stages.jsonl")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+
+    def made(n: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            x=torch.rand(n, FEATURES, device=options.device),
+            y=torch.randint(CLASSES, (n,), device=options.device),
+            valid=torch.ones(n, dtype=torch.bool, device=options.device),
+            public=True,
+        )
+
+    records, seen = made(RECORDS), made(1000)
+    records.public = False
+    ways: dict[str, Step] = {
+        name: step_of(records, seen, options.batch, options.device, **stage)
+        for name, stage in STAGES.items()
+    }
+    for step in ways.values():
+        seconds(step, 2, options.device)
+    ratios: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(options.rounds):
+        times = {
+            name: seconds(step, options.repeats, options.device) for name, step in ways.items()
+        }
+        for name in ways:
+            ratios[name].append(times[name] / times["plain"])
+    print("| stage | times a plain DP step: median (quartiles) |\n|---|---|")
+    table = {}
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        table[name] = {"median": middle, "quartiles": [low, high]}
+        print(f"| {name} | {middle:.2f} ({low:.2f}, {high:.2f}) |")
+    row = {
+        "date": date.today().isoformat(),
+        "command": f"stages.py --device {options.device} --threads {options.threads}",
+        "rounds": options.rounds,
+        "ratios": table,
+    }
+    options.out.parent.mkdir(exist_ok=True)
+    with options.out.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
