@@ -191,8 +191,8 @@ class TestLooks:
     def test_with_a_search_elsewhere_are_refused(self, others: Path):
         with pytest.raises(UsageError, match="--search-on trains on the public data"):
             prepare(
-                people(), budget=BUDGET, recipe="dynamic-validation", search_on=others, energy_on=others,
-                space="fcn",
+                people(), budget=BUDGET, recipe="dynamic-validation", search_on=others,
+                energy_on=others, space="fcn",
             )  # fmt: skip
 
     @pytest.mark.unit
