@@ -111,6 +111,8 @@ def main() -> None:
         options.data, "table" if ".csv" in options.data else "image"
     )
     name = Path(options.data).stem
+    if options.steps is not None:
+        name = f"{name}, {options.steps} steps"
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     done = {(r["data"], r["arm"], r["epsilon"], r["seed"]) for r in map(json.loads, lines)}
     for seed in range(options.seeds):

@@ -28,8 +28,8 @@ def auto_arm(data: str, epsilon: float, options: argparse.Namespace) -> str:
     given, declared = data, {}
     if data == "interaction":
         given = interaction()
-    elif data in ("mnist", "fashion-mnist"):
-        declared = {"data_root": options.data_root}
+    elif data.partition(",")[0] in ("mnist", "fashion-mnist"):
+        given, declared = data.partition(",")[0], {"data_root": options.data_root}
     elif data == "adult":
         given = str(next(Path(options.tables).glob("**/adult.csv")))
         declared = {"schema": Path(__file__).parents[2] / "examples" / "adult.toml"}

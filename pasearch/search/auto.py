@@ -211,10 +211,18 @@ def _why(
     value, option, *_ = max(searches, key=lambda each: each[0])
     named = f"{option.name} {option.way}"
     if chosen.name == "fixed":
+        reached = (
+            f"At these trainings' signal to noise {basis} the portfolio's first entry reached "
+            f"{fixed:.3f}, the best search ({named}) {value:.3f}"
+        )
+        if value < fixed - GAIN:
+            return (
+                "Do not search: n is too small for this budget to pay for it. "
+                f"{reached}: what a search costs, it does not win back."
+            )
         return (
-            f"Do not search: n is too small for this budget to pay for it. At these trainings' "
-            f"signal to noise {basis} the portfolio's first entry reached {fixed:.3f}, the best "
-            f"search ({named}) {value:.3f}: what a search costs, it does not win back."
+            f"Do not search: none is predicted to gain. {reached}. So little apart, yours may "
+            "differ from them: --strategy rs would cost no more than this plan."
         )
     return (
         f"{named} is predicted to reach {value:.3f} and the portfolio's first entry {fixed:.3f}, "

@@ -4,7 +4,8 @@
     AutoS(R, gamma)      R / (norm + gamma)           sensitivity R       Bu et al. 2022 ("AUTO-S")
     PerLayer(C_l)        min(1, C_l / norm_l)         sqrt(sum C_l^2)     McMahan et al. 2018
     AdaptiveQuantile     Flat or PerLayer, whose C_t follows a noisy quantile of the norms:
-                         C_(t+1) = C_t exp(-rate (b - quantile))          Andrew et al. 2021
+                         C_(t+1) = C_t exp(-rate (b - quantile))          Andrew et al. 2021;
+                         the noisy sum is then multiplied by C_0 / C_t
 
     b = (sum over the batch of ([norm_i <= C_t] - 1/2) + N(0, s_b^2)) / (q n) + 1/2
 

@@ -338,6 +338,11 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "'adam-corrected' takes the noise off, and without noise there is none: take 'adam'.": (
         lambda r: r.optimizer == "adam-corrected" and r.bounding is None
     ),
+    "bounds of their own give the layers different noise, and 'adam-corrected' takes off one "
+    "variance: take another optimizer, or one bound.": lambda r: (
+        r.optimizer == "adam-corrected"
+        and (isinstance(r.bounding, AdaptiveQuantile) and r.bounding.per_layer)
+    ),
     "an adaptive bound is released with the noise of its step, and reshuffled steps are charged by "
     "the epoch, so a record's count and gradient are one release there too; the quantile then "
     "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (

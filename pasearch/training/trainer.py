@@ -276,12 +276,15 @@ def batch_sum(
     sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
     if sigma is not None:
         assert bounding is not None
-        if isinstance(recipe.bounding, AdaptiveQuantile):
+        bounds = state.bounds
+        if bounds:
             sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
         GaussianNoise(noise_multiplier=sigma).add_(
             sums, bounding.sensitivity, streams["noise"], step, drawn
         )
         state.noise_deviation = sigma * bounding.sensitivity
+        if bounds:
+            _rescale(network, recipe, state, sums, bounds)
     return sums
 
 
@@ -301,6 +304,24 @@ def _adapt(
     noisy = [float(each) for each in counts.numpy() + deviation * normals]
     state.bounds = adaptive.moved(state.bounds, tuple(noisy), recipe.expected_batch_size)
     return gradients
+
+
+def _rescale(
+    network: nn.Module, recipe: Recipe, state: State, sums: list[Tensor], bounds: tuple[float, ...]
+) -> None:
+    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
+
+    Post-processing: the bounds are released.
+    """
+    adaptive, layers = recipe.bounding, trainable_layers(network)
+    assert isinstance(adaptive, AdaptiveQuantile)
+    factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
+    state.noise_deviation *= factors[0]
+    each = factors if adaptive.per_layer else factors * len(layers)
+    of = {id(p): f for layer, f in zip(layers, each, strict=True)
+          for p in layer.parameters(recurse=False)}  # fmt: skip
+    for parameter, value in zip(trainable_parameters(network), sums, strict=True):
+        value.mul_(of[id(parameter)])
 
 
 def _noise_first(

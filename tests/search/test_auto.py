@@ -156,7 +156,9 @@ class TestChoose:
         choice = chosen(flat(0.7, 0.7, 0.7), lambda option: Pretended())
         assert choice.option.name == "fixed"
         assert {each["expected"] for each in choice.expected} == {0.7}
-        assert choice.why.startswith("Do not search: ")
+        assert choice.why.startswith("Do not search: none is predicted to gain")
+        losing = chosen(flat(0.7, 0.5, 0.5), lambda option: Pretended())
+        assert losing.why.startswith("Do not search: n is too small")
 
     @pytest.mark.unit
     def test_a_gain_within_the_studys_error_goes_to_fixed_too(self):

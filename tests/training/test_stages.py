@@ -169,9 +169,9 @@ class TestAdaptive:
     def test_a_step_is_its_formula(self, per_layer: bool):
         bounding = AdaptiveQuantile(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
         data, made = records(null=(3,)), recipe(bounding=bounding)
-        state = State.start(network(), made)
-        total = noisy_sum(data, made, state=state)
-        bounds = bounding.start(2)
+        bounds = tuple(2.0 * each for each in bounding.start(2))  # not the first step's
+        state = State(bounds=bounds)
+        total = 2.0 * noisy_sum(data, made, state=state)
         chosen = made.batches(N).batch(N, streams()["batch"], 0)
         z, deviation = bounding.noises(1.2, len(bounds))
         loss = trainer._Loss(data.y[chosen])
@@ -197,7 +197,10 @@ class TestAdaptive:
         noisy_sum(records(null=tuple(range(N))), made, state=state)
         quiet = State(bounds=(0.01,))
         total = noisy_sum(records(null=tuple(range(N))), made, state=quiet)
-        assert float(total.abs().max()) < 0.1  # noise of the small bound, not of the first one
+        first = noisy_sum(records(null=tuple(range(N))), made)
+        # noise of the small bound, which is then brought to the first one's scale
+        assert torch.allclose(total, first, rtol=1e-4)
+        assert quiet.noise_deviation == pytest.approx(1.2 * 0.7 / math.sqrt(0.95))
 
 
 class TestNoiseFirst:
@@ -346,6 +349,7 @@ class TestRefused:
             {"order": NoiseFirst(), "augmentation": Augmentation()},
             {"bounding": None, "noise_multiplier": None, "optimizer": "adam-corrected"},
             {"bounding": AdaptiveQuantile(), "batching": "reshuffled"},
+            {"bounding": AdaptiveQuantile(per_layer=True), "optimizer": "adam-corrected"},
             {"cap": 20},
             {"batching": "shuffled"},
         ],
