@@ -485,7 +485,7 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
         plan, strategy, auto = choice.plan, choice.strategy, choice.to_json()
     else:
         plan, strategy = assembled(space, None)
-    plan = replace(plan, auto=auto)
+    plan = replace(plan, auto=auto, recipe_name=_recipe_name(effective))
     return Prepared(
         request=request,
         dataset=dataset,
@@ -496,6 +496,16 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     )
 
 
+def _recipe_name(request: Request) -> str:
+    """Return the recipe's name and what it does, for the plan; nothing for the default."""
+    name = request.recipe.get("preset", "default")
+    own = sorted(set(request.recipe) - {"preset"})
+    if name == "default" and not own:
+        return ""
+    changed = f"; changed: {', '.join(own)}" if own else ""
+    return f"{name}: {preset_of(name).about}{changed}"
+
+
 def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tuple[Request, Space]:
     """Return the space of a request, and its strategy if one network is given or changed."""
     preset = preset_of(request.recipe.get("preset", "default"))
@@ -503,7 +513,8 @@ def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tu
         space = study().portfolio() if request.space == "auto" else named_space(request.space)
         return request, space
     if request.strategy not in ("auto", "fixed") or request.space != "auto":
-        what = "--architecture gives" if request.architecture is not None else "This recipe changes"
+        recipe = f"The recipe {request.recipe.get('preset')} changes"
+        what = "--architecture gives" if request.architecture is not None else recipe
         raise UsageError(
             f"{what} one network, so nothing is searched: leave --strategy and --space out, or "
             "take another recipe."
@@ -523,6 +534,11 @@ def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tu
 
 def _energy(request: Request, dataset: Dataset) -> Dataset:
     """Return the public records that a recipe looks at while it trains."""
+    if not _looks(replace(request, energy_on=None)):
+        raise UsageError(
+            "--energy-on names public records for a recipe that looks at some while it trains, and "
+            "this one does not: leave it out, or take sa-dpsgd or dynamic-validation."
+        )
     source = str(request.energy_on)
     public = _load(source, replace(request, data_is_public=True), useful(source))
     _check_elsewhere("--energy-on", source, public, dataset)

@@ -167,6 +167,7 @@ class Plan:
         judge: The noise of each look at the validation slots while training; None when there is
             none, or when public records are looked at instead.
         judged_on: Name of those public records, if any.
+        recipe_name: What the user calls the recipe, and what it does; empty for the default.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Plan:
     searched_on: str | None = None
     judge: ScoreNoise | None = None
     judged_on: str | None = None
+    recipe_name: str = ""
 
     @property
     def aside(self) -> bool:

@@ -256,10 +256,14 @@ class TestPlan:
         [
             ({"strategy": "rs"}, "--architecture gives"),
             ({"space": "fcn"}, "--architecture gives"),
-            ({"recipe": "rwt", "architecture": None, "strategy": "rs"}, "This recipe changes"),
+            ({"recipe": "rwt", "architecture": None, "strategy": "rs"}, "The recipe rwt changes"),
             ({"recipe": "nonsense"}, "Recipe 'nonsense' is not known"),
             ({"architecture": {"layers": 3}}, "list of layers"),
             ({"architecture": "no.toml"}, "no.toml"),
+            ({"recipe": "auto-s", "energy_on": "digits"}, "this one does not"),
+            ({"recipe": {"preset": {"name": "dpsgd"}}}, "is not known"),
+            ({"recipe": {"bounding": "flat"}}, "expected a table, such as .* name = .flat."),
+            ({"recipe": {"schedule": {"name": "time"}}}, "'time' lacks rate"),
             ({"recipe": {"preset": "dpsgd", "noise_multiplier": 1.0}}, "the budget sets it"),
         ],
     )
@@ -331,7 +335,7 @@ class TestCommand:
         )  # fmt: skip
         assert code == 0, err
         assert "8 steps" in out
-        assert "auto-s bound" in out
+        assert "bound auto-s (bound 1, gamma 0.01)" in out
         document = json.loads((tmp_path / "run/release/result.json").read_text())
         assert document["best"]["layers"][0]["units"] == 8
         assert document["recipe"]["steps"] == 8

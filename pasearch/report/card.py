@@ -12,7 +12,13 @@ import re
 from typing import Any
 
 from pasearch.accounting.events import describe, from_json
-from pasearch.report.stages import batching_words, bound_words, stage_words
+from pasearch.report.stages import (
+    batching_words,
+    bound_words,
+    noise_words,
+    stage_words,
+    steps_words,
+)
 
 Section = tuple[str, list[str]]
 
@@ -144,8 +150,8 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
     items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
     if recipe["bounding"] is not None:
         items.append(
-            f"The released model: {recipe['steps']} steps of DP-SGD, noise multiplier "
-            f"{recipe['noise_multiplier']:.4f}, each record in a batch with probability "
+            f"The released model: {steps_words(recipe)} steps of DP-SGD, noise multiplier "
+            f"{noise_words(recipe)}, each record in a batch with probability "
             f"{recipe['sampling_probability']:.5f} ({batching_words(recipe)}), gradients bounded "
             f"by {bound_words(recipe['bounding'])}; sums divided by the public "
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."

@@ -23,7 +23,14 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
-from pasearch.report.stages import batching_words, bound_words, optimizer_words, stage_words
+from pasearch.report.stages import (
+    batching_words,
+    bound_words,
+    noise_words,
+    optimizer_words,
+    stage_words,
+    steps_words,
+)
 from pasearch.results import standard_error
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
@@ -299,7 +306,7 @@ def _training(document: Values) -> list[tuple[str, str]]:
     batching = batching_words(recipe)
     rows = [
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
-        ("Steps", f"{recipe['steps']:,}"),
+        ("Steps", steps_words(recipe)),
         ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected ({batching})"),
         ("Learning rate", f"{recipe['learning_rate']:.4g}"),
         ("Optimizer", optimizer_words(recipe)),
@@ -310,7 +317,7 @@ def _training(document: Values) -> list[tuple[str, str]]:
         *rows,
         ("Gradients", bound_words(recipe["bounding"])),
         *(("Stage", words) for words in stage_words(recipe)),
-        ("Noise multiplier", f"{recipe['noise_multiplier']:.4f}"),
+        ("Noise multiplier", noise_words(recipe)),
         *((_spaced(name).capitalize(), f"{value:g}") for name, value in best["settings"].items()),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
-from pasearch.report.stages import stage_words
+from pasearch.report.stages import bound_words, stage_words, steps_words
 
 if TYPE_CHECKING:
     from pasearch.plan import Plan
@@ -23,7 +23,8 @@ def plan_text(plan: Plan) -> str:
         _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
         *_auto(plan),
         _row("Way", _way(plan)),
-        _row("Space", f"{plan.space.name}, {plan.space.count():,} combinations"),
+        _row("Space", _space(plan)),
+        *([_row("Recipe", plan.recipe_name)] if plan.recipe_name else []),
         _row("Training", _training(plan)),
         _row("Time", time_text(plan)),
         "",
@@ -119,18 +120,28 @@ def _training(plan: Plan) -> str:
     slots = plan.split.train
     values = recipe.to_json()
     bound = recipe.bounding
-    clip = "" if bound is None else f"{bound.name} bound {bound.sensitivity:g}, "
+    clip = "" if bound is None else f"bound {bound_words(bound.to_json())}, "
     average = "" if recipe.average is None else ", averaged weights"
     size = "an expected" if recipe.batching != "reshuffled" else "a reshuffled"
     return "; ".join(
         [
-            f"{recipe.steps} steps, each with {size} {recipe.expected_batch_size:,} of "
+            f"{steps_words(values)} steps, each with {size} {recipe.expected_batch_size:,} of "
             f"{slots:,} records",
             f"{clip}{recipe.optimizer}{average}",
             *stage_words(values),
             *_looks(plan),
         ]
     )
+
+
+def _space(plan: Plan) -> str:
+    if plan.space.count() == 1:
+        return f"one network: {plan.space.candidate(plan.space.fixed()).describe_network()}"
+    text = f"{plan.space.name}, {plan.space.count():,} combinations"
+    if plan.strategy.name == "fixed":
+        network = plan.space.candidate(plan.space.fixed()).describe_network()
+        return f"{text}; trained is its default, {network}"
+    return text
 
 
 def _looks(plan: Plan) -> list[str]:

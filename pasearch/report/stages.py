@@ -51,6 +51,19 @@ def stage_words(recipe: dict[str, Any]) -> list[str]:
     return words
 
 
+def noise_words(recipe: dict[str, Any]) -> str:
+    """Return the noise multiplier: of every step, or of the first where a schedule lowers it."""
+    first = f"{recipe['noise_multiplier']:.4f}"
+    name = (recipe.get("schedule") or {"name": "uniform"})["name"]
+    return first if name == "uniform" else f"{first} at first, then less by the schedule {name}"
+
+
+def steps_words(recipe: dict[str, Any]) -> str:
+    """Return how many steps: at most so many where training ends when its filter is full."""
+    watched = (recipe.get("schedule") or {}).get("name") == "validation"
+    return f"at most {recipe['steps']:,}" if watched else f"{recipe['steps']:,}"
+
+
 def optimizer_words(recipe: dict[str, Any]) -> str:
     """Return the optimizer, and whether weights are averaged."""
     momentum = f" {recipe['momentum']:g}" if recipe["optimizer"] == "momentum" else ""

@@ -207,8 +207,9 @@ class Space(ABC):
             try:
                 candidate.parameters(shape, outputs)
             except UsageError as error:
+                what = "The architecture" if self.count() == 1 else f"Space {self.name!r}"
                 raise UsageError(
-                    f"Space {self.name!r} does not fit records of shape {tuple(shape)}: {error}"
+                    f"{what} does not fit records of shape {tuple(shape)}: {error}"
                 ) from None
 
 

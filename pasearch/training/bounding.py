@@ -268,13 +268,17 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding:
     if not isinstance(values, dict):
         raise UsageError(f"bounding is {values!r}: expected what `to_json` wrote, or null.")
     numbers = {name: value for name, value in values.items() if name != "name"}
-    if values.get("name") not in BOUNDINGS:
+    if not isinstance(values.get("name"), str) or values["name"] not in BOUNDINGS:
         raise UsageError(
-            f"Bounding {values.get('name')!r} is unknown: expected one of {', '.join(BOUNDINGS)}."
+            f"Bounding {values.get('name')!r} (its `name`) is unknown: expected one of "
+            f"{', '.join(BOUNDINGS)}."
         )
     kind = BOUNDINGS[values["name"]]
     if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
-        raise UsageError(f"Bounding {kind.name!r} has no {', '.join(unknown)}: leave that out.")
+        known = ", ".join(field.name for field in fields(kind))
+        raise UsageError(
+            f"Bounding {kind.name!r} has no {', '.join(unknown)}: leave that out. It has {known}."
+        )
     if isinstance(numbers.get("clip_norms"), list):
         numbers["clip_norms"] = tuple(numbers["clip_norms"])
     return kind(**numbers)

@@ -85,7 +85,6 @@ PRESETS: dict[str, Preset] = {
         about="updates that raise the energy are mostly undone",
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN, "screening": Annealing(q0=10.0, mu0=10)},
-        activation="tanh",
     ),
     "dynamic-uniform": Preset(
         about="the same noise in every epoch; the schedules' own baseline",
@@ -145,6 +144,15 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+EXAMPLES = {
+    "bounding": '{ name = "flat", clip_norm = 1.0 }',
+    "order": "{ record_bound = 1.0 }",
+    "schedule": '{ name = "exponential", rate = 0.01 }',
+    "screening": "{ q0 = 10.0, mu0 = 10, every = 1 }",
+    "augmentation": "{ views = 4, shift = 2, flip = false }",
+}
+"""A table for each stage that is one."""
+
 FIELDS = frozenset(each.name for each in fields(Recipe)) - {"noise_multiplier", "chunk"}
 """What a recipe file may set."""
 
@@ -155,7 +163,7 @@ def preset_of(name: str) -> Preset:
     Raises:
         UsageError: There is none of that name.
     """
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(
             f"Recipe {name!r} is not known: expected a .toml file or one of {', '.join(PRESETS)}."
         )
@@ -173,9 +181,15 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(given, Mapping):
         values = dict(given)
-    else:
-        values = {"preset": str(given)} if str(given) in PRESETS else _read_toml(given)
-    settings_of(values)
+        settings_of(values)
+        return values
+    if str(given) in PRESETS:
+        return {"preset": str(given)}
+    values = _read_toml(given)
+    try:
+        settings_of(values)
+    except UsageError as error:
+        raise UsageError(f"{given}: {error}") from None
     return values
 
 
@@ -198,6 +212,8 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
                 "noise multiplier is none of them: the budget sets it."
             )
         reads = READERS.get(name)
+        if reads is not None and isinstance(value, (str, bool, int, float, list)):
+            raise UsageError(f"{name} is {value!r}: expected a table, such as {EXAMPLES[name]}.")
         settings[name] = value if reads is None or not isinstance(value, Mapping) else reads(value)
     probe: dict[str, Any] = {"expected_batch_size": 1, "steps": 1, "noise_multiplier": 1.0}
     Recipe(**{**probe, **settings})

@@ -18,7 +18,7 @@ Source: Yu et al., Sections IV-A1 and IV-A2. Proof: docs/guarantees/schedules.md
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -298,10 +298,10 @@ def schedule_from_json(values: dict[str, Any]) -> Schedule | Validation:
     kind = SCHEDULES[name]
     if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
         raise UsageError(f"Schedule {name!r} has no {', '.join(unknown)}: leave that out.")
-    try:
-        return kind(**numbers)
-    except TypeError as error:  # a field without a default is missing
-        raise UsageError(f"Schedule {name!r} cannot be read: {error}.") from None
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if missing := sorted(needed - set(numbers)):
+        raise UsageError(f"Schedule {name!r} lacks {', '.join(missing)}: give it.")
+    return kind(**numbers)
 
 
 RATES = {
