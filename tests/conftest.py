@@ -10,7 +10,7 @@ import pytest
 # Tests run side by side, one a core: each takes one thread of torch, which is not imported yet.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-MINIMUM = 4000
+MINIMUM = 6000
 ROOT = Path(__file__).parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
