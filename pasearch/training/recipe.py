@@ -213,7 +213,7 @@ class Recipe:
         at the end of every `every`-th epoch.
         """
         if self.screening is not None:
-            return self.steps // self.screening.every + 1
+            return self.screening.releases(self.steps)
         if isinstance(self.schedule, Validation):
             return max(1, self.batches(n).epoch(self.steps) // self.schedule.every)
         return 0

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.filters import Filter
-from pasearch.errors import UsageError
+from pasearch.errors import BudgetError, UsageError
 from pasearch.training.bounding import AdaptiveQuantile, Flat
 from pasearch.training.noise import GaussianNoise, draw
 from pasearch.training.noise_first import noise_first_sum
@@ -34,7 +34,7 @@ from pasearch.training.per_example import (
     validate,
 )
 from pasearch.training.schedules import Validation
-from pasearch.training.screening import Annealing
+from pasearch.training.screening import Annealing, coin
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -134,6 +134,12 @@ class Training:
             raise UsageError(
                 "Training without noise is for data declared public (--data-is-public)."
             )
+        unbounded = recipe.order is not None and recipe.order.record_bound is None
+        if unbounded and records.public is not True:
+            raise UsageError(
+                "Noise on gradients that were not bounded first is for data declared public: give "
+                "the order a record_bound."
+            )
         if problems := validate(network):
             raise UsageError("This network cannot be trained privately: " + " ".join(problems))
         self._network, self._recipe, self._streams = network, recipe, streams
@@ -159,8 +165,9 @@ class Training:
         """
         recipe, n = self._recipe, len(self._slots.y)
         sigma = recipe.noise_at(self._finished, n)
-        if self._pace is not None and (sigma := self._pace.noise()) is None:
-            return False
+        if self._pace is not None and sigma is not None:
+            if (sigma := self._pace.spend(sigma)) is None:
+                return False
         with full_precision():
             sums = batch_sum(
                 self._network, self._slots, recipe, self._streams, self._finished,
@@ -361,7 +368,7 @@ class _Pace:
 
     def __init__(self, recipe: Recipe, n: int, judge: Judge):
         assert isinstance(recipe.schedule, Validation)
-        self._recipe, self._judge, self._batches, self._n = recipe, judge, recipe.batches(n), n
+        self._recipe, self._judge, self._batches = recipe, judge, recipe.batches(n)
         self._state = recipe.schedule.start()
         # Without noise there is nothing to limit: that is for public data.
         limit = None if recipe.noise_multiplier is None else recipe.event(n)
@@ -379,16 +386,18 @@ class _Pace:
             )
         return cls(recipe, n, judge)
 
-    def noise(self) -> float | None:
-        """Return sigma of the next step, charged to the filter; None if it does not fit."""
-        sigma = self._recipe.noise_multiplier
-        if self._filter is None or sigma is None:
-            return sigma
-        sigma = sigma * self._state.factor
-        event = self._batches.event(sigma)
-        if not self._filter.fits(event):
+    def spend(self, first: float) -> float | None:
+        """Return sigma of the next step, charged to the filter; None if it does not fit.
+
+        Args:
+            first: sigma of the first step.
+        """
+        assert self._filter is not None
+        sigma = first * self._state.factor
+        try:
+            self._filter.spend(self._batches.event(sigma))
+        except BudgetError:
             return None
-        self._filter.spend(event)
         return sigma
 
     def after(self, step: int, network: nn.Module) -> None:
@@ -429,12 +438,12 @@ class _Screen:
 
     def after(self, step: int) -> None:
         """Take the updates since the last screening, or undo them."""
-        if (step + 1) % self._annealing.every:
+        if not self._annealing.screens(step + 1):
             return
-        coin = float(self._coins.generator(step).random())
         energy = self._energy(self._asked)
         self._asked += 1
-        self._state, accepted = self._annealing.decide(self._state, energy, coin)
+        drawn = coin(self._coins, step)
+        self._state, accepted = self._annealing.decide(self._state, energy, drawn)
         if accepted:
             self._kept = self._snapshot()
         else:

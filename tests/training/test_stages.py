@@ -219,6 +219,13 @@ class TestNoiseFirst:
             expected += noisy * min(1.0, 0.2 / float(noisy.norm()))
         assert torch.allclose(noisy_sum(data, made), expected, atol=1e-4)
 
+    @pytest.mark.contract
+    def test_gradients_that_were_not_bounded_first_are_for_public_data(self):
+        made = recipe(order=NoiseFirst(record_bound=None))
+        with pytest.raises(UsageError, match="declared public: give the order a record_bound"):
+            train(network(), records(), made, streams())
+        train(network(), records(public=True), made, streams())
+
 
 class TestScreening:
     @pytest.mark.contract
@@ -294,6 +301,16 @@ class TestValidation:
         train(plain, records(), recipe(steps=20), streams())
         assert len(finished) == 20
         assert torch.equal(weights(model), weights(plain))
+
+    @pytest.mark.contract
+    def test_without_noise_there_is_nothing_to_limit(self):
+        made = recipe(schedule=self.SCHEDULE, steps=20).with_noise(None)
+        finished: list[int] = []
+        train(
+            network(), records(public=True), made, streams(),
+            judge=lambda *_: 0.5, on_step=finished.append,
+        )  # fmt: skip
+        assert len(finished) == 20
 
     @pytest.mark.unit
     def test_accuracies_are_needed(self):
