@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: the machine may be slow, or busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Tests run side by side, one a core: each takes one thread of torch, which is not imported yet.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 32
+MOST_ORDER = 1024.0  # the last of the Renyi grid
 MOST_SHOWN = 6  # parts of a composition in one line of text; files have all
 
 
@@ -219,14 +220,17 @@ class RepeatAndSelect(Event):
 class Filtered(Event):
     """Releases chosen adaptively, whose RDP adds up to at most that of `event` (RDP only).
 
-    At every order of the accountant's grid, whatever was chosen: `filters.Filter` sees to it.
+    At every order of the accountant's grid up to the highest kept one, whatever was chosen:
+    `filters.Filter` sees to it. At higher orders nothing is claimed.
     """
 
     event: Event
+    highest_order: float = MOST_ORDER
 
     def __post_init__(self) -> None:
-        """Check the event."""
+        """Check the event and the order."""
         _check(self, _event, "event")
+        _check(self, positive, "highest_order")
 
 
 TYPES: dict[str, type[Event]] = {
@@ -379,7 +383,12 @@ def describe(event: Event) -> str:
         case RepeatAndSelect():
             return f"the best of K runs, K {event.law.describe()}, of [{describe(event.event)}]"
         case Filtered():
-            return f"adaptive releases within the RDP of [{describe(event.event)}]"
+            kept = (
+                ""
+                if event.highest_order >= MOST_ORDER
+                else (f", at orders up to {event.highest_order:g}")
+            )
+            return f"adaptive releases within the RDP of [{describe(event.event)}]{kept}"
     raise UsageError(f"{event!r} is no event of this table.")
 
 

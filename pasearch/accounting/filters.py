@@ -1,6 +1,6 @@
 """A Renyi filter: releases chosen as the run goes, under a limit that is fixed before it.
 
-    spend(e)  only if  for every order a:  eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)
+    spend(e)  only if  for every kept order a:  eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)
 
 The claim is the conversion of B, the limit, at its best order: never that of what was spent, which
 depends on the data. Each order by itself is a valid filter, so all of them hold together, and the
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from pasearch.accounting.events import Event, Filtered, describe
+from pasearch.accounting.events import MOST_ORDER, Event, Filtered, describe
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import Unsupported, filter_limit, monotone, rdp
 from pasearch.errors import BudgetError
@@ -31,6 +31,8 @@ class Filter:
 
     Args:
         limit: B, as an event that is fixed before a record is read.
+        highest_order: The highest kept order, fixed as early: nothing is claimed above it, and
+            nothing must fit there.
 
     Raises:
         Unsupported: the limit has no RDP bound at any order, or it leaks.
@@ -40,9 +42,9 @@ class Filter:
 
     __slots__ = ("_limit", "_lock", "_most", "_spent")
 
-    def __init__(self, limit: Event):
-        self._limit = Filtered(limit)
-        self._most = filter_limit(limit)
+    def __init__(self, limit: Event, highest_order: float = MOST_ORDER):
+        self._limit = Filtered(limit, highest_order)
+        self._most = filter_limit(limit, self._limit.highest_order)
         if not np.isfinite(self._most).any():
             raise Unsupported(
                 f"RDP bounds [{describe(limit)}] at no order, so it limits nothing: take one that "

@@ -9,7 +9,7 @@
     any (eps, delta)-DP       the same line, and delta leaks: no curve holds for the whole of it
     composition               sum over releases, each multiplied by its count once, in `rdp`
     worst of several          maximum, order by order
-    filtered                  its limit's, at the least order of the grid that is a or above
+    filtered                  its limit's, at the least kept order of the grid that is a or above
     repeat and select         TNB:      eps(a) + (1+eta) min over b of
                                         [(1-1/b) eps(b) + log(1/gamma)/b] + log(m)/(a-1)
                               Poisson:  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
@@ -36,6 +36,7 @@ from functools import lru_cache
 import numpy as np
 
 from pasearch.accounting.events import (
+    MOST_ORDER,
     Approximate,
     DiscreteGaussian,
     Event,
@@ -55,7 +56,7 @@ from pasearch.accounting.selection import POISSON, Law
 from pasearch.errors import UsageError
 
 ORDERS: Array = np.array(
-    [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, 1024], dtype=float
+    [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, MOST_ORDER], dtype=float
 )
 FLOAT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
 FILTER_SLACK = 1e-8  # a filter's limit is grown by it: for the rounding of ten million additions
@@ -104,13 +105,23 @@ def leaked_delta(event: Event) -> float:
     return min(1.0, math.fsum(leaks))
 
 
-def filter_limit(event: Event) -> Array:
+def filter_limit(event: Event, highest_order: float = MOST_ORDER) -> Array:
     """What a filter of this limit may spend, and is priced at: a bound at each of `ORDERS`.
+
+    Args:
+        event: The limit.
+        highest_order: The highest kept order; above it there is neither limit nor claim, `inf`.
 
     Raises:
         Unsupported: part of the event has no RDP bound, or it leaks.
     """
-    return monotone(rdp(event)) * (1 + FILTER_SLACK)
+    kept = np.where(ORDERS <= highest_order, rdp(event), np.inf)
+    return monotone(kept) * (1 + FILTER_SLACK)
+
+
+def best_order(event: Event, delta: float) -> float:
+    """The order of the grid at which an event's curve converts to the least epsilon for delta."""
+    return float(ORDERS[np.argmin(_epsilons(rdp(event), delta, ORDERS))])
 
 
 def monotone(values: Array) -> Array:
@@ -141,8 +152,12 @@ def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> flo
     """The least epsilon for delta; where KL <= -log(1 - delta^2), total variation <= delta: 0."""
     if np.any(-np.expm1(-values) < delta**2):
         return 0.0
-    epsilons = values + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    return max(0.0, float(np.min(epsilons)))
+    return max(0.0, float(np.min(_epsilons(values, delta, orders))))
+
+
+def _epsilons(values: Array, delta: float, orders: Array) -> Array:
+    sound = np.where(np.isnan(values), np.inf, values)  # no bound: never the least
+    return sound + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
 
 
 def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> float:
@@ -169,7 +184,8 @@ def _atom(event: Event, orders: Array) -> Array:
         case RepeatAndSelect():
             return _selected(rdp(event.event, orders), event.law, orders)
         case Filtered():
-            known = np.append(filter_limit(event.event), np.inf)  # of no order above the grid
+            limit = filter_limit(event.event, event.highest_order)
+            known = np.append(limit, np.inf)  # of no order above the grid
             return known[np.searchsorted(ORDERS, orders)]
     raise Unsupported(
         f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has."

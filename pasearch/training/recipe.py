@@ -29,8 +29,10 @@ from typing import Any
 import numpy as np
 
 from pasearch.accounting import calibration
+from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
 from pasearch.accounting.events import Composed, Event, Filtered, NoisyRecords, SelfComposed
+from pasearch.accounting.renyi import best_order
 from pasearch.errors import UsageError
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import BATCHINGS, Batching, Poisson, Reshuffled, TruncatedPoisson
@@ -170,7 +172,13 @@ class Recipe:
             for factor, count in self.levels(n)
         )
         whole_plan = events[0] if len(events) == 1 else Composed(events=events)
-        return Filtered(whole_plan) if isinstance(self.schedule, Validation) else whole_plan
+        if not isinstance(self.schedule, Validation):
+            return whole_plan
+        # Orders above the one that sets the price would only end the training sooner. Which one
+        # that is depends on delta: of the default one, which n fixes.
+        delta = Budget(1.0).resolve(n).delta
+        assert delta is not None
+        return Filtered(whole_plan, best_order(whole_plan, delta))
 
     def release(self, n: int, noise_multiplier: float) -> Event:
         """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""

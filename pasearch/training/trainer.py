@@ -372,7 +372,9 @@ class _Pace:
         self._state = recipe.schedule.start()
         # Without noise there is nothing to limit: that is for public data.
         limit = None if recipe.noise_multiplier is None else recipe.event(n)
-        self._filter = Filter(limit.event) if isinstance(limit, Filtered) else None
+        self._filter = None
+        if isinstance(limit, Filtered):
+            self._filter = Filter(limit.event, limit.highest_order)
         self._asked = 0
 
     @classmethod

@@ -31,8 +31,16 @@ from pasearch.accounting.events import (
     Worst,
 )
 from pasearch.accounting.filters import Filter
-from pasearch.accounting.renyi import ORDERS, Unsupported, filter_limit, monotone, rdp
-from pasearch.errors import BudgetError
+from pasearch.accounting.renyi import (
+    ORDERS,
+    Unsupported,
+    best_order,
+    filter_limit,
+    monotone,
+    rdp,
+    rdp_epsilon,
+)
+from pasearch.errors import BudgetError, UsageError
 
 DELTA = 1e-5
 STEP = PoissonGaussian(0.05, 1.5)
@@ -173,7 +181,7 @@ def test_what_has_no_curve_is_refused_as_a_limit_and_as_a_release(event: Event):
 
 
 def test_a_limit_of_no_order_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(filters, "filter_limit", lambda _: np.full(len(ORDERS), math.inf))
+    monkeypatch.setattr(filters, "filter_limit", lambda *_: np.full(len(ORDERS), math.inf))
     with pytest.raises(Unsupported, match="limits nothing"):
         Filter(Gaussian(1.0))
 
@@ -231,3 +239,38 @@ def test_threads_do_not_spend_the_same_twice():
 
 def test_the_limit_is_the_curve_that_is_priced():
     np.testing.assert_array_equal(filter_limit(LIMIT), rdp(Filtered(LIMIT)))
+
+
+@pytest.mark.unit
+def test_orders_that_are_not_kept_neither_stop_a_release_nor_carry_a_claim():
+    limit, louder = SelfComposed(STEP, 200), PoissonGaussian(0.05, 1.2)
+    order = best_order(limit, DELTA)
+    assert 1.5 < order < 100
+    every, kept = Filter(limit), Filter(limit, order)
+    made = {name: count_of(held, louder) for name, held in (("every", every), ("kept", kept))}
+    assert made["kept"] > 1.5 * made["every"] > 0
+    assert kept.claim == Filtered(limit, order)
+    curve, spent = rdp(kept.claim), kept.spent
+    assert np.isinf(curve[order < ORDERS]).all()
+    assert (spent <= curve).all()
+    # So at what is claimed, what was spent is paid for: by the same epsilon as with every order.
+    assert price(kept.claim, DELTA).epsilon == pytest.approx(price(every.claim, DELTA).epsilon)
+    claimed = price(kept.claim, DELTA).epsilon
+    assert rdp_epsilon(SelfComposed(louder, made["kept"]), DELTA) <= claimed
+    assert rdp_epsilon(SelfComposed(louder, made["kept"] + 20), DELTA) > claimed
+
+
+def count_of(held: Filter, event: Event) -> int:
+    """How often an event fits."""
+    count = 0
+    while held.fits(event):
+        held.spend(event)
+        count += 1
+    return count
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("order", [0.0, -1.0, math.nan, math.inf])
+def test_an_order_that_is_none_is_refused(order: float):
+    with pytest.raises(UsageError):
+        Filter(LIMIT, order)

@@ -236,3 +236,13 @@ def test_conversion_there_and_back(sigma: float, delta: float):
 
 def test_a_tiny_divergence_costs_no_epsilon():
     assert epsilon_from_rdp(rdp(Gaussian(1e7)), 1e-5) == 0.0
+
+
+@pytest.mark.unit
+def test_an_order_that_is_no_number_bounds_nothing():
+    curve = np.full(len(ORDERS), math.nan)
+    assert epsilon_from_rdp(curve, 1e-5) == math.inf
+    curve[20] = 0.5
+    assert epsilon_from_rdp(curve, 1e-5) == epsilon_from_rdp(
+        np.where(np.isnan(curve), math.inf, curve), 1e-5
+    )

@@ -122,7 +122,7 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
         "warnings": [name],
         "versions": {"pasearch": "0.1.0"},
         "alternatives": [
-            {"epsilon": each, "noise_multiplier": 18.2, "signal_to_noise": each, "note": name}
+            {"epsilon": each, "noise_multiplier": 18.2, "signal_to_noise": 99 * each}
             for each in (1.0, 2.0, 4.0)
         ],
         "auto": {
@@ -142,7 +142,7 @@ def browse(folder: Path, url: str, *flags: str) -> str:
     """What the browser prints; it has a profile of its own."""
     profile = f"--user-data-dir={folder / 'profile'}"
     command = [str(BROWSER), *FLAGS, profile, "--virtual-time-budget=4000", *flags, url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def measured(folder: Path, page: str, width: int, *flags: str) -> dict[str, Any]:

@@ -398,7 +398,7 @@ def test_a_process_that_dies_leaves_what_it_reserved(
     allowance: Allowance, instant: str, said: str, left: list[str]
 ):
     process = child(allowance.path, instant, "a")
-    assert process.communicate(timeout=60)[0] == "ready\n" + said
+    assert process.communicate(timeout=600)[0] == "ready\n" + said
     assert process.returncode == 9
     again = Allowance.open(allowance.path)
     assert [run for run, *_ in again.runs()] == left
@@ -418,7 +418,7 @@ def race(path: Path, instant: str) -> list[str]:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    return sorted(racer.communicate(timeout=60)[0].strip() for racer in racers)
+    return sorted(racer.communicate(timeout=600)[0].strip() for racer in racers)
 
 
 @pytest.mark.property

@@ -518,5 +518,5 @@ def test_of_two_processes_one_has_the_last_unit(path: Path):
         )
         for name in ("a", "b")
     ]  # fmt: skip
-    assert sorted(racer.communicate(timeout=30)[0] for racer in racers) == ["refused\n", "won\n"]
+    assert sorted(racer.communicate(timeout=600)[0] for racer in racers) == ["refused\n", "won\n"]
     assert len(keys_charged(path)) == 1

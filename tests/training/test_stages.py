@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.accounting.accountants import price
+from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import (
     Composed,
     Filtered,
@@ -22,7 +23,7 @@ from pasearch.accounting.events import (
     SelfComposed,
     TruncatedPoissonGaussian,
 )
-from pasearch.accounting.renyi import rdp
+from pasearch.accounting.renyi import best_order, rdp
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
@@ -135,7 +136,13 @@ class TestPrice:
     @pytest.mark.unit
     def test_a_validation_driven_schedule_costs_its_filters_limit(self):
         made = recipe(schedule=Validation(rate=0.5, threshold=0.1, average=1, every=1))
-        assert made.event(N) == Filtered(SelfComposed(PoissonGaussian(0.25, 1.2), 12))
+        limit = SelfComposed(PoissonGaussian(0.25, 1.2), 12)
+        delta = Budget(1.0).resolve(N).delta
+        assert made.event(N) == Filtered(limit, best_order(limit, delta))
+        # Nothing is paid for the orders that are not kept, and they would bind first.
+        assert rdp_price(made.event(N), delta).epsilon == pytest.approx(
+            rdp_price(Filtered(limit), delta).epsilon, rel=1e-12
+        )
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
