@@ -16,7 +16,7 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from numbers import Integral
@@ -31,7 +31,15 @@ from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
-from pasearch.plan import PURCHASE_DELTA, Plan, events_by_partition, make_plan, planned_form
+from pasearch.plan import (
+    PURCHASE_DELTA,
+    RECIPE,
+    Plan,
+    Settings,
+    events_by_partition,
+    make_plan,
+    planned_form,
+)
 from pasearch.search.auto import Option, choose
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
@@ -51,10 +59,11 @@ if TYPE_CHECKING:
     from pasearch.search.engine import Outcome, Progress
     from pasearch.search.strategy import Strategy
     from pasearch.spaces.portfolio import Study
+    from pasearch.spaces.space import Candidate
+    from pasearch.training.presets import Preset
 
     Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
 
-TASK = "architecture search"
 PRESETS = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02}}
 """Settings under one name; `paas-paper` has the paper's epsilon' of a score (Bao et al., IX-A)."""
 
@@ -66,7 +75,7 @@ class Options(TypedDict, total=False):
 
     strategy: str
     space: str | Path | Mapping[str, Any] | Space
-    recipe: str | Path | Mapping[str, Any]
+    recipe: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]]
     architecture: str | Path | Mapping[str, Any] | None
     energy_on: str | Path | None
     candidates: float | None
@@ -111,7 +120,8 @@ class Request:
         strategy: One of `search.strategies.STRATEGIES`, or "auto" for the one predicted best.
         space: A built-in space, a TOML path, a dictionary, or "auto" for the portfolio.
         recipe: How networks are trained: one of `training.presets.PRESETS`, a TOML path, or a
-            dictionary of fields of `training.recipe.Recipe`, `preset` among them.
+            dictionary of fields of `training.recipe.Recipe`, `preset` among them. A list of such
+            is chosen among by disjoint portions (`search.portions`).
         architecture: The one network to train, with the strategy `fixed`: a TOML path or a
             dictionary; None leaves it to space and strategy.
         energy_on: Declared-public data of the same form, for recipes that look at records while
@@ -223,7 +233,12 @@ class Request:
     def preset_applied(self) -> Request:
         """Return the request with its preset's settings, and its recipe read."""
         settings: dict[str, Any] = PRESETS[self.preset] if self.preset else {}
-        return replace(self, **settings, recipe=read_recipe(self.recipe))
+        return replace(self, **settings, recipe=[read_recipe(each) for each in self.recipes])
+
+    @property
+    def recipes(self) -> list[Any]:
+        """The recipes, as a list: one, if nothing is to be chosen."""
+        return list(self.recipe) if isinstance(self.recipe, (list, tuple)) else [self.recipe]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,8 +403,9 @@ def _anywhere(prepared: Prepared) -> Request:
         paths["space"] = prepared.plan.space.to_json()
     if prepared.plan.space.name == GIVEN:
         assert isinstance(prepared.plan.space, Portfolio)
-        paths["architecture"] = prepared.plan.space.entries[0].to_json()
-    paths["recipe"] = read_recipe(request.recipe)
+        first = prepared.plan.space.entries[0]
+        paths["architecture"] = replace(first, settings=_without_recipe(first)).to_json()
+    paths["recipe"] = [read_recipe(each) for each in request.recipes]
     for name in ("data", "search_on", "energy_on"):
         given = getattr(request, name)
         if given is not None and given not in ("arrays", *BUILT_IN):
@@ -485,7 +501,8 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
         plan, strategy, auto = choice.plan, choice.strategy, choice.to_json()
     else:
         plan, strategy = assembled(space, None)
-    plan = replace(plan, auto=auto, recipe_name=_recipe_name(effective))
+    names = tuple(_recipe_name(each) for each in effective.recipes)
+    plan = replace(plan, auto=auto, recipe_names=names)
     return Prepared(
         request=request,
         dataset=dataset,
@@ -496,10 +513,10 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     )
 
 
-def _recipe_name(request: Request) -> str:
+def _recipe_name(recipe: Mapping[str, Any]) -> str:
     """Return the recipe's name and what it does, for the plan; nothing for the default."""
-    name = request.recipe.get("preset", "default")
-    own = sorted(set(request.recipe) - {"preset"})
+    name = recipe.get("preset", "default")
+    own = sorted(set(recipe) - {"preset"})
     if name == "default" and not own:
         return ""
     changed = f"; changed: {', '.join(own)}" if own else ""
@@ -508,28 +525,59 @@ def _recipe_name(request: Request) -> str:
 
 def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tuple[Request, Space]:
     """Return the space of a request, and its strategy if one network is given or changed."""
-    preset = preset_of(request.recipe.get("preset", "default"))
-    if request.architecture is None and not (preset.activation or preset.frozen):
+    presets = [preset_of(each.get("preset", "default")) for each in request.recipes]
+    several = len(presets) > 1
+    changing = [each for each in presets if each.activation or each.frozen]
+    if request.architecture is None and not changing and not several:
         space = study().portfolio() if request.space == "auto" else named_space(request.space)
         return request, space
-    if request.strategy not in ("auto", "fixed") or request.space != "auto":
-        recipe = f"The recipe {request.recipe.get('preset')} changes"
+    strategy = "portions" if several else "fixed"
+    if request.strategy not in ("auto", strategy) or request.space != "auto":
+        recipe = f"The recipe {request.recipes[0].get('preset')} changes"
         what = "--architecture gives" if request.architecture is not None else recipe
         raise UsageError(
-            f"{what} one network, so nothing is searched: leave --strategy and --space out, or "
-            "take another recipe."
+            "Several recipes are chosen among for one network, by disjoint portions: leave "
+            "--strategy and --space out, or give one recipe."
+            if several
+            else f"{what} one network, so nothing is searched: leave --strategy and --space out, "
+            "or take another recipe."
         )
     if request.architecture is None:
         candidate = study().portfolio().entries[0]
     else:
         candidate = read_candidate(request.architecture)
+    entries = tuple(
+        replace(_changed(candidate, preset), settings=_with_recipe(candidate, number))
+        for number, preset in enumerate(presets)
+    )
+    if several and request.candidates not in (None, len(presets)):
+        raise UsageError(
+            f"--candidates {request.candidates:g}: {len(presets)} recipes are as many candidates: "
+            "leave it out."
+        )
+    count = float(len(presets)) if several else request.candidates
+    chosen = Portfolio(name=GIVEN, entries=entries if several else entries[:1])
+    return replace(request, strategy=strategy, candidates=count), chosen
+
+
+def _changed(candidate: Candidate, preset: Preset) -> Candidate:
+    """Return the network as a preset wants it."""
     network = candidate.architecture
     if preset.activation:
         network = network.with_activation(preset.activation)
     if preset.frozen:
         network = network.frozen(preset.frozen)
-    chosen = Portfolio(name=GIVEN, entries=(replace(candidate, architecture=network),))
-    return replace(request, strategy="fixed"), chosen
+    return replace(candidate, architecture=network)
+
+
+def _with_recipe(candidate: Candidate, number: int) -> Settings:
+    """Return a candidate's settings when it has this one of the plan's recipes."""
+    chosen = ((RECIPE, float(number)),) if number else ()
+    return (*_without_recipe(candidate), *chosen)
+
+
+def _without_recipe(candidate: Candidate) -> Settings:
+    return tuple(each for each in candidate.settings if each[0] != RECIPE)
 
 
 def _energy(request: Request, dataset: Dataset) -> Dataset:
@@ -588,7 +636,7 @@ def _assemble(
         split=_split(request, dataset, strategy),
         strategy=strategy,
         space=space,
-        make_recipe=_recipe_maker(request),
+        make_recipes=_recipe_maker(request),
         score_epsilon=request.score_epsilon if strategy.scored else None,
         most_categories=request.max_categories,
         assumed_public=assumed,
@@ -705,33 +753,35 @@ def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
         scored=strategy.scored or _looks(request),
         official_test=dataset.official_test,
         paper=request.split == "paper",
+        portions=strategy.portions,
     )
 
 
 def _looks(request: Request) -> bool:
     """Return whether a recipe looks at validation slots while it trains."""
-    settings = settings_of(request.recipe)
-    watches = isinstance(settings.get("schedule"), Validation)
-    return request.energy_on is None and (watches or settings.get("screening") is not None)
+    every = [settings_of(each) for each in request.recipes]
+    looks = [isinstance(s.get("schedule"), Validation) or s.get("screening") for s in every]
+    return request.energy_on is None and any(looks)
 
 
-def _recipe_maker(request: Request) -> Callable[[int], Recipe]:
-    settings = settings_of(request.recipe)
+def _recipe_maker(request: Request) -> Callable[[int], tuple[Recipe, ...]]:
+    return lambda slots: tuple(_made(request, each, slots) for each in request.recipes)
+
+
+def _made(request: Request, values: Mapping[str, Any], slots: int) -> Recipe:
+    """Return one of the request's recipes, for so many slots."""
+    settings = settings_of(values)
     if request.learning_rate is not None:
         settings["learning_rate"] = request.learning_rate
     own = (settings.pop("expected_batch_size", None), settings.pop("steps", None))
     batch, steps = request.batch or own[0], request.steps or own[1]
-
-    def make(slots: int) -> Recipe:
-        recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
-        recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
-        recipe = fitted(recipe, request.recipe, slots)
-        if recipe.screening is not None and request.energy_on is None:
-            every = max(recipe.screening.every, recipe.steps // PAID_LOOKS)
-            recipe = replace(recipe, screening=replace(recipe.screening, every=every))
-        return recipe
-
-    return make
+    recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
+    recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
+    recipe = fitted(recipe, values, slots)
+    if recipe.screening is not None and request.energy_on is None:
+        every = max(recipe.screening.every, recipe.steps // PAID_LOOKS)
+        recipe = replace(recipe, screening=replace(recipe.screening, every=every))
+    return recipe
 
 
 def _run(
@@ -955,6 +1005,7 @@ def result_document(
     prepared: Prepared, outcome: Outcome, weights: bytes, device: str, reproducible: bool
 ) -> dict[str, Any]:
     """Return `result.json`; docs/result.md describes every field."""
+    from pasearch.report.plan import task_of
     from pasearch.results import SCHEMA_VERSION, digest
 
     plan, strategy = prepared.plan, prepared.strategy
@@ -964,7 +1015,7 @@ def result_document(
     recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "task": TASK,
+        "task": task_of(plan),
         "dataset": {
             "name": plan.name,
             "n": plan.split.n,
@@ -982,7 +1033,8 @@ def result_document(
         "space": planned["space"],
         "recipe": {
             **recipe.to_json(),
-            "sampling_probability": recipe.sampling_probability(plan.split.train),
+            "sampling_probability": recipe.sampling_probability(plan.kept_slots),
+            "name": plan.recipe_name(candidate),
         },
         "best": {
             **candidate.to_json(),
@@ -1007,6 +1059,8 @@ def result_document(
         "warnings": planned["warnings"],
         "versions": versions(),
     }
+    if isinstance(recipe.schedule, Validation):
+        document["recipe"]["steps_made"] = outcome.steps_made
     if not strategy.hides_trials:
         document["trials"] = [
             {"parameters": trial.parameters, "noisy_correct": trial.value}
@@ -1047,6 +1101,8 @@ def _selection(plan: Plan, strategy: Strategy) -> dict[str, Any]:
     formulas = {
         "none": "nothing is compared",
         "composition": "every planned candidate run is composed",
+        "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
+        "the exponential mechanism, P ~ e^(-epsilon errors / 2)",
         "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
         "bound of Papernot and Steinke 2022",
         "not private": "the search reads data that the user declared public",

@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `plan arch`, `check`, `account price` and `verify`.
+"""The command line: `pasearch arch`, `train`, `recipes`, `plan arch`, `check`, `account`, `verify`.
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -54,7 +56,8 @@ Delta = Annotated[
     typer.Option("--delta", help="Delta of the whole run. [default: power of ten below 1/n]"),
 ]
 Strategy = Annotated[
-    str, typer.Option("--strategy", help="auto, fixed, rs, mgrs, paas, or stw (public data only).")
+    str,
+    typer.Option("--strategy", help="auto, fixed, rs, mgrs, paas, portions, or stw (public)."),
 ]
 Space = Annotated[
     str,
@@ -65,8 +68,13 @@ Space = Annotated[
     ),
 ]
 RecipeOption = Annotated[
-    str,
-    typer.Option("--recipe", help="How networks are trained: see `pasearch recipes`, or a .toml."),
+    list[str],
+    typer.Option(
+        "--recipe",
+        help="How networks are trained: see `pasearch recipes`, or a .toml. Several: one is chosen "
+        "among them, each trained on records of its own.",
+        show_default="default",
+    ),
 ]
 ArchitectureOption = Annotated[
     Path | None,
@@ -114,7 +122,7 @@ SplitOption = Annotated[
 ]
 SearchShare = Annotated[
     float,
-    typer.Option("--search-share", help="Share of training slots that only the search reads."),
+    typer.Option("--search-share", help="Share of training slots that only a search reads."),
 ]
 Public = Annotated[bool, typer.Option("--data-is-public", help="You declare every record public.")]
 Bounds = Annotated[
@@ -209,6 +217,14 @@ def _with_option_names(message: str) -> str:
 
 def _click_error(error: Any) -> int:
     """Report an unknown option, or a number that is none, as click would; return the exit code."""
+    if getattr(error, "option_name", None) in SEARCH_OPTIONS and "train" in error.ctx.command_path:
+        typer.echo(
+            f"Error: {error.option_name} belongs to a search, and `pasearch train` trains one "
+            "network by one recipe (--architecture, --recipe) without any. To search, take "
+            "`pasearch arch`, which has it.",
+            err=True,
+        )
+        return UsageError.exit_code
     if callable(getattr(error, "show", None)):
         error.show()
         return int(error.exit_code)
@@ -232,7 +248,7 @@ def _asked(
     delta: Delta = None,
     strategy: Strategy = "auto",
     space: Space = "auto",
-    recipe: RecipeOption = "default",
+    recipe: RecipeOption = ["default"],  # noqa: B006 - typer copies it
     architecture: ArchitectureOption = None,
     energy_on: EnergyOn = None,
     candidates: Candidates = None,
@@ -271,10 +287,12 @@ def _asked(
 SEARCHED = frozenset(
     {
         "strategy", "space", "candidates", "generations", "law", "max_candidates", "preset",
-        "score_eps", "search_share", "search_on",
+        "score_eps", "search_on",
     }
 )  # fmt: skip
 """Options of a search, which training one network lacks."""
+
+SEARCH_OPTIONS = frozenset(f"--{name.replace('_', '-')}" for name in SEARCHED)
 
 
 def _asks(
@@ -321,7 +339,7 @@ def arch(
         _check_alone(context)
         _resume(resume, as_json=as_json, quiet=quiet)
         return
-    prepared = _prepared(asked)
+    prepared = _prepared(asked, show=not (as_json or quiet))
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet)
         return
@@ -344,11 +362,15 @@ def train(
 ) -> None:
     """Train one network by one recipe, without a search, under one budget.
 
+    Of several recipes (--recipe A --recipe B) one is chosen, by disjoint portions of the records.
     Without --architecture it is the first of the portfolio. An interrupted run is finished with
     `pasearch arch --resume FOLDER`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    prepared = _prepared({**asked, "strategy": "fixed"})
+    several = len(asked["recipe"]) > 1
+    prepared = _prepared(
+        {**asked, "strategy": "auto" if several else "fixed"}, show=not (as_json or quiet)
+    )
     _show_plan(prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run))
     if not dry_run:
         from pasearch.api import device_of
@@ -362,11 +384,17 @@ app.command("train")(_asks(train, without=SEARCHED))
 
 
 @app.command()
-def recipes(as_json: Json = False) -> None:
-    """List the recipes, what of them goes together, and why the rest does not."""
-    from pasearch.training.presets import PRESETS
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe, as a file to change.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes, what of them goes together, and why the rest does not; or show one."""
+    from pasearch.training.presets import PRESETS, preset_json, preset_toml
     from pasearch.training.recipe import CONFLICTS
 
+    if name is not None:
+        typer.echo(json.dumps(preset_json(name), indent=2) if as_json else preset_toml(name))
+        return
     if as_json:
         table = {
             name: {"about": each.about, "source": each.source} for name, each in PRESETS.items()
@@ -374,9 +402,12 @@ def recipes(as_json: Json = False) -> None:
         typer.echo(json.dumps({"recipes": table, "refused": list(CONFLICTS)}, indent=2))
         return
     width = max(map(len, PRESETS))
-    typer.echo("Recipes, for --recipe (a .toml can change any field of one: docs/recipes.md):\n")
+    typer.echo(
+        "Recipes, for --recipe. `pasearch recipes NAME` shows one as a .toml to change, which "
+        "--recipe takes too.\n"
+    )
     for name, each in PRESETS.items():
-        typer.echo(f"  {name:<{width}}  {each.about}. {each.source}.")
+        typer.echo(f"  {name:<{width}}  {each.about} [{each.source}]")
     typer.echo("\nStages go together freely, but:\n")
     for reason in CONFLICTS:
         typer.echo(f"  - {reason}")
@@ -389,7 +420,7 @@ def plan_arch(asked: dict[str, Any], as_json: Json = False) -> None:
 
     No private record is read, unless --assume-public-schema says that some of it is public.
     """
-    _show_plan(_prepared(asked), as_json=as_json, quiet=False)
+    _show_plan(_prepared(asked, show=not as_json), as_json=as_json, quiet=False)
 
 
 @account_app.command("price")
@@ -425,6 +456,46 @@ def account_price(
     else:
         for answer in answers:
             typer.echo(answer.describe())
+
+
+@account_app.command("schedule")
+def account_schedule(
+    kind: Annotated[
+        str, typer.Option("--kind", help="uniform, time, exponential, step or polynomial.")
+    ],
+    sigma: Annotated[float, typer.Option("--sigma", help="Noise multiplier of the first epoch.")],
+    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
+    batch: Annotated[int, typer.Option("--batch", help="(Expected) batch size.")],
+    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Solve the decay that lasts so long.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="The decay (polynomial: its power).")
+    ] = None,
+    period: Annotated[
+        int | None, typer.Option("--period", help="Of step and polynomial, in epochs.")
+    ] = None,
+    end: Annotated[
+        float | None, typer.Option("--end", help="Of polynomial: the last noise / the first.")
+    ] = None,
+    every: Annotated[int, typer.Option("--every", help="Epochs between changes.")] = 1,
+    batching: Annotated[
+        str, typer.Option("--batching", help="poisson, or reshuffled (charged by the epoch).")
+    ] = "poisson",
+    as_json: Json = False,
+) -> None:
+    """How long a schedule lasts (--rate), or how steep it may be to last --epochs."""
+    from pasearch.training.length import answer
+
+    found = answer(
+        kind, noise_multiplier=sigma, n=n, batch=batch, epsilon=eps, delta=delta, epochs=epochs,
+        rate=rate, period=period, end=end, every=every, batching=batching,
+    )  # fmt: skip
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else found.describe())
 
 
 @app.command()
@@ -479,8 +550,31 @@ def verify(
         raise UsageError(f"{path} does not verify: {' '.join(problems)}")
 
 
-def _prepared(options: dict[str, Any]) -> Prepared:
-    """Make the plan that a command's options ask for."""
+@contextmanager
+def _told(*, show: bool) -> Iterator[None]:
+    """Show on stderr what the package says of work that takes seconds, each sentence once."""
+    handler, seen = logging.StreamHandler(sys.stderr), set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(seen)
+        seen.add(record.getMessage())
+        return len(seen) > before
+
+    handler.addFilter(is_new)
+    logger = logging.getLogger("pasearch")
+    level = logger.level
+    if show:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _prepared(options: dict[str, Any], *, show: bool) -> Prepared:
+    """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
     from pasearch.accounting.budget import Budget
     from pasearch.api import Options, prepare
 
@@ -489,7 +583,8 @@ def _prepared(options: dict[str, Any]) -> Prepared:
     renamed = {**options, "score_epsilon": options["score_eps"]}
     settings = {name: renamed[name] for name in Options.__annotations__ if name in renamed}
     budget = Budget(options["eps"], options["delta"])
-    return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
+    with _told(show=show):
+        return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
 
 
 def _check_alone(context: typer.Context) -> None:
@@ -517,9 +612,11 @@ def _check_out(out: Path | None) -> None:
 
 def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
     from pasearch.report.plan import plan_text
+    from pasearch.training.presets import said
 
     if as_json:
-        typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
+        planned = prepared.plan.to_json()
+        typer.echo(json.dumps({**planned, "recipe": said(planned["recipe"])}, indent=2))
     elif not quiet:
         typer.echo(plan_text(prepared.plan) + "\n")
         if prepared.request.seed is not None:
@@ -541,6 +638,21 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
     _show_result(resume_search(path), as_json=as_json, quiet=quiet)
 
 
+def _best_words(document: dict[str, Any]) -> str:
+    """Return the released network, and how long it was trained where only the run could tell."""
+    from pasearch.report.stages import TRAINING, setting_words, steps_words
+    from pasearch.spaces.space import Candidate
+
+    best, recipe = document["best"], document["recipe"]
+    name = "Network" if document["task"] == TRAINING else "Best"
+    total, trained = best["parameters"], best["trainable_parameters"]
+    details = [f"{total:,} parameters, {'all' if total == trained else f'{trained:,}'} trained"]
+    details += [f"{setting} {value}" for setting, value in setting_words(best["settings"])]
+    if "steps_made" in recipe:
+        details.append(f"{steps_words(recipe)} steps")
+    return f"{name}: {Candidate.from_json(best).describe_network()} ({'; '.join(details)})"
+
+
 def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
     from pasearch.results import standard_error
 
@@ -549,11 +661,8 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
         typer.echo(json.dumps({**document, "path": str(result.path)}, indent=2))
         return
     if not quiet:
-        best, score = document["best"], document["score"]
-        typer.echo(
-            f"Best: {best['architecture']} ({best['parameters']:,} parameters, "
-            f"{best['trainable_parameters']:,} trained)"
-        )
+        score = document["score"]
+        typer.echo(_best_words(document))
         noise = score["noise"]["standard_deviation"]
         unit = " of the width of the target's bounds" if "scale" in score else ""
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
@@ -569,6 +678,6 @@ def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
     if document["dataset"]["declared_public"]:
         note = " (NOT PRIVATE: the data was declared public)"
     typer.echo(
-        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Model, result and "
-        f"privacy card: {result.path}/release"
+        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Report, model "
+        f"and privacy card: {result.path}/release"
     )

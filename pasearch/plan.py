@@ -10,8 +10,9 @@ and, aside, the noise of the final training on `train`; for a recipe that looks 
 records while it trains (screening, a validation-driven schedule), the noise of each look. Before
 them stand what is bought of an undeclared schema (three quarters of the epsilon of `validation`, or
 of `test`) and the fit of front ends (a tenth of the epsilon each, where candidates are trained).
-Candidates may differ in their number of steps: the dial is then mu, which gives each its noise
-multiplier by the CLT rule, and the exact price is the worst over the space (event `Worst`).
+Candidates may differ in their number of steps and in their recipe: the dial is then mu, which gives
+each its noise multiplier by the CLT rule, and the exact price is the worst over the space (event
+`Worst`).
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
@@ -40,7 +41,7 @@ from pasearch.data.partitions import Split
 from pasearch.data.purchase import Purchase
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import NoisyCount
+from pasearch.runs.mechanisms import ExponentialPick, NoisyCount
 from pasearch.runs.sums import NoisySum
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.schedules import Uniform, Validation
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
 
 Settings = tuple[tuple[str, float], ...]
 ScoreNoise = NoisyCount | NoisySum
+Release = ScoreNoise | ExponentialPick
+
+RECIPE = "recipe"
+"""The setting that says which of a plan's recipes a candidate has."""
 
 LOOK = "look while training"
 """The name of the line of a recipe's looks at validation slots."""
@@ -104,6 +109,9 @@ class Priced(Protocol):
     private_trials: ClassVar[bool]
     """Whether trials are trained privately."""
 
+    way: ClassVar[str]
+    """How candidates are chosen among."""
+
     @property
     def hides_trials(self) -> bool:
         """Whether the trials stay in `private/`."""
@@ -151,8 +159,9 @@ class Plan:
         split: Sizes of the partitions.
         strategy: Who is tried.
         space: What it is drawn from.
-        recipe: How a candidate is trained, before its own settings and its noise.
-        final: The same for the final training; None when the winner's weights are kept.
+        recipes: How candidates are trained, before their own settings and their noise: each
+            candidate by one of them, the first unless its settings say otherwise.
+        finals: The same for the final training; empty when the winner's weights are kept.
         trial_mu: The solved dial of the candidates' noise; None when trials are not private.
         final_mu: The solved dial of the final training; None when the winner's weights are kept.
         score: The noise of a candidate's score; None when nothing is compared.
@@ -167,7 +176,7 @@ class Plan:
         judge: The noise of each look at the validation slots while training; None when there is
             none, or when public records are looked at instead.
         judged_on: Name of those public records, if any.
-        recipe_name: What the user calls the recipe, and what it does; empty for the default.
+        recipe_names: What the user calls each recipe, and what it does; empty for the default.
     """
 
     name: str
@@ -177,11 +186,11 @@ class Plan:
     split: Split
     strategy: Priced
     space: Space
-    recipe: Recipe
-    final: Recipe | None
+    recipes: tuple[Recipe, ...]
+    finals: tuple[Recipe, ...]
     trial_mu: float | None
     final_mu: float | None
-    score: ScoreNoise | None
+    score: Release | None
     test: ScoreNoise
     lines: tuple[Line, ...]
     warnings: tuple[str, ...] = field(default=())
@@ -193,12 +202,26 @@ class Plan:
     searched_on: str | None = None
     judge: ScoreNoise | None = None
     judged_on: str | None = None
-    recipe_name: str = ""
+    recipe_names: tuple[str, ...] = ("",)
 
     @property
     def aside(self) -> bool:
         """Whether the winner's architecture is trained anew on slots the search did not see."""
-        return self.final is not None
+        return bool(self.finals)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the released network's training, or the first that it may have."""
+        return (self.finals or self.recipes)[0]
+
+    @property
+    def kept_slots(self) -> int:
+        """How many slots the released network is trained on."""
+        return self.split.train if self.aside else self.split.trial_slots
+
+    def recipe_name(self, candidate: Candidate) -> str:
+        """Return what the user calls a candidate's recipe, and what it does."""
+        return self.recipe_names[recipe_of(candidate.settings)]
 
     @property
     def trial_partition(self) -> str:
@@ -233,12 +256,12 @@ class Plan:
 
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
-        return candidate_recipe(self.recipe, candidate, self.trial_mu, self.split.trial_slots)
+        return candidate_recipe(self.recipes, candidate, self.trial_mu, self.split.trial_slots)
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
         """Return how the winner is trained anew."""
-        assert self.final is not None
-        return candidate_recipe(self.final, candidate, self.final_mu, self.split.train)
+        assert self.aside
+        return candidate_recipe(self.finals, candidate, self.final_mu, self.split.train)
 
     def seconds_per_training(self) -> tuple[float, float]:
         """Return how long the default and the largest candidate take, roughly, on two CPU cores.
@@ -246,7 +269,7 @@ class Plan:
         A step costs a fixed 1 ms and 8 operations a parameter and record, at 1e11 a second
         (measured on fully connected networks; a convolution re-uses its weights and takes longer).
         """
-        recipe = self.final or self.recipe
+        recipe = self.recipe
         default, largest = self.space.parameter_range(*planned_form(self.schema, self.most))
         return tuple(  # pyright: ignore[reportReturnType]
             recipe.steps * (1e-3 + recipe.expected_batch_size * each * 8 / 1e11)
@@ -263,7 +286,7 @@ class Plan:
             One dictionary a factor: epsilon, noise_multiplier, signal_to_noise (mu n). Both are
             None where the budget would be too small.
         """
-        slots = self.split.train if self.aside else self.split.trial_slots
+        slots = self.kept_slots
         found = []
         for factor in factors:
             budget = Budget(factor * self.budget.epsilon, self.delta)
@@ -271,7 +294,7 @@ class Plan:
                 mu = self._mu(budget) if factor != 1.0 else self.final_mu or self.trial_mu
             except BudgetError:
                 mu = None
-            recipe = self.final or self.recipe
+            recipe = self.recipe
             noise = None if mu is None else noised_recipe(recipe, recipe.steps, mu, slots)
             found.append(
                 {
@@ -284,10 +307,10 @@ class Plan:
 
     def _mu(self, budget: Budget) -> float:
         """Return about the dial of the released model's training under another budget."""
-        if self.final is not None:
-            lines = _final_lines(self.strategy, self.space, self.final, self.split)
+        if self.aside:
+            lines = _final_lines(self.strategy, self.space, self.finals, self.split)
         else:
-            lines = _trial_lines(self.strategy, self.space, self.recipe, self.split)
+            lines = _trial_lines(self.strategy, self.space, self.recipes, self.split)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
         _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
 
@@ -295,8 +318,9 @@ class Plan:
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
-        recipe = self._recipe_claims()
-        if not self.strategy.scored or not self.strategy.private_trials or self.trial_mu is None:
+        recipe = [claim for each in self.finals or self.recipes for claim in self._of_recipe(each)]
+        compared = self.strategy.way in ("composition", "repeat-and-select")
+        if not compared or self.trial_mu is None:
             return recipe
         one = price_partitions({"train": self._trial_event()}, self.delta)[0].epsilon
         if not one > 0.0:
@@ -315,10 +339,9 @@ class Plan:
             ]
         return [*recipe, eq8(epsilon=one, runs=runs, delta_prime=self.delta)]
 
-    def _recipe_claims(self) -> list[Claim]:
-        """Return what the papers would charge for one training of the released network's recipe."""
-        recipe, slots = self.final or self.recipe, self.split.train
-        mu = self.final_mu if self.final is not None else self.trial_mu
+    def _of_recipe(self, recipe: Recipe) -> list[Claim]:
+        """Return what the papers would charge for one training of the released network."""
+        slots, mu = self.kept_slots, self.final_mu if self.aside else self.trial_mu
         if mu is None:
             return []
         sigma, q = recipe.noise_for_mu(mu, slots), recipe.sampling_probability(slots)
@@ -340,7 +363,7 @@ class Plan:
     def _trial_event(self) -> Event:
         assert self.trial_mu is not None
         settings = self.strategy.settings(self.space)
-        return training_event(self.recipe, settings, self.split.trial_slots, self.trial_mu)
+        return training_event(self.recipes, settings, self.split.trial_slots, self.trial_mu)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -358,6 +381,7 @@ class Plan:
             "way": "aside" if self.aside else "in place",
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
+            "recipes": [recipe.to_json() for recipe in self.recipes],
             "lines": [
                 {
                     "name": line.name,
@@ -399,12 +423,20 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-def candidate_recipe(recipe: Recipe, candidate: Candidate, mu: float | None, slots: int) -> Recipe:
+def recipe_of(settings: Settings) -> int:
+    """Return which of a plan's recipes a candidate has."""
+    return int(dict(settings).get(RECIPE, 0))
+
+
+def candidate_recipe(
+    recipes: tuple[Recipe, ...], candidate: Candidate, mu: float | None, slots: int
+) -> Recipe:
     """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
 
     `steps_scale` and `learning_rate_scale` are factors on the recipe's own; a candidate's own
     `learning_rate` is taken as it is.
     """
+    recipe = recipes[recipe_of(candidate.settings)]
     noised = noised_recipe(recipe, _steps(recipe, candidate.settings), mu, slots)
     settings = dict(candidate.settings)
     if "learning_rate" in settings:
@@ -429,10 +461,13 @@ def noised_recipe(recipe: Recipe, steps: int, mu: float | None, slots: int) -> R
     return recipe.with_noise(recipe.noise_for_mu(mu, slots))
 
 
-def training_event(recipe: Recipe, settings: list[Settings], slots: int, mu: float) -> Event:
+def training_event(
+    recipes: tuple[Recipe, ...], settings: list[Settings], slots: int, mu: float
+) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
-    counts = dict.fromkeys(_steps(recipe, each) for each in settings)
-    events = tuple(noised_recipe(recipe, steps, mu, slots).event(slots) for steps in counts)
+    used = [(recipes[recipe_of(each)], each) for each in settings]
+    kinds = dict.fromkeys((recipe, _steps(recipe, each)) for recipe, each in used)
+    events = tuple(noised_recipe(recipe, n, mu, slots).event(slots) for recipe, n in kinds)
     return events[0] if len(events) == 1 else Worst(events=events)
 
 
@@ -445,7 +480,7 @@ def make_plan(
     split: Split,
     strategy: Priced,
     space: Space,
-    make_recipe: Callable[[int], Recipe],
+    make_recipes: Callable[[int], tuple[Recipe, ...]],
     score_epsilon: float | None = None,
     most_categories: int = 32,
     assumed_public: tuple[str, ...] = (),
@@ -463,7 +498,8 @@ def make_plan(
         split: Sizes of the partitions.
         strategy: Who is tried.
         space: What it is drawn from.
-        make_recipe: How a network is trained on a partition of so many slots, before its noise.
+        make_recipes: How networks are trained on a partition of so many slots, before their
+            noise: candidates have one of them each.
         score_epsilon: Epsilon of one score, instead of the most that fits.
         most_categories: The most categories that an undeclared column may be bought with.
         assumed_public: What was read from the records for nothing, because the user said so.
@@ -489,34 +525,41 @@ def make_plan(
             "that you declare public (--data-is-public), or take rs, mgrs or paas."
         )
     trial_on, slots = split.trial_partition, split.trial_slots
-    recipe = make_recipe(slots)
+    recipes = make_recipes(slots)
     if not strategy.private_trials:
-        recipe.with_noise(None)  # what needs noise is refused here
+        recipes[0].with_noise(None)  # what needs noise is refused here
     aside = bool(split.search) or not strategy.private_trials
-    final = make_recipe(split.train) if aside else None
+    finals = make_recipes(split.train) if aside else ()
+    looks = _most_looks(recipes, strategy.settings(space), slots)
+    if looks and judged_on is None:
+        _check_judge(strategy, split, aside)
+    _check_views(recipes, space, form[0])
 
     purchase, bought = _solve_purchase(schema, split, budget, most_categories, leak_share)
     fitted = () if free_front_ends else strategy.front_ends(space)
+    if split.portions > 1 and any(each.fitted for each in fitted):
+        raise UsageError(
+            "A front end that is fitted (pca, standardise) would read the records of every "
+            "portion: take another front end, or a strategy without portions."
+        )
     front_noise, fits = _solve_front_ends(fitted, trial_on, budget)
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
-        trial_lines = _trial_lines(strategy, space, recipe, split)
+        trial_lines = _trial_lines(strategy, space, recipes, split)
         trial_mu, charged = _solve(trial_lines, budget, MU_RANGE, lines)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
-    if final is not None:
-        final_lines = _final_lines(strategy, space, final, split)
+    if aside:
+        final_lines = _final_lines(strategy, space, finals, split)
         final_mu, charged = _solve(final_lines, budget, MU_RANGE, lines)
         lines += charged
     if strategy.scored:
         score, charged = _solve_score(strategy, budget, score_epsilon, lines)
         lines += charged
     judge = None
-    if recipe.judgements(slots) and judged_on is None:
-        looks = _most_looks(recipe, strategy.settings(space), slots)
-        _check_judge(strategy, split, aside)
+    if looks and judged_on is None:
         value, charged = _solve(
             lambda value: [
                 Line(name=LOOK, partition="validation", event=Geometric(epsilon=value), count=looks)
@@ -525,7 +568,7 @@ def make_plan(
             SCORE_RANGE,
             lines,
         )
-        screens = recipe.screening is not None
+        screens = recipes[0].screening is not None
         judge = (
             NoisySum(epsilon=value, most=GRID) if screens else score_noise(schema.regression, value)
         )
@@ -542,11 +585,11 @@ def make_plan(
         split=split,
         strategy=strategy,
         space=space,
-        recipe=recipe,
-        final=final,
+        recipes=recipes,
+        finals=finals,
         trial_mu=trial_mu,
         final_mu=final_mu,
-        score=None if score is None else score_noise(schema.regression, score),
+        score=None if score is None else _score_release(strategy, schema.regression, score),
         test=score_noise(schema.regression, epsilon),
         lines=tuple(lines),
         warnings=(
@@ -560,7 +603,7 @@ def make_plan(
         assumed_public=assumed_public,
         most=most_categories,
         judge=judge,
-        judged_on=judged_on if recipe.judgements(slots) else None,
+        judged_on=judged_on if looks else None,
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -578,6 +621,13 @@ def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
     if regression:
         return NoisySum(epsilon=epsilon, most=ERROR_GRID)
     return NoisyCount(epsilon=epsilon)
+
+
+def _score_release(strategy: Priced, regression: bool, epsilon: float) -> Release:
+    """Return how the candidates' scores are released: each by itself, or in one pick."""
+    if strategy.way == "disjoint portions":
+        return ExponentialPick(epsilon=epsilon, most=ERROR_GRID if regression else 1)
+    return score_noise(regression, epsilon)
 
 
 def purchase_partition(split: Split) -> str:
@@ -677,27 +727,34 @@ def _check_size(space: Space, shape: tuple[int, ...], outputs: int) -> None:
         )
 
 
+def _check_views(recipes: tuple[Recipe, ...], space: Space, shape: tuple[int, ...]) -> None:
+    """Refuse views that records behind a front end do not have, before anything is charged."""
+    for augmentation in (each.augmentation for each in recipes if each.augmentation is not None):
+        for front_end in space.front_ends():
+            augmentation.check_fits(front_end.output_shape(shape))
+
+
 Dial = Callable[[float], list[Line]]
-"""From where a dial stands to the lines that it sets, all on one partition."""
+"""From where a dial stands to the lines that it sets."""
 
 
-def _trial_lines(strategy: Priced, space: Space, recipe: Recipe, split: Split) -> Dial:
+def _trial_lines(strategy: Priced, space: Space, recipes: tuple[Recipe, ...], split: Split) -> Dial:
     """Return the dial of the candidates' trainings: mu to their lines."""
     settings = strategy.settings(space)
 
     def lines(mu: float) -> list[Line]:
-        event = training_event(recipe, settings, split.trial_slots, mu)
+        event = training_event(recipes, settings, split.trial_slots, mu)
         return strategy.lines(event, split.trial_partition, "training")
 
     return lines
 
 
-def _final_lines(strategy: Priced, space: Space, recipe: Recipe, split: Split) -> Dial:
+def _final_lines(strategy: Priced, space: Space, recipes: tuple[Recipe, ...], split: Split) -> Dial:
     """Return the dial of the winner's training anew: mu to its line."""
     settings = strategy.settings(space)
 
     def lines(mu: float) -> list[Line]:
-        event = training_event(recipe, settings, split.train, mu)
+        event = training_event(recipes, settings, split.train, mu)
         return [Line(name="final training", partition="train", event=event, count=1)]
 
     return lines
@@ -716,7 +773,7 @@ def _solve(
     """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes.
 
     Args:
-        make_lines: The lines of a value of the dial, all on one partition.
+        make_lines: The lines of a value of the dial.
         budget: Of the whole run.
         bounds: Where the dial may stand.
         others: Lines solved before; those on the same partition count.
@@ -726,20 +783,25 @@ def _solve(
 
 
 def _dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
-    """Return the composition of what a dial sets and what else is charged to its partition."""
+    """Return the composition of what a dial sets and what else is charged to its partition.
+
+    On several partitions, it is the worst of theirs: no record is in two.
+    """
 
     def event(value: float) -> Event:
         own = make_lines(value)
-        (partition,) = {line.partition for line in own}
-        beside = [line for line in others if line.partition == partition]
-        return events_by_partition([*beside, *own])[partition]
+        places = {line.partition for line in own}
+        beside = [line for line in others if line.partition in places]
+        found = tuple(dict.fromkeys(events_by_partition([*beside, *own]).values()))
+        return found[0] if len(found) == 1 else Worst(events=found)
 
     return event
 
 
-def _most_looks(recipe: Recipe, settings: list[Settings], slots: int) -> int:
+def _most_looks(recipes: tuple[Recipe, ...], settings: list[Settings], slots: int) -> int:
     """Return how often any candidate's training looks at validation slots, at most."""
-    return max(replace(recipe, steps=_steps(recipe, each)).judgements(slots) for each in settings)
+    used = [(recipes[recipe_of(each)], each) for each in settings]
+    return max(replace(r, steps=_steps(r, each)).judgements(slots) for r, each in used)
 
 
 def _check_judge(strategy: Priced, split: Split, aside: bool) -> None:

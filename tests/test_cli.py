@@ -398,11 +398,11 @@ class TestProcess:
             text=True, cwd=tmp_path,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not list(out.glob("private/trials/*.pt")) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(sent)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
         assert process.returncode == 130, err
         assert f"--resume {out}" in err
         assert not list((out / "release").iterdir()), "an unfinished run has released nothing"
@@ -593,3 +593,22 @@ class TestAuto:
         names = [line["name"] for line in json.loads(Path("x/release/result.json").read_text())[
             "events"]]  # fmt: skip
         assert names == ["training", "test accuracy"]
+
+
+@pytest.mark.unit
+def test_account_schedule_says_what_it_solved(run):
+    given = (
+        "account schedule --sigma 10 --n 60000 --batch 600 --eps 7 --batching reshuffled".split()
+    )
+    code, out, _ = run(*given, "--kind", "step", "--period", "10", "--epochs", "60", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["epochs"] == 60
+    assert found["price"]["epsilon"] <= 7.0
+    rate = repr(found["schedule"]["rate"])
+    code, out, _ = run(*given, "--kind", "step", "--period", "10", "--rate", rate)
+    assert code == 0
+    assert out.startswith("epochs 60 ")
+    code, _, err = run(*given, "--kind", "step", "--epochs", "60")
+    assert code == 2
+    assert "lacks period" in err

@@ -152,7 +152,7 @@ class TestWays:
     @pytest.mark.unit
     def test_in_place_keeps_the_winner(self):
         plan = planned("rs")
-        assert (plan.aside, plan.final, plan.final_mu) == (False, None, None)
+        assert (plan.aside, plan.finals, plan.final_mu) == (False, (), None)
         assert plan.trial_partition == "train"
         assert plan.to_json()["way"] == "in place"
         assert [line.name for line in plan.lines] == ["training", "score", "test accuracy"]

@@ -21,6 +21,7 @@ from pasearch.api import search_architecture
 from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
 from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escaped
+from pasearch.report.html import report_html
 from pasearch.results import (
     SCHEMA_VERSION,
     SearchResult,
@@ -145,6 +146,10 @@ class TestEveryResult:
         stored = json.loads((made.paths[way] / "release" / "privacy-card.json").read_text())
         assert stored == card_json(result.document)
 
+    def test_its_task_is_what_was_done(self, made: Made, way: str):
+        task = "training" if way == "fixed" else "architecture search"
+        assert load_result(made.paths[way]).document["task"] == task
+
     def test_nothing_in_it_is_private(self, made: Made, way: str):
         text = (made.paths[way] / "release" / "result.json").read_text()
         master = str(made.paths[way])
@@ -153,6 +158,21 @@ class TestEveryResult:
 
 
 class TestReading:
+    @pytest.mark.unit
+    def test_one_of_before_trainings_had_a_task_of_their_own(self, made: Made, tmp_path: Path):
+        shutil.copytree(made.paths["fixed"] / "release", tmp_path / "release")
+
+        def older(document: dict[str, Any]) -> None:
+            document["task"] = "architecture search"
+            for name in ("name", "steps_made"):
+                document["recipe"].pop(name, None)
+
+        change(tmp_path / "release", older)
+        result = load_result(tmp_path)
+        assert "the search that found it" in card_markdown(result.document)
+        assert "Architecture search" in report_html(result.document)
+        assert verify(tmp_path)[1] == []
+
     @pytest.mark.unit
     @pytest.mark.parametrize("version", [1, 3, 0, "2", None, 2.5, [2]])
     def test_another_version_is_refused(self, copy: Path, version: object):
@@ -316,14 +336,17 @@ class TestCard:
             f"Accountant: {price['accountant']}",
             "Poisson",
             "two-sided geometric",
-            f"Strategy: {document['strategy']['name']}",
+            "Nothing was searched"
+            if way == "fixed"
+            else f"Strategy: {document['strategy']['name']}",
             "Budget: epsilon 8, delta 0.001",
             "group) privacy",
             *NOT_COVERED,
         ):
             assert text in card, text
         stated = f"is ({price['epsilon']:.4f}, {price['delta']:g})-differentially private" in card
-        covers = "covers the model *and* the search" in card
+        what = "whatever read a record" if way == "fixed" else "the model *and* the search"
+        covers = f"The statement covers {what}" in card
         # A known seed, or data declared public: there is nothing to promise.
         assert stated == covers == (way in ("fixed", "rs"))
         assert ("- None" in card) == (way in ("paas", "stw"))
@@ -568,5 +591,5 @@ def test_a_file_with_a_name_of_marks_gives_a_card_that_shows_it(tmp_path: Path):
         path, budget=Budget(8.0), out=tmp_path / "x", strategy="fixed", steps=2, batch=40,
         device="cpu",
     )  # fmt: skip
-    assert result.card.startswith("# Privacy card: architecture search on a\\*b\\* \\<i\\>\n")
+    assert result.card.startswith("# Privacy card: training on a\\*b\\* \\<i\\>\n")
     assert result.document["dataset"]["name"] == "a*b* <i>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from doubles import Untouchable
 
-from pasearch import Budget, SearchResult, api, verify
+from pasearch import Budget, SearchResult, api, cli, verify
 from pasearch.accounting.events import Composed, Filtered, SelfComposed
 from pasearch.api import Prepared, prepare, read_request, resume_search
 from pasearch.cli import main
@@ -21,7 +22,15 @@ from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.plan import LOOK
 from pasearch.runs.ledger import Ledger
 from pasearch.search import engine
-from pasearch.training.presets import PRESETS
+from pasearch.training import presets
+from pasearch.training.presets import (
+    FIELDS,
+    NOT_SET,
+    PRESETS,
+    read_recipe,
+    said,
+    settings_of,
+)
 
 NETWORK = {"layers": [{"kind": "dense", "units": 6}]}
 BUDGET = Budget(4.0, 1e-4)
@@ -305,7 +314,7 @@ class TestResume:
         with pytest.raises(InterruptedRunError):
             run(prepare(data, budget=BUDGET, **settings), out=path, progress=Stops())
         request = read_request(path / "private")
-        assert request.recipe == {"preset": name}
+        assert request.recipe == [{"preset": name}]
         resumed = resume_search(path, data=people()).document
         assert resumed["model"]["sha256"] == whole["model"]["sha256"]
 
@@ -335,16 +344,110 @@ class TestCommand:
         )  # fmt: skip
         assert code == 0, err
         assert "8 steps" in out
-        assert "bound auto-s (bound 1, gamma 0.01)" in out
+        assert "each gradient scaled to about norm 1, large or small (AUTO-S, gamma 0.01)" in out
+        assert "nothing is searched" in out
+        assert "Network: dense 8 " in out
         document = json.loads((tmp_path / "run/release/result.json").read_text())
         assert document["best"]["layers"][0]["units"] == 8
         assert document["recipe"]["steps"] == 8
+        assert document["recipe"]["name"].startswith("auto-s: ")
+        assert document["task"] == "training"
+        for file in ("privacy-card.md", "report.html"):
+            shown = (tmp_path / "run/release" / file).read_text()
+            assert "architecture search" not in shown.lower(), file
+
+    @pytest.mark.contract
+    def test_a_run_that_ends_with_its_budget_says_how_far_it_came(
+        self, command: Any, tmp_path: Path
+    ):
+        code, out, err = command(
+            "train", "--eps", 4, "--recipe", "dynamic-validation", "--steps", 40, "--out", "run"
+        )
+        assert code == 0, err
+        made = json.loads((tmp_path / "run/release/result.json").read_text())["recipe"][
+            "steps_made"
+        ]
+        assert 1 <= made <= 40
+        words = f"made {made} of at most 40"
+        assert f"{words} steps" in out
+        for file in ("privacy-card.md", "report.html"):
+            assert words in (tmp_path / "run/release" / file).read_text(), file
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("option", sorted(cli.SEARCHED))
+    def test_an_option_of_a_search_is_refused_in_words(self, command: Any, option: str):
+        name = f"--{option.replace('_', '-')}"
+        for given in ((name, "rs"), (f"{name}=rs",)):
+            code, out, err = command("train", "--eps", 4, *given)
+            assert (code, out) == (2, "")
+            assert f"{name} belongs to a search" in err
+            assert "pasearch train` trains one network" in err
+            assert "`pasearch arch`" in err
+        assert "No such option" not in command("arch", "--dry-run", name, "1")[2]
 
     @pytest.mark.unit
-    def test_has_no_options_of_a_search(self, command: Any):
-        code, _, err = command("train", "--eps", 4, "--strategy", "rs")
-        assert code == 2
-        assert "--strategy" in err
+    def test_an_option_of_nothing_is_refused_as_ever(self, command: Any):
+        for name in ("train", "arch", "verify"):
+            code, _, err = command(name, "--nothing", "1")
+            assert (code, "No such option" in err) == (2, True)
+        code, _, err = command("verify", "--strategy", "rs")
+        assert (code, "belongs to a search" in err) == (2, False)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_a_recipe_is_shown_as_a_file_that_recipe_takes(
+        self, command: Any, name: str, tmp_path: Path
+    ):
+        code, out, _ = command("recipes", name)
+        assert code == 0
+        own = settings_of({"preset": name})
+        for text in (out, out.replace("\n# ", "\n")):
+            (tmp_path / "mine.toml").write_text(text)
+            read = settings_of(read_recipe(tmp_path / "mine.toml"))
+            assert {key: read[key] for key in own} == own
+        code, out, _ = command("recipes", name, "--json")
+        read = settings_of(json.loads(out))
+        assert code == 0
+        assert {key: read[key] for key in own} == own
+
+    @pytest.mark.unit
+    def test_a_recipe_that_there_is_not_is_refused(self, command: Any):
+        code, out, err = command("recipes", "nothing")
+        assert (code, out, "'nothing' is not known" in err) == (2, "", True)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("more", [("train", "--dry-run"), ("plan", "arch")])
+    def test_what_a_plan_says_of_a_recipe_a_file_may_say(self, command: Any, more: Any):
+        code, out, err = command(*more, "--eps", 4, "--steps", 30, "--recipe", "dpsgd", "--json")
+        assert code == 0, err
+        told = json.loads(out)["recipe"]
+        assert "noise_multiplier" not in told
+        assert settings_of(told)["steps"] == 30
+
+    @pytest.mark.contract
+    def test_what_a_result_says_and_a_file_may_not_is_refused_with_the_reason(self, tmp_path: Path):
+        recipe = run(asked(), out=tmp_path / "run").document["recipe"]
+        read_recipe(said(recipe))
+        for name in set(recipe) - FIELDS:
+            with pytest.raises(UsageError, match=f"cannot set {name}: {NOT_SET[name][:20]}"):
+                read_recipe({name: recipe[name]})
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("more", "shown"), [((), True), (("--quiet",), False), (("--json",), False)]
+    )
+    def test_a_schedule_that_takes_long_to_price_is_announced_once(
+        self, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any, shown: bool
+    ):
+        monkeypatch.setattr(presets, "MANY_LEVELS", 5)
+        (tmp_path / "mine.toml").write_text('schedule = { name = "time", rate = 0.1 }')
+        asks = ("train", "--eps", 4, "--recipe", "mine.toml", "--batch", 400, "--dry-run", *more)
+        for steps, many in ((20, True), (4, False)):
+            code, out, err = command(*asks, "--steps", steps)
+            assert code == 0
+            assert "Pricing" not in out
+            assert err.count("Pricing 5 noise levels") == (shown and many)
+        assert not logging.getLogger("pasearch").handlers
 
     @pytest.mark.unit
     @pytest.mark.parametrize(

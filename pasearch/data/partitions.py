@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch.accounting.checks import whole
 from pasearch.data.cache import behind
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     AnySchema = Schema | TableSchema
 
 PARTITIONS = ("search", "train", "validation", "test")
+
+
+def portion_name(partition: str, number: int) -> str:
+    """Return what a portion of a partition is called; portions are counted from 0."""
+    return f"{partition} {number + 1}"
+
 
 ROWS = 4096
 """How many records are rescaled at a time: it bounds the memory that float64 takes."""
@@ -109,7 +116,7 @@ class Partition:
     """One part of the slots. Its size is public, its records are not.
 
     Args:
-        name: One of `PARTITIONS`.
+        name: One of `PARTITIONS`, or a portion's.
         dataset: The data set it belongs to.
         slots: The slots' numbers, (size,).
         front: The front end through which its records are seen; None shows them raw.
@@ -222,6 +229,8 @@ class Split:
         test: Slots for the accuracy that is printed.
         fixed_tail: The last so many slots form test, or validation and test, as in a data set with
             an official test set; 0 draws all partitions from all slots.
+        portions: Into how many disjoint parts of equal size the slots for candidates are cut; each
+            is then a partition, in their place. A remainder is not used.
     """
 
     search: int = 0
@@ -229,6 +238,7 @@ class Split:
     validation: int = 0
     test: int
     fixed_tail: int = 0
+    portions: int = 1
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in PARTITIONS}
@@ -238,6 +248,11 @@ class Split:
             raise UsageError(
                 f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
                 f"test, {self.validation + self.test} slots."
+            )
+        if not whole("portions", self.portions) <= (self.search or self.train):
+            raise UsageError(
+                f"{self.search or self.train:,} slots cannot be cut into {self.portions} portions: "
+                "take fewer candidates, or more records."
             )
 
     @property
@@ -252,8 +267,8 @@ class Split:
 
     @property
     def trial_slots(self) -> int:
-        """How many slots that partition has."""
-        return self.search or self.train
+        """How many slots a candidate is trained on: that partition's, or a portion's."""
+        return (self.search or self.train) // self.portions
 
     def sizes(self) -> dict[str, int]:
         """Return the partitions that are not empty, with their sizes."""
@@ -266,7 +281,14 @@ class Split:
             [generator.permutation(head), head + generator.permutation(self.fixed_tail)]
         )
         ends = np.cumsum([getattr(self, name) for name in PARTITIONS])[:-1]
-        return dict(zip(PARTITIONS, np.split(order, ends), strict=True))
+        found: dict[str, np.ndarray] = dict(zip(PARTITIONS, np.split(order, ends), strict=True))
+        if self.portions > 1:
+            # No slot is in two partitions: what is cut is none any more.
+            whole, size = found.pop(self.trial_partition), self.trial_slots
+            for number in range(self.portions):
+                part = whole[number * size : (number + 1) * size]
+                found[portion_name(self.trial_partition, number)] = part
+        return found
 
 
 SHARES = (0.8, 0.1, 0.1)
@@ -284,6 +306,7 @@ def make_split(
     scored: bool = True,
     official_test: int = 0,
     paper: bool = False,
+    portions: int = 1,
 ) -> Split:
     """Divide n slots.
 
@@ -296,6 +319,7 @@ def make_split(
         official_test: How many of the last slots are the data set's own test set.
         paper: Take the official test set as validation and test, half each, and all the rest
             for training (Bao et al., IV-A: 60,000 / 5,000 / 5,000).
+        portions: Into how many parts the candidates' slots are cut.
 
     Raises:
         UsageError: Shares that do not add up, a paper split without an official test set, or so
@@ -331,7 +355,10 @@ def make_split(
         raise UsageError(f"{n} records are too few to split into train, validation and test.")
     if search_share and not search > 0:
         raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
-    return Split(search=search, train=train, validation=validation, test=test, fixed_tail=tail)
+    return Split(
+        search=search, train=train, validation=validation, test=test, fixed_tail=tail,
+        portions=portions,
+    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -393,7 +420,7 @@ class Dataset:
         if split.n != self.n:
             raise UsageError(f"The split is of {split.n} slots, the data has {self.n}.")
         slots = split.slots(generator)
-        self._partitions = {name: Partition(name, self, slots[name]) for name in PARTITIONS}
+        self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
     def adopt(self, schema: AnySchema) -> None:
         """Take a completed schema; what was made of the records under another one is forgotten."""

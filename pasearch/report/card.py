@@ -13,9 +13,12 @@ from typing import Any
 
 from pasearch.accounting.events import describe, from_json
 from pasearch.report.stages import (
+    TRAINING,
     batching_words,
     bound_words,
+    claim_words,
     noise_words,
+    optimizer_words,
     stage_words,
     steps_words,
 )
@@ -27,8 +30,8 @@ NOT_COVERED = [
     "trainings; the files in release/ carry the run's start instead of their own time.",
     "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
     "Finite precision: the noise on gradients is float32, and no theorem here covers its rounding.",
-    "What was read before this run: choosing the bounds, classes, space or strategy by looking at "
-    "these records is outside the price.",
+    "What was read before this run: choosing the bounds, classes, space, strategy or recipe by "
+    "looking at these records is outside the price.",
     "A person with k records has k-record (group) privacy, not this price.",
 ]
 
@@ -102,8 +105,14 @@ def _statement(document: dict[str, Any]) -> list[str]:
         f"sets of n = {document['dataset']['n']:,} slots that differ in one slot, which holds a "
         "record in one and the null record in the other, and any set S of outputs, "
         f"P[S] <= exp({price['epsilon']:.4f}) P'[S] + {price['delta']:g}, in both directions.",
-        f"The statement covers the model *and* the search that found it: {', '.join(names)}.",
+        f"The statement covers {_covered(document)}: {', '.join(names)}.",
     ]
+
+
+def _covered(document: dict[str, Any]) -> str:
+    if document["task"] == TRAINING:
+        return "whatever read a record"
+    return "the model *and* the search that found it"
 
 
 def _setting(document: dict[str, Any]) -> list[str]:
@@ -117,7 +126,9 @@ def _setting(document: dict[str, Any]) -> list[str]:
         f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
         "that sees no value. A record that does not fit the declared schema is the null record.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
-        f"Strategy: {document['strategy']['name']} ({selection['way']}, {document['way']}): "
+        "Nothing was searched: one network, fixed beforehand, was trained once."
+        if document["task"] == TRAINING
+        else f"Strategy: {document['strategy']['name']} ({selection['way']}, {document['way']}): "
         f"{selection['law']}.",
     ]
 
@@ -150,13 +161,14 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
     items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
     if recipe["bounding"] is not None:
         items.append(
-            f"The released model: {steps_words(recipe)} steps of DP-SGD, noise multiplier "
-            f"{noise_words(recipe)}, each record in a batch with probability "
-            f"{recipe['sampling_probability']:.5f} ({batching_words(recipe)}), gradients bounded "
-            f"by {bound_words(recipe['bounding'])}; sums divided by the public "
+            f"The released model: {steps_words(recipe)} steps of DP-SGD ({optimizer_words(recipe)})"
+            f", noise multiplier {noise_words(recipe)}, each record in a batch with probability "
+            f"{recipe['sampling_probability']:.5f} ({batching_words(recipe)}), its gradient "
+            f"{bound_words(recipe['bounding'])}; sums divided by the public "
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
         )
         items += [f"In it: {words}." for words in stage_words(recipe)]
+        items += [f"Its recipe is {recipe['name']}."] if recipe.get("name") else []
     return items
 
 
@@ -181,11 +193,16 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
             "The number of trainings was drawn from the stated law before the first one and is "
             "secret; candidates are independent; only the winner is released."
         )
+    if document["selection"]["way"] == "disjoint portions":
+        items.append(
+            "Each candidate has records of its own; one of them is picked by an exact exponential "
+            "mechanism, and only that one is released."
+        )
     return items
 
 
 def _claims(document: dict[str, Any]) -> list[str]:
-    return [f"{claim['text']}" for claim in document["claims"]]
+    return [claim_words(claim) for claim in document["claims"]]
 
 
 def _other_runs(document: dict[str, Any]) -> str:

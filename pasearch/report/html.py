@@ -24,10 +24,13 @@ from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.stages import (
+    TRAINING,
     batching_words,
     bound_words,
+    claim_words,
     noise_words,
     optimizer_words,
+    setting_words,
     stage_words,
     steps_words,
 )
@@ -125,11 +128,12 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "network": figures.network(_stages(candidate, schema)),
         "training": _training(document),
         "partitions": _partitions(document),
-        "alternatives": _alternatives(document),
+        "alternatives": _alternatives(document, schema.outputs),
         "curves": _curves(document) if public else None,
         "compared": _compared(document) if public else None,
         "selection": _selection(document),
         "auto": _auto(document),
+        "claims": [claim_words(claim) for claim in document["claims"]],
         "trials": _trials(document),
         "items": _visible(schema.describe_items()),
         "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
@@ -309,16 +313,18 @@ def _training(document: Values) -> list[tuple[str, str]]:
         ("Steps", steps_words(recipe)),
         ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected ({batching})"),
         ("Learning rate", f"{recipe['learning_rate']:.4g}"),
-        ("Optimizer", optimizer_words(recipe)),
+        ("Optimizer", _capital(optimizer_words(recipe))),
     ]
     if recipe["bounding"] is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
+    name = recipe.get("name")
     return [
+        *([("Recipe", name)] if name else []),
         *rows,
-        ("Gradients", bound_words(recipe["bounding"])),
-        *(("Stage", words) for words in stage_words(recipe)),
+        ("Each gradient", bound_words(recipe["bounding"])),
         ("Noise multiplier", noise_words(recipe)),
-        *((_spaced(name).capitalize(), f"{value:g}") for name, value in best["settings"].items()),
+        *(("Also", words) for words in stage_words(recipe)),
+        *((_capital(name), value) for name, value in setting_words(best["settings"])),
     ]
 
 
@@ -359,18 +365,20 @@ def _line(line: Values) -> Values:
     return {"name": line["name"], "times": "" if selected else _times(line), "noise": noise}
 
 
-def _alternatives(document: Values) -> list[Values]:
-    """Return what other budgets would buy, by the plan's arithmetic."""
+def _alternatives(document: Values, outputs: int) -> list[Values]:
+    """Return what other budgets would buy, by the plan's arithmetic, and what that means."""
     given = document.get("alternatives") or []
     signals = [each.get("signal_to_noise") or 0.0 for each in given]
     most = max(signals, default=0.0)
+    budget = document["budget"]["epsilon"]
+    own: Values = next((each for each in given if each["epsilon"] == budget), {})
     return [
         {
             "epsilon": f"{each['epsilon']:g}",
             "noise": _number(each.get("noise_multiplier")),
             "signal": _number(each.get("signal_to_noise")),
-            "note": each.get("note") or "",
-            "is_this": (this := each["epsilon"] == document["budget"]["epsilon"]),
+            "note": _meaning(each, own, outputs),
+            "is_this": (this := each["epsilon"] == budget),
             "bar": figures.bar(
                 signal / most,
                 f"Signal to noise {signal:.3g} at epsilon {each['epsilon']:g}",
@@ -381,6 +389,24 @@ def _alternatives(document: Values) -> list[Values]:
         }
         for each, signal in zip(given, signals, strict=True)
     ]
+
+
+def _meaning(each: Values, own: Values, outputs: int) -> str:
+    """Return what a budget would buy in a sentence, measured by what this run's own bought."""
+    from pasearch.plan import LEAST_SIGNAL
+
+    signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
+    if signal is None or noise is None:
+        return "Too little for this plan: not even the most noise would fit."
+    if signal < LEAST_SIGNAL * outputs:
+        return "The noise is as large as what the records say: little better than guessing."
+    signal_here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
+    if each is own or not signal_here or not noise_here:
+        return f"{signal / outputs:.3g} an output; about {LEAST_SIGNAL:g} is close to guessing."
+    return (
+        f"{signal / signal_here:.2g} times the signal to noise of this run: "
+        f"{noise / noise_here:.2g} times its noise in every step."
+    )
 
 
 def _curves(document: Values) -> Values | None:
@@ -432,6 +458,8 @@ def _selection(document: Values) -> Values:
     ways = {
         "none": "Nothing was compared: one network, fixed beforehand, was trained.",
         "composition": "Candidates were trained one after another, and every one is charged.",
+        "disjoint portions": "Each candidate was trained on records of its own, and one was picked "
+        "by a private lottery that favours the better ones.",
         "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "
         "noise, and the best was released. How many there were is secret: the price covers a "
         "random number of them, and knowing it would break that.",
@@ -443,14 +471,15 @@ def _selection(document: Values) -> Values:
     }
     keeps = "" if chosen["way"] == "none" else place.get(document["way"], document["way"])
     genes = space.get("choices") or {}
+    rows = [
+        ("Strategy", document["strategy"]["name"]),
+        ("Trainings", chosen["law"]),
+        ("Bound", f"{chosen['bound']}; {chosen['formula']}"),
+        ("Space", str(space.get("name", ""))),
+    ]
     return {
         "words": f"{ways.get(chosen['way'], chosen['way'])} {keeps}".strip(),
-        "rows": [
-            ("Strategy", document["strategy"]["name"]),
-            ("Trainings", chosen["law"]),
-            ("Bound", f"{chosen['bound']}; {chosen['formula']}"),
-            ("Space", str(space.get("name", ""))),
-        ],
+        "rows": [] if document["task"] == TRAINING else rows,
         "genes": [(_spaced(name), _list(values)) for name, values in genes.items()],
     }
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
-from pasearch.report.stages import bound_words, stage_words, steps_words
+from pasearch.report.stages import (
+    CHOICE,
+    SEARCH,
+    TRAINING,
+    bound_words,
+    optimizer_words,
+    stage_words,
+    steps_words,
+)
 
 if TYPE_CHECKING:
+    from pasearch.accounting.events import Event
     from pasearch.plan import Plan
 
 
@@ -20,23 +29,23 @@ def plan_text(plan: Plan) -> str:
         "",
         _row("Data", _data(plan)),
         _row("Slots", _slots(plan)),
-        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
-        *_auto(plan),
-        _row("Way", _way(plan)),
-        _row("Space", _space(plan)),
-        *([_row("Recipe", plan.recipe_name)] if plan.recipe_name else []),
+        *_chosen(plan),
+        *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
         _row("Training", _training(plan)),
         _row("Time", time_text(plan)),
         "",
         f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by",
     ]
+    seen: set[Event] = set()
     for line in plan.lines:
         name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
         price = by_partition[line.partition]
         share = f"{price.epsilon:8.3f}  {price.accountant}"
         only = sum(other.partition == line.partition for other in plan.lines) == 1
         lines.append(f"  {name:<27} {line.partition:<12}{share if only else '   part of the sum'}")
-        lines += [f"      {text}" for text in _noise(line.event)]
+        told = line.event in seen
+        lines += ["      as above"] if told else [f"      {text}" for text in _noise(line.event)]
+        seen.add(line.event)
     lines.append("")
     lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
@@ -56,6 +65,17 @@ def plan_text(plan: Plan) -> str:
         "largest of the partitions, because each record is in one."
     )
     return "\n".join(lines)
+
+
+def task_of(plan: Plan) -> str:
+    """Return what a run is: a search, or the training of one network that was fixed beforehand.
+
+    If several recipes were given for that network, it is a choice among them.
+    """
+    if len(plan.recipe_names) > 1:
+        return CHOICE
+    chosen = plan.auto is not None or plan.searched_on is not None
+    return SEARCH if chosen or plan.strategy.name != "fixed" else TRAINING
 
 
 def time_text(plan: Plan) -> str:
@@ -105,6 +125,26 @@ def _slots(plan: Plan) -> str:
     return f"{sizes}; by a permutation that sees no value"
 
 
+def _chosen(plan: Plan) -> list[str]:
+    """Return which network is trained, or how it will be found."""
+    if task_of(plan) == TRAINING:
+        return [_row("Network", _network(plan))]
+    return [
+        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
+        *_auto(plan),
+        _row("Way", _way(plan)),
+        _row("Space", _space(plan)) if task_of(plan) == SEARCH else _row("Network", _network(plan)),
+    ]
+
+
+def _recipes(plan: Plan) -> str:
+    """Return what the user calls the recipe, or each of those that are chosen among."""
+    names = [name or "default" for name in plan.recipe_names]
+    if len(names) == 1:
+        return names[0]
+    return f"one of {len(names)}: " + "; ".join(name.split(":")[0] for name in names)
+
+
 def _way(plan: Plan) -> str:
     if plan.searched_on is not None:
         return f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
@@ -116,18 +156,18 @@ def _way(plan: Plan) -> str:
 
 
 def _training(plan: Plan) -> str:
-    recipe = plan.final or plan.recipe
-    slots = plan.split.train
+    recipe = plan.recipe
+    slots = plan.kept_slots
     values = recipe.to_json()
     bound = recipe.bounding
-    clip = "" if bound is None else f"bound {bound_words(bound.to_json())}, "
-    average = "" if recipe.average is None else ", averaged weights"
+    clip = [] if bound is None else [f"each gradient {bound_words(bound.to_json())}"]
     size = "an expected" if recipe.batching != "reshuffled" else "a reshuffled"
     return "; ".join(
         [
             f"{steps_words(values)} steps, each with {size} {recipe.expected_batch_size:,} of "
             f"{slots:,} records",
-            f"{clip}{recipe.optimizer}{average}",
+            *clip,
+            optimizer_words(values),
             *stage_words(values),
             *_looks(plan),
         ]
@@ -136,12 +176,20 @@ def _training(plan: Plan) -> str:
 
 def _space(plan: Plan) -> str:
     if plan.space.count() == 1:
-        return f"one network: {plan.space.candidate(plan.space.fixed()).describe_network()}"
+        return f"one network: {_fixed(plan)}"
     text = f"{plan.space.name}, {plan.space.count():,} combinations"
     if plan.strategy.name == "fixed":
-        network = plan.space.candidate(plan.space.fixed()).describe_network()
-        return f"{text}; trained is its default, {network}"
+        return f"{text}; trained is its default, {_fixed(plan)}"
     return text
+
+
+def _network(plan: Plan) -> str:
+    default = "" if plan.space.count() == 1 else f", the default of the {plan.space.name}"
+    return f"{_fixed(plan)}{default}; nothing is searched"
+
+
+def _fixed(plan: Plan) -> str:
+    return plan.space.candidate(plan.space.fixed()).describe_network()
 
 
 def _looks(plan: Plan) -> list[str]:

@@ -1,25 +1,28 @@
-"""A noisy count: the exact two-sided geometric mechanism, in integers only.
+"""A noisy count, and a pick by counts: exact mechanisms, in integers only.
 
     release = count + Z,    P(Z = z) = (1 - e^-epsilon) / (1 + e^-epsilon) * e^(-epsilon |z|)
+    pick i with               P(i) ~ e^(epsilon points_i / (2 most))
 
-One record changes a count by at most 1, so a release is epsilon-differentially private. Floating
-point would miss the far tail (and Laplace noise in floats leaks outright), so Z is drawn with
-rational arithmetic from uniform integers: epsilon is the float's exact value, and no digit is lost.
+One record changes a count by at most 1, and every points_i by at most `most`, so each is epsilon-
+differentially private. Floating point would miss the far tail (and Laplace noise in floats leaks
+outright), so both are drawn with rational arithmetic from uniform integers: epsilon is the float's
+exact value, and no digit is lost.
 
 Source: Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), Algorithms 1 and 2; Ghosh,
-Roughgarden and Sundararajan 2009. Proof: docs/guarantees/randomness.md.
+Roughgarden and Sundararajan 2009; McSherry and Talwar 2007 (the exponential mechanism). Proof:
+docs/guarantees/randomness.md, docs/guarantees/portions.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
 
-from pasearch.accounting.checks import positive
-from pasearch.accounting.events import Geometric
+from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import Geometric, Pure
 from pasearch.runs.keys import Stream
 
 Below = Callable[[int], int]
@@ -72,6 +75,57 @@ class NoisyCount:
         number = int(count)
         source = stream.child("noisy count", self.epsilon.hex(), number).integers()
         return number + discrete_laplace(Fraction(self.epsilon), source.below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialPick:
+    """One of several candidates, the better the likelier: the exponential mechanism.
+
+    Guarantee: `pick` is epsilon-DP if one record changes each candidate's points by at most `most`.
+
+    Args:
+        epsilon: The price of one pick, above 0.
+        most: By how much one record may change the points of a candidate, 1 or more.
+    """
+
+    epsilon: float
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+        object.__setattr__(self, "most", whole("most", self.most))
+
+    @property
+    def event(self) -> Pure:
+        """What one pick costs, over any number of candidates."""
+        return Pure(epsilon=self.epsilon)
+
+    def pick(self, points: Sequence[int], stream: Stream) -> int:
+        """Return the index of the one that was picked.
+
+        Exact: an index is drawn uniformly and kept with probability e^(-epsilon gap / (2 most)),
+        gap = what it is behind the best, until one is kept.
+
+        Args:
+            points: Of each candidate, private.
+            stream: The pick's own randomness; its key contains the points, as of a count.
+
+        Cost: `event`, on every partition that the points were taken from; charge it first.
+        """
+        below = stream.child("pick", self.epsilon.hex(), *map(int, points)).integers().below
+        best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
+        while True:
+            index = below(len(points))
+            if decays(share * (best - points[index]), below):
+                return index
+
+
+def decays(gamma: Fraction, below: Below) -> bool:
+    """Return True with probability exp(-gamma), gamma 0 or above."""
+    certain = all(bernoulli_exp(1, 1, below) for _ in range(math.floor(gamma)))
+    left = gamma - math.floor(gamma)
+    return certain and bernoulli_exp(left.numerator, left.denominator, below)
 
 
 def discrete_laplace(epsilon: Fraction, below: Below) -> int:

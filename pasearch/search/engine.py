@@ -12,9 +12,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import nn
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
 from pasearch.plan import LOOK
+from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
 from pasearch.training.schedules import Validation
@@ -62,6 +63,24 @@ class Progress:
         """Called after each step of a training."""
 
 
+@dataclass(slots=True)
+class Course:
+    """How a training went.
+
+    Args:
+        steps: How many were made. Fewer than planned only where released or public accuracies
+            ended a validation-driven schedule: post-processing of what is paid.
+        curve: (steps, accuracy); declared-public data only.
+    """
+
+    steps: int = 0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"steps": self.steps, "curve": self.curve}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a finished search hands over.
@@ -76,6 +95,7 @@ class Outcome:
         unique_trials: Number of different candidates trained, where it may be shown.
         bought: What the schema left undeclared, and the released values in words.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
+        steps_made: How many steps that training made.
     """
 
     candidate: Candidate
@@ -87,6 +107,7 @@ class Outcome:
     unique_trials: int | None
     bought: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
+    steps_made: int = 0
 
 
 def buy_schema(plan: Plan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder) -> Plan:
@@ -178,10 +199,9 @@ class Search:
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
-        candidate, network, curve = self._winner()
+        candidate, network, course = self._winner()
         if self.plan.aside:
-            curve = []
-            network = self._train_final(candidate, curve)
+            network, course = self._train_final(candidate)
         test_points, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
@@ -194,7 +214,8 @@ class Search:
             trials=shown,
             unique_trials=unique,
             bought=self._bought(),
-            curve=tuple(curve),
+            curve=tuple(course.curve),
+            steps_made=course.steps,
         )
 
     def _bought(self) -> tuple[str, ...]:
@@ -204,7 +225,7 @@ class Search:
             bought += self.plan.schema.describe_items()
         return tuple(bought)
 
-    def _winner(self) -> tuple[Candidate, nn.Module, list[tuple[int, float]]]:
+    def _winner(self) -> tuple[Candidate, nn.Module, Course]:
         strategy, space = self.strategy, self.plan.space
         stream = self.keys.stream("strategy")
         state = strategy.init()
@@ -213,6 +234,9 @@ class Search:
             fitness = tuple(self._run_trials(asked, before))
             state = strategy.tell(state, asked, fitness)
         number, index = strategy.best(state)
+        if isinstance(self.plan.score, ExponentialPick):
+            right = [max(0, round(score)) if score > WORST else 0 for score, _ in state.fitness[0]]
+            index = self.plan.score.pick(right, self.keys.stream("pick"))
         trial = sum(len(round.genotypes) for round in state.rounds[:number]) + index
         candidate = space.candidate(state.rounds[number].genotypes[index])
         record = self.journal.get(trial)
@@ -220,7 +244,7 @@ class Search:
         network = self._load(
             candidate, self.folder.private / "trials" / str(record.attributes["weights"])
         )
-        return candidate, network, record.attributes.get("curve", [])
+        return candidate, network, Course(**record.attributes["course"])
 
     def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
         for index, genotype in enumerate(asked.genotypes):
@@ -243,17 +267,16 @@ class Search:
             attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
             attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
-        suffix, key = self.strategy.charge(number, trial)
+        line, key = self.strategy.charge("training", number, trial)
         recipe = self.plan.trial_recipe(candidate)
-        line, curve = f"training{suffix}", []
-        network = self._train(
-            candidate, recipe, stream, line, self.plan.trial_partition, key, curve
-        )
+        partition = self.strategy.place(self.plan.trial_partition, trial)
+        network, course = self._train(candidate, recipe, stream, line, partition, key)
         weights = self.folder.private / "trials" / f"{trial}.pt"
         save_weights(network, weights, self.folder)
-        score = self._score(candidate, network, f"score{suffix}", key, stream)
+        line, key = self.strategy.charge("score", number, trial)
+        score = self._score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
-        attributes |= {"curve": curve} if curve else {}
+        attributes["course"] = course.to_json()
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
@@ -262,8 +285,8 @@ class Search:
         Under other keys the slots were split otherwise: a record that an old trial was trained on
         could then be among those it is scored with.
         """
-        suffix, key = self.strategy.charge(number, done.number)
-        paid = "same_as" in done.attributes or self.ledger.holds(f"training{suffix}", key)
+        line, key = self.strategy.charge("training", number, done.number)
+        paid = "same_as" in done.attributes or self.ledger.holds(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
             raise UsageError(
@@ -279,17 +302,17 @@ class Search:
         line: str,
         partition: str,
         key: str,
-        curve: list[tuple[int, float]],
-    ) -> nn.Module:
+    ) -> tuple[nn.Module, Course]:
         """Charge and train; without the memory for it, the network is a failed one."""
         schema = self.plan.schema
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
-        watch = self._watch(front, recipe.steps, curve)
+        course = Course()
+        watch = self._watch(front, recipe.steps, course)
         judge = self._judge(recipe, front, stream)
         with self.ledger.charged(line, opened, key=key) as records:
             try:
-                return train_candidate(
+                network = train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device,
                     on_step=watch, judge=judge,
                 )  # fmt: skip
@@ -297,11 +320,10 @@ class Search:
                 if not _is_out_of_memory(error):
                     raise
                 generator = stream.child("weights").generator()
-                return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+                network = mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+        return network, course
 
-    def _watch(
-        self, front: Fitted, steps: int, curve: list[tuple[int, float]]
-    ) -> Callable[[int, nn.Module], None]:
+    def _watch(self, front: Fitted, steps: int, course: Course) -> Callable[[int, nn.Module], None]:
         """Return what is called after each step: progress and, on public data, a training curve."""
         every = max(1, steps // CURVE_POINTS)
         seen = None
@@ -310,10 +332,11 @@ class Search:
             seen = seen.take(np.arange(min(CURVE_RECORDS, len(seen))))
 
         def watch(finished: int, network: nn.Module) -> None:
+            course.steps = finished
             self.progress.step(finished, steps)
             if seen is not None and (finished % every == 0 or finished == steps):
                 found = points(network, seen, device=self.device)
-                curve.append((finished, found / (len(seen) * self.plan.points_each)))
+                course.curve.append((finished, found / (len(seen) * self.plan.points_each)))
                 network.train()
 
         return watch
@@ -386,23 +409,24 @@ class Search:
             if failed(network):
                 return None
             found = points(network, records, device=self.device)
+            if isinstance(noise, ExponentialPick):
+                return found  # kept in `private/`: what is released is the pick
             return noise.release(found, stream.child("score"))
 
-    def _train_final(self, candidate: Candidate, curve: list[tuple[int, float]]) -> nn.Module:
+    def _train_final(self, candidate: Candidate) -> tuple[nn.Module, Course]:
         weights = self.folder.private / "trials" / "final.pt"
         kept = weights.with_suffix(".json")
         if weights.exists():
-            curve += json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
-            return self._load(candidate, weights)
+            course = Course(**json.loads(kept.read_text(encoding="utf-8")))
+            return self._load(candidate, weights), course
         recipe = self.plan.final_recipe(candidate)
         self.progress.final()
         stream = self.keys.stream("final")
-        network = self._train(candidate, recipe, stream, "final training", "train", "final", curve)
-        if curve:
-            weights.parent.mkdir(mode=0o700, exist_ok=True)
-            self.folder.atomic_write(kept, json.dumps(curve))
+        network, course = self._train(candidate, recipe, stream, "final training", "train", "final")
+        weights.parent.mkdir(mode=0o700, exist_ok=True)
+        self.folder.atomic_write(kept, json.dumps(course.to_json()))
         save_weights(network, weights, self.folder)
-        return network
+        return network, course
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[int, int | None]:
         opened = self.dataset["test"].through(self._front(candidate.front_end))

@@ -106,9 +106,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
         count = self.population * self.generations
         return [Line(name=noun, partition=partition, event=event, count=count)]
 
-    def charge(self, number: int, trial: int) -> tuple[str, str]:
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
-        return "", f"trial {trial}"
+        return noun, f"trial {trial}"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the next generation."""

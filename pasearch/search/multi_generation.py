@@ -57,7 +57,7 @@ class MultiGenerationRandomizedSearch(Strategy):
         """Return one repeat-and-select a generation."""
         return [
             Line(
-                name=f"{noun}{self.charge(number, 0)[0]}",
+                name=self.charge(noun, number, 0)[0],
                 partition=partition,
                 event=RepeatAndSelect(event=event, law=law),
                 count=1,
@@ -65,9 +65,9 @@ class MultiGenerationRandomizedSearch(Strategy):
             for number, law in enumerate(self.laws)
         ]
 
-    def charge(self, number: int, trial: int) -> tuple[str, str]:
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return one key a generation: its trials together are one release."""
-        return f", generation {number + 1}", "search"
+        return f"{noun}, generation {number + 1}", "search"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the next generation."""

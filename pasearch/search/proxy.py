@@ -104,7 +104,7 @@ class Proxy:
         assert plan.trial_mu is not None
         signal = plan.trial_mu * plan.split.train / len(train)
         recipe = plan.recipe.within(len(train))
-        recipe = candidate_recipe(recipe, candidate, signal, len(train))
+        recipe = candidate_recipe((recipe,), candidate, signal, len(train))
         schema = self.dataset.schema
         network = train_candidate(candidate, train, schema, recipe, stream, device=device)
         if failed(network):

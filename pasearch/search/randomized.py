@@ -51,9 +51,9 @@ class RandomizedSearch(Strategy):
         selection = RepeatAndSelect(event=event, law=self.law)
         return [Line(name=noun, partition=partition, event=selection, count=1)]
 
-    def charge(self, number: int, trial: int) -> tuple[str, str]:
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return one key for all trials: together they are one release."""
-        return "", "search"
+        return noun, "search"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return all K candidates in one round."""

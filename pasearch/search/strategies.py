@@ -6,7 +6,8 @@
 | `rs` | K geometric, mean 10 |
 | `mgrs` | K_1, K_2, K_3 geometric, means 40, 20, 10 (Bao et al., IX-A) |
 | `paas` | 6 generations of 10 (Bao et al., IX-A) |
-| `stw` | the same, without privacy |
+| `portions` | one a candidate of the space if it has so few, else 4 |
+| `stw` | as paas, without privacy |
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
 from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
+from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
 from pasearch.search.strategy import Fixed, Strategy
 
-STRATEGIES: tuple[str, ...] = ("fixed", "rs", "mgrs", "paas", "stw")
+STRATEGIES: tuple[str, ...] = ("fixed", "rs", "mgrs", "paas", "portions", "stw")
 LAW = "geometric"
 
 
@@ -36,7 +38,7 @@ def strategy(
     Args:
         name: One of `STRATEGIES`.
         candidates: rs: mean of K. mgrs: mean of the first generation; every next one has half of
-            the one before. paas, stw: candidates a generation.
+            the one before. paas, stw: candidates a generation. portions: their number.
         generations: mgrs, paas, stw: their number.
         law: rs, mgrs: "geometric", "logarithmic" or "poisson".
         cap: rs, mgrs: K is redrawn until it is at most this (priced).
@@ -55,6 +57,7 @@ def strategy(
         "rs": ("candidates", "law", "max-candidates"),
         "mgrs": ("candidates", "generations", "law", "max-candidates"),
         "paas": ("candidates", "generations"),
+        "portions": ("candidates",),
         "stw": ("candidates", "generations"),
     }
     if name in ("rs", "mgrs") and candidates is not None and not 1 < candidates <= MOST_RUNS:
@@ -87,14 +90,16 @@ def strategy(
             means = [first / 2**number for number in range(count)]
             laws = tuple(Law.named(law or LAW, mean=mean, cap=cap) for mean in means)
             return MultiGenerationRandomizedSearch(laws=laws)
+        case "portions":
+            return DisjointPortions(candidates=4 if candidates is None else _whole(candidates))
     kind = StandardWorkflow if name == "stw" else PrivacyAwareArchitectureSearch
     return kind(
-        population=10 if candidates is None else _whole_candidates(candidates),
+        population=10 if candidates is None else _whole(candidates),
         generations=6 if generations is None else whole("generations", generations),
     )
 
 
-def _whole_candidates(candidates: float) -> int:
+def _whole(candidates: float) -> int:
     number = positive("candidates", candidates)
     if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")

@@ -17,6 +17,7 @@ one training (and, on the validation slots, one noisy score).
 | `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
 | `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
 | `paas` | generations x population copies of Q | adaptive, so composed; repeats are planned for |
+| `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
 | `stw` | nothing | the search is not private: declared-public data only |
 
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 Settings = tuple[tuple[str, float], ...]
 """What a candidate changes in the recipe; see `spaces.space.SETTINGS`."""
+
+PORTIONS = "disjoint portions"
+"""The way of choosing in which every candidate has records of its own."""
 
 Fitness = tuple[float, int]
 """(noisy score, the trial's own tie-break); a failed trial scores minus infinity."""
@@ -73,7 +77,8 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     way: ClassVar[str]
-    """How candidates are chosen among: none, composition, repeat-and-select, not private."""
+    """How candidates are chosen among: none, composition, repeat-and-select, disjoint portions,
+    not private."""
     scored: ClassVar[bool] = True
     """Whether candidates are compared, so that validation slots are needed."""
     memoised: ClassVar[bool] = False
@@ -84,7 +89,7 @@ class Strategy(ABC):
     @property
     def hides_trials(self) -> bool:
         """Whether the number of trials and all losing ones must stay in `private/` (rule 10)."""
-        return self.way == "repeat-and-select"
+        return self.way in ("repeat-and-select", PORTIONS)
 
     @abstractmethod
     def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
@@ -97,8 +102,23 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def charge(self, number: int, trial: int) -> tuple[str, str]:
-        """Return (suffix of the line's name, key of the release) for a trial of a round."""
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+        """Return (the line's name, key of the release) for a trial of a round.
+
+        Args:
+            noun: "training" or "score".
+            number: The round's number.
+            trial: The trial's, over all rounds.
+        """
+
+    @property
+    def portions(self) -> int:
+        """Into how many disjoint parts the slots are cut that candidates are trained on."""
+        return 1
+
+    def place(self, partition: str, trial: int) -> str:
+        """Return the name of the slots that a trial is trained on."""
+        return partition
 
     @abstractmethod
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
@@ -160,9 +180,9 @@ class Fixed(Strategy):
 
         return [Line(name=noun, partition=partition, event=event, count=1)]
 
-    def charge(self, number: int, trial: int) -> tuple[str, str]:
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return the one line's key."""
-        return "", "only"
+        return noun, "only"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return the default candidate, once."""

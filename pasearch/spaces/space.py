@@ -57,7 +57,8 @@ class Candidate:
 
     Args:
         architecture: The network without its output layer.
-        settings: Pairs (name, value) with names from `SETTINGS`.
+        settings: Pairs (name, value) with names from `SETTINGS`; and "recipe", where a plan has
+            several.
         front_end: What is done to a record before the network sees it.
     """
 
@@ -97,7 +98,8 @@ class Candidate:
 
     def describe(self) -> str:
         """Return one readable line."""
-        changes = ", ".join(f"{name} {value:g}" for name, value in self.settings)
+        shown = [(name, value) for name, value in self.settings if name in SETTINGS]
+        changes = ", ".join(f"{name} {value:g}" for name, value in shown)
         return self.describe_network() + (f"; {changes}" if changes else "")
 
     def describe_network(self) -> str:

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+MOST_VIEWS = 1000
+"""Each view is one more forward and backward pass of its record."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
     """How views of an image are made.
 
     Args:
-        views: K, 1 or more.
-        shift: Most pixels in each direction, 0 or more.
+        views: K, 1 to `MOST_VIEWS`.
+        shift: Most pixels in each direction, 0 or more; less than the image has, see `check_fits`.
         flip: Whether half of the views are mirrored left to right.
     """
 
@@ -38,13 +42,40 @@ class Augmentation:
     flip: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Check what can be checked without the records' shape."""
         object.__setattr__(self, "views", whole("views", self.views))
+        if not self.views <= MOST_VIEWS:
+            raise UsageError(
+                f"views is {self.views:,}: expected at most {MOST_VIEWS:,}; a step takes as many "
+                "times as long. The usual value is 4."
+            )
         counted = isinstance(self.shift, int) and not isinstance(self.shift, bool)
         if not (counted and self.shift >= 0):
             raise UsageError(f"shift is {self.shift!r}: expected whole pixels, 0 or more.")
         if type(self.flip) is not bool:
             raise UsageError(f"flip is {self.flip!r}: expected true or false.")
+
+    def check_fits(self, shape: tuple[int, ...]) -> None:
+        """Refuse records that have no such views; to be asked before anything is charged.
+
+        Args:
+            shape: Of one record, as the network gets it: behind its front end.
+
+        Raises:
+            UsageError: The records are no images, or a shift moves a whole image out of sight.
+        """
+        if len(shape) not in (2, 3):
+            raise UsageError(
+                f"augmentation is for images, and these records have shape {tuple(shape)}: "
+                "leave it out, or leave out the front end."
+            )
+        height, width = shape[-2:]
+        if not self.shift < min(height, width):
+            raise UsageError(
+                f"augmentation: shift is {self.shift:,} pixels, and these images have {height} x "
+                f"{width}: a view would show nothing. Take {min(height, width) - 1} or less; the "
+                "usual value is 2."
+            )
 
     def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
         """Return K views of every record, those of one record side by side.
@@ -57,13 +88,9 @@ class Augmentation:
             (batch * K, ...).
 
         Raises:
-            UsageError: The records are not images.
+            UsageError: As of `check_fits`.
         """
-        if x.ndim not in (3, 4):
-            raise UsageError(
-                f"augmentation is for images, and these records have shape {tuple(x.shape[1:])}: "
-                "leave it out, or leave out the front end."
-            )
+        self.check_fits(tuple(x.shape[1:]))
         count, height, width = len(x) * self.views, x.shape[-2], x.shape[-1]
         shifts = torch.from_numpy(
             generator.integers(-self.shift, self.shift, size=(2, count), endpoint=True)

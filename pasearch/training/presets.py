@@ -9,6 +9,8 @@ Sources: one a preset, in `source`; docs/recipes.md has the table.
 
 from __future__ import annotations
 
+import json
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -77,12 +79,12 @@ PRESETS: dict[str, Preset] = {
         activation="tanh",
     ),
     "auto-s": Preset(
-        about="gradients scaled to about one norm",
+        about="every gradient scaled to about one norm, instead of clipped",
         source="Bu et al. 2022, AUTO-S",
         recipe={**PLAIN, "bounding": AutoS(bound=1.0, gamma=0.01)},
     ),
     "sa-dpsgd": Preset(
-        about="updates that raise the energy are mostly undone",
+        about="updates that raise the energy, the loss of other records, are mostly undone",
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN, "screening": Annealing(q0=10.0, mu0=10)},
     ),
@@ -92,25 +94,25 @@ PRESETS: dict[str, Preset] = {
         recipe={**PLAIN, "schedule": Uniform()},
     ),
     "dynamic-time": Preset(
-        about="noise / (1 + k epoch)",
+        about="noise falls from epoch to epoch, as 1 / (1 + k epoch)",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": TimeBased(rate=0.05)},
         epochs=38,
     ),
     "dynamic-exponential": Preset(
-        about="noise exp(-k epoch)",
+        about="noise falls from epoch to epoch, as exp(-k epoch)",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": Exponential(rate=0.01)},
         epochs=71,
     ),
     "dynamic-step": Preset(
-        about="noise times k every few epochs",
+        about="noise is multiplied by k < 1 every few epochs",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": StepDecay(rate=0.6, period=10)},
         epochs=31,
     ),
     "dynamic-polynomial": Preset(
-        about="noise that falls as a power of what is left",
+        about="noise falls from epoch to epoch, as a power of what is left",
         source="Yu et al., section IV",
         recipe={**PLAIN, "schedule": Polynomial(power=3.0, end=0.2, period=100)},
         epochs=44,
@@ -121,7 +123,7 @@ PRESETS: dict[str, Preset] = {
         recipe={**PLAIN, "schedule": Validation(rate=0.7, threshold=0.01, average=5, period=10)},
     ),
     "noisy-gradient": Preset(
-        about="noise on each record's bounded gradient, then the clip (AC made private)",
+        about="noise on each record's bounded gradient, and the clip after it",
         source="Lin et al., order AC",
         recipe={**PLAIN, "order": NoiseFirst(record_bound=1.0)},
     ),
@@ -131,7 +133,7 @@ PRESETS: dict[str, Preset] = {
         recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0)},
     ),
     "adaptive-per-layer": Preset(
-        about="such a bound for every layer",
+        about="a bound for every layer, which follows the noisy median of its norms",
         source="Lin et al.; Andrew et al. 2021",
         recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0, per_layer=True)},
     ),
@@ -153,8 +155,22 @@ EXAMPLES = {
 }
 """A table for each stage that is one."""
 
-FIELDS = frozenset(each.name for each in fields(Recipe)) - {"noise_multiplier", "chunk"}
+NOT_SET = {
+    "noise_multiplier": "the budget sets it",
+    "chunk": "it only divides the work, and the program sets it",
+    "sampling_probability": "it is expected_batch_size / n",
+    "name": "`preset` says what the rest is taken from",
+    "steps_made": "it is counted while the network is trained",
+}
+"""What results say of a recipe and a recipe file may not, and why."""
+
+FIELDS = frozenset(each.name for each in fields(Recipe)) - set(NOT_SET)
 """What a recipe file may set."""
+
+MANY_LEVELS = 50
+"""From so many noises on, pricing them takes seconds, and is announced."""
+
+logger = logging.getLogger(__name__)
 
 
 def preset_of(name: str) -> Preset:
@@ -206,10 +222,11 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name == "preset":
             continue
+        if name in NOT_SET:
+            raise UsageError(f"A recipe file cannot set {name}: {NOT_SET[name]}. Leave it out.")
         if name not in FIELDS:
             raise UsageError(
-                f"A recipe has no {name!r}: expected preset, {', '.join(sorted(FIELDS))}. The "
-                "noise multiplier is none of them: the budget sets it."
+                f"A recipe has no {name!r}: expected preset, {', '.join(sorted(FIELDS))}."
             )
         reads = READERS.get(name)
         if reads is not None and isinstance(value, (str, bool, int, float, list)):
@@ -218,6 +235,48 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     probe: dict[str, Any] = {"expected_batch_size": 1, "steps": 1, "noise_multiplier": 1.0}
     Recipe(**{**probe, **settings})
     return settings
+
+
+def said(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a recipe's plain values a recipe file may say."""
+    return {name: value for name, value in recipe.items() if name in FIELDS}
+
+
+def preset_json(name: str) -> dict[str, Any]:
+    """Return a preset as `read_recipe` takes it, every field spelt out.
+
+    Batch, steps and learning rate are left out: they fit the data. Of a preset whose schedule is
+    stretched to the run's epochs, so is the schedule.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    preset = preset_of(name)
+    values = said(Recipe(expected_batch_size=1, steps=1, **preset.recipe).to_json())
+    left = {"expected_batch_size", "steps", "learning_rate"}
+    left |= set() if preset.epochs is None else {"schedule"}
+    return {"preset": name} | {key: values[key] for key in values if key not in left}
+
+
+def preset_toml(name: str) -> str:
+    """Return a preset as a recipe file to change; what it has already stands in comments.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    preset = preset_of(name)
+    values = preset_json(name)
+    lines = [f"# {preset.about} [{preset.source}]", f'preset = "{values.pop("preset")}"']
+    lines += [f"# {key} = {_toml(value)}" for key, value in values.items() if value is not None]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """Return a value of a recipe as TOML, which has no null."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    inner = ", ".join(f"{key} = {_toml(each)}" for key, each in value.items() if each is not None)
+    return f"{{ {inner} }}"
 
 
 def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
@@ -229,10 +288,16 @@ def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
         slots: n of the partition that is trained on.
     """
     epochs = preset_of(values.get("preset", "default")).epochs
-    if epochs is None or "schedule" in values:
-        return recipe
-    own = max(1, recipe.batches(slots).epoch(recipe.steps))
-    return replace(recipe, schedule=stretched(recipe.schedule, own / epochs))
+    if epochs is not None and "schedule" not in values:
+        own = max(1, recipe.batches(slots).epoch(recipe.steps))
+        recipe = replace(recipe, schedule=stretched(recipe.schedule, own / epochs))
+    if (levels := len(recipe.levels(slots))) >= MANY_LEVELS:
+        logger.info(
+            "Pricing %d noise levels, each on its own: this may take half a minute. A schedule "
+            "that changes every few epochs (`every`) has fewer.",
+            levels,
+        )
+    return recipe
 
 
 def _read_toml(path: str | Path) -> dict[str, Any]:

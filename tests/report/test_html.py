@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasearch.accounting.claims import yu_theorem3
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import report_html, standard_error
+from pasearch.training.schedules import Validation
 
 VOID = {"meta", "br"}
 BLOCKS = {"br", "dd", "div", "dt", "li", "p", "td", "th"}
@@ -182,9 +184,10 @@ def public() -> dict[str, Any]:
 def planned() -> dict[str, Any]:
     return document(
         alternatives=[
-            {"epsilon": 1.0, "noise_multiplier": 18.5, "signal_to_noise": 1.2, "note": "drowned"},
-            {"epsilon": 2.0, "noise_multiplier": 9.5, "signal_to_noise": 2.4, "note": "as asked"},
-            {"epsilon": 4.0, "noise_multiplier": None, "signal_to_noise": None, "note": ""},
+            {"epsilon": 0.1, "noise_multiplier": 190.0, "signal_to_noise": 49.0},
+            {"epsilon": 1.0, "noise_multiplier": 19.0, "signal_to_noise": 120.0},
+            {"epsilon": 2.0, "noise_multiplier": 9.5, "signal_to_noise": 240.0},
+            {"epsilon": 4.0, "noise_multiplier": None, "signal_to_noise": None},
         ],
         auto={
             "chosen": "rs, in place",
@@ -198,6 +201,21 @@ def planned() -> dict[str, Any]:
     )
 
 
+def trained() -> dict[str, Any]:
+    """A run of `pasearch train` whose recipe ended with its budget."""
+    made = changed("selection", to={"way": "none", "law": "l", "bound": "PLD", "formula": "f"})
+    made["task"] = "training"
+    made["strategy"] = {"name": "fixed", "way": "none"}
+    made["recipe"] |= {
+        "steps": 1000,
+        "steps_made": 312,
+        "schedule": Validation(rate=0.7, threshold=0.01).to_json(),
+        "name": "dynamic-validation: less noise",
+    }
+    made["events"] = [each for each in made["events"] if each["name"] != "score"]
+    return made
+
+
 DOCUMENTS = {
     "private": document(),
     "seeded": document(reproducible=True),
@@ -205,6 +223,7 @@ DOCUMENTS = {
     "regression": regression(),
     "public": public(),
     "planned": planned(),
+    "trained": trained(),
     "table": table({"name": "ill", "kind": "category", "categories": ["a", "b", "c"]}),
 }
 
@@ -452,11 +471,38 @@ def test_exact_figures_of_private_data_are_never_shown():
 @pytest.mark.unit
 def test_other_budgets_are_compared_with_this_one():
     found = page(planned())
-    assert "2 this run 9.5 2.4" in found.text
-    assert "1 18.5 1.2 drowned" in found.text
-    assert "4 — —" in found.text
-    widths = [each["width"] for each in found.all("rect", "fill")][3:6]
-    assert widths == ["50.00%", "100.00%", "0.00%"]
+    assert "2 this run 9.5 240 24 an output; about 5 is close to guessing." in found.text
+    assert "1 19 120 0.5 times the signal to noise of this run: 2 times its noise" in found.text
+    assert "0.1 190 49 The noise is as large as what the records say" in found.text
+    assert "4 — — Too little for this plan" in found.text
+    widths = [each["width"] for each in found.all("rect", "fill")][3:7]
+    assert widths == ["20.42%", "50.00%", "100.00%", "0.00%"]
+
+
+@pytest.mark.unit
+def test_a_training_is_not_called_a_search():
+    made = trained()
+    text, card = page(made).text, str(card_json(made))
+    assert text.startswith("training on digits Training digits 1,797 records")
+    assert "one network, fixed beforehand, was trained" in text
+    for shown in (text, card):
+        assert "architecture search" not in shown
+        assert "the search that found it" not in shown
+        assert "Strategy" not in shown
+        assert "whatever read a record: test accuracy, training" in shown
+        assert "made 312 of at most 1,000" in shown
+        assert "dynamic-validation: less noise" in shown
+    assert "Steps made 312 of at most 1,000 Batch" in text
+    assert "the search that found it" in page(document()).text
+
+
+@pytest.mark.unit
+def test_a_claim_without_a_figure_says_why():
+    claim = yu_theorem3(sampling_probability=0.5, noise_multiplier=6.0, steps=9, delta=1e-5)
+    made = document(claims=[claim.to_json()])
+    why = "no figure, because its formula is stated for sampling probabilities up to"
+    assert why in page(made).text
+    assert why in str(card_json(made))
 
 
 @pytest.mark.unit
@@ -506,7 +552,7 @@ def hostile(name: str) -> dict[str, Any]:
     made["space"] = {"name": name, "choices": {name: [name, 1]}}
     made["bought"] = made["assumed_public"] = made["warnings"] = [name]
     made["claims"] = [{"text": name}]
-    made["curves"][0]["name"] = made["alternatives"][0]["note"] = name
+    made["curves"][0]["name"] = made["recipe"]["name"] = name
     made["auto"] |= {"chosen": name, "why": name}
     made["auto"]["expected"][0] |= {"strategy": name, "way": name}
     made["versions"][name] = name

@@ -13,7 +13,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api import plan_architecture_search
 from pasearch.data.tables import Column, TableSchema
 from pasearch.plan import Plan
-from pasearch.report.plan import plan_text
+from pasearch.report.plan import plan_text, task_of
 
 SPACE = {"name": "small", "choices": {"units_1": [4, 8]}}
 
@@ -62,6 +62,31 @@ def test_why_auto_took_a_strategy_is_there_with_every_prediction():
     assert "Why " not in plan_text(planned())
     assert "Hint: " not in plan_text(plan), "auto has said so already"
     assert "Hint: " in plan_text(planned(strategy="rs"))
+
+
+@pytest.mark.unit
+def test_a_training_names_its_network_and_no_search():
+    text = plan_text(planned())
+    assert row(planned(), "Network").endswith(", the default of the small; nothing is searched")
+    for word in ("Strategy ", "Way ", "Space "):
+        assert f"\n{word}" not in text
+        assert f"\n{word}" in plan_text(planned(strategy="rs"))
+        assert f"\n{word}" in plan_text(planned(strategy="auto", space="auto"))
+    assert "; each gradient clipped to norm 0.25; SGD with momentum 0.9, averaged" in text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("options", "changes", "task"),
+    [
+        ({}, {}, "training"),
+        ({"strategy": "rs"}, {}, "architecture search"),
+        ({"strategy": "auto", "space": "auto"}, {}, "architecture search"),
+        ({}, {"searched_on": "others"}, "architecture search"),
+    ],
+)
+def test_what_is_chosen_is_a_search(options: dict[str, Any], changes: dict[str, Any], task: str):
+    assert task_of(replace(planned(**options), **changes)) == task
 
 
 @pytest.mark.unit

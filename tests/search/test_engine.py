@@ -46,6 +46,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "paas pca aside": {
         "strategy": "paas", "candidates": 3, "generations": 2, "space": PCA, "search_share": 0.3,
     },
+    "portions": {"strategy": "portions", "candidates": 3},
+    "portions aside": {"strategy": "portions", "candidates": 2, "search_share": 0.3},
     "stw": {"strategy": "stw", "candidates": 3, "generations": 2, "data_is_public": True},
 }  # fmt: skip
 
@@ -223,8 +225,8 @@ class TestEveryWay:
 
 class TestHiding:
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", ["rs", "rs aside", "mgrs"])
-    def test_repeat_and_select_hands_no_trial_over(self, tmp_path: Path, way: str):
+    @pytest.mark.parametrize("way", ["rs", "rs aside", "mgrs", "portions", "portions aside"])
+    def test_the_winner_alone_is_handed_over(self, tmp_path: Path, way: str):
         with searching(tmp_path / "x", way) as search:
             outcome = search.run()
             assert records_of(search)

@@ -21,6 +21,7 @@ from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search.fitness import WORST
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
 from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
+from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch, draw_count
 from pasearch.search.strategies import STRATEGIES, strategy
 from pasearch.search.strategy import Fitness, Fixed, Round, State, Strategy
@@ -45,9 +46,11 @@ SMALL = {
     "rs": {"candidates": 4},
     "mgrs": {"candidates": 6, "generations": 3},
     "paas": {"candidates": 4, "generations": 3},
+    "portions": {"candidates": 4},
     "stw": {"candidates": 4, "generations": 2},
 }
-HIDING = ("rs", "mgrs")
+SECRET = ("rs", "mgrs")
+HIDING = (*SECRET, "portions")
 SHOWING = ("fixed", "paas", "stw")
 
 
@@ -127,14 +130,16 @@ class TestEveryStrategy:
         first = make(name).lines(EVENT, "train", "training")
         play(search := make(name))
         assert search.lines(EVENT, "train", "training") == first
-        assert all(line.partition == "train" for line in first)
+        places = {search.place("train", trial) for trial in range(4)}
+        assert {line.partition for line in first} == places
         assert all(line.name.startswith("training") for line in first)
 
     def test_all_trials_fit_the_lines_and_no_line_is_left_uncharged(
         self, name: str, tmp_path: Path
     ):
         class Partition:
-            name = "train"
+            def __init__(self, name: str):
+                self.name = name
 
             def open(self, receipt: Receipt) -> None:
                 return None
@@ -146,12 +151,13 @@ class TestEveryStrategy:
         with Ledger.create(tmp_path / "ledger", lines) as ledger:
             for each in rounds:
                 for _ in each.genotypes:
-                    suffix, key = search.charge(each.number, trial)
-                    with ledger.charged(f"training{suffix}", Partition(), key=key):
+                    line, key = search.charge("training", each.number, trial)
+                    with ledger.charged(line, Partition(search.place("train", trial)), key=key):
                         trial += 1
             spent = [(line, event, count) for line, _, event, count in ledger.spent()]
             assert spent == [(line.name, line.event, line.count) for line in lines]
-            with pytest.raises(BudgetError), ledger.charged("training", Partition(), key="more"):
+            last = Partition(lines[-1].partition)
+            with pytest.raises(BudgetError), ledger.charged("training", last, key="more"):
                 pytest.fail("opened")
 
     def test_its_description_is_plain_and_names_the_law(self, name: str):
@@ -218,14 +224,14 @@ class TestNonAdaptive:
 
 class TestSecretCount:
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", HIDING)
+    @pytest.mark.parametrize("name", SECRET)
     def test_is_drawn_once_and_kept_for_a_resume(self, name: str):
         search = make(name)
         asked = [search.ask(search.init(), SPACE, keyed(4)) for _ in range(5)]
         assert len(set(asked)) == 1
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", HIDING)
+    @pytest.mark.parametrize("name", SECRET)
     def test_appears_in_no_description(self, name: str):
         search = make(name)
         before = search.to_json(), search.lines(EVENT, "train", "training")
@@ -338,8 +344,8 @@ class TestPrices:
             plan_architecture_search("digits", budget=Budget(1.0), strategy="stw")
 
     @pytest.mark.unit
-    def test_a_hiding_strategys_law_is_all_its_event_tells(self):
-        for name in HIDING:
+    def test_a_secret_counts_law_is_all_its_event_tells(self):
+        for name in SECRET:
             for line in make(name).lines(EVENT, "train", "training"):
                 assert set(to_json(line.event)) == {"type", "event", "law"}
 
@@ -365,6 +371,7 @@ class TestNames:
             RandomizedSearch,
             MultiGenerationRandomizedSearch,
             PrivacyAwareArchitectureSearch,
+            DisjointPortions,
             StandardWorkflow,
         ]
 

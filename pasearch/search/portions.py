@@ -1,0 +1,96 @@
+"""Choice by disjoint portions: each candidate has records of its own, and one is picked privately.
+
+    train is cut into k portions of equal size;  candidate i is trained on portion i;
+    z_i = its errors on the validation slots;    P(i is released) ~ exp(-epsilon z_i / 2)
+
+A record is in one portion, so all k trainings together cost what one of them does: the maximum over
+portions. The pick costs epsilon on the validation slots, whatever k is (exponential mechanism). The
+price is paid in records: a candidate sees 1/k of them. Aside, the portions are those of the search
+slots, and the winner is trained anew on the others.
+
+The candidates are those of the space, each once, if it has k; else k are drawn from it.
+
+Source: Yu et al., section IV-A3, after Gupta et al. 2010. Proof: docs/guarantees/portions.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, ClassVar
+
+from pasearch.accounting.checks import whole
+from pasearch.accounting.events import Event, Geometric, Pure
+from pasearch.data.partitions import portion_name
+from pasearch.errors import UsageError
+from pasearch.runs.ledger import Line
+from pasearch.search.randomized import draw
+from pasearch.search.strategy import PORTIONS, Round, State, Strategy
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+    from pasearch.spaces.space import Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisjointPortions(Strategy):
+    """One training a portion, and the exponential mechanism among them.
+
+    Args:
+        candidates: k, 2 or more.
+
+    Guarantee: the winner's weights, architecture and recipe together cost the worst training on
+    the slots of its portion, and the pick's epsilon on the validation slots.
+    """
+
+    name: ClassVar[str] = "portions"
+    way: ClassVar[str] = PORTIONS
+    candidates: int
+
+    def __post_init__(self) -> None:
+        """Check k."""
+        if not whole("candidates", self.candidates) >= 2:
+            raise UsageError(
+                f"candidates is {self.candidates}: expected 2 or more to choose among; a "
+                "single one needs no choice: --strategy fixed."
+            )
+
+    @property
+    def portions(self) -> int:
+        """One a candidate."""
+        return self.candidates
+
+    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+        """Return a training for every portion; for scores, one pick among all."""
+        if noun == "score":
+            assert isinstance(event, Geometric), "a pick is priced by its epsilon"
+            return [Line(name="pick", partition=partition, event=Pure(event.epsilon), count=1)]
+        places = (self.place(partition, trial) for trial in range(self.candidates))
+        return [Line(name=noun, partition=place, event=event, count=1) for place in places]
+
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+        """Return a key for each training, and one for the pick, which reads all scores."""
+        return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
+
+    def place(self, partition: str, trial: int) -> str:
+        """Return the name of the trial's own portion."""
+        return portion_name(partition, trial)
+
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+        """Return all candidates in one round."""
+        if state.rounds:
+            return None
+        if space.count() == self.candidates:
+            every = tuple(product(*(range(size) for size in space.sizes)))
+        else:
+            every = draw(space, stream.child("candidates"), self.candidates)
+        return Round(number=0, genotypes=every)
+
+    @property
+    def expected_trainings(self) -> float:
+        """One a portion."""
+        return float(self.candidates)
+
+    def describe(self) -> str:
+        """Return how many trainings there are, and on what."""
+        return f"{self.candidates} trainings, each on a portion of its own"

@@ -1,0 +1,238 @@
+"""How long a schedule lasts under a budget, and how steep it may be to last so long.
+
+    epochs(schedule, sigma_0)   the most epochs with    price(recipe of so many epochs) <= budget
+    rate(kind, sigma_0, epochs) the steepest decay with price(recipe of so many epochs) <= budget
+
+The two questions of Yu et al., who fix sigma_0 and let the training end when the budget does. (A
+plan turns it round: the steps are fixed, and sigma_0 is solved.) Prices are the sound ones: of
+Poisson batches or, by the epoch, of reshuffled ones.
+
+Source: Yu et al., sections IV-A2 and V-B2. Proof: docs/guarantees/schedules.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pasearch.accounting import calibration
+from pasearch.accounting.accountants import Price, price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import whole
+from pasearch.accounting.events import Event
+from pasearch.accounting.sketch import estimate
+from pasearch.accounting.zcdp import MOST_EPOCHS
+from pasearch.errors import BudgetError, UsageError
+from pasearch.training.recipe import MOST_STEPS, Recipe
+from pasearch.training.schedules import RATES, Schedule, Uniform, Validation, schedule_from_json
+
+DIAL = {"time": (1e-9, 1e6), "exponential": (1e-9, 50.0), "step": (1e-9, 27.0),
+        "polynomial": (1e-6, 1e4)}  # fmt: skip
+"""How steep each decay may be: its rate, or for "step" minus the logarithm of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Trainings of one schedule, for any number of epochs.
+
+    Args:
+        noise_multiplier: sigma_0, above 0.
+        batch: The (expected) batch size, 1 to n.
+        n: Records trained on.
+        batching: "poisson" or "reshuffled".
+        budget: Epsilon and delta; delta None takes the default for n.
+    """
+
+    noise_multiplier: float
+    batch: int
+    n: int
+    batching: str = "poisson"
+    budget: Budget = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check what a recipe does not check."""
+        object.__setattr__(self, "budget", self.budget.resolve(self.n))
+        self.recipe(Uniform(), 1).sampling_probability(self.n)
+        if self.batching == "truncated":
+            raise UsageError("batching is 'truncated': expected poisson or reshuffled.")
+
+    def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
+        """Return the recipe of so many whole epochs."""
+        return Recipe(
+            expected_batch_size=self.batch, steps=math.ceil(epochs * self.n / self.batch),
+            noise_multiplier=self.noise_multiplier, batching=self.batching, schedule=schedule,
+        )  # fmt: skip
+
+    def event(self, schedule: Schedule, epochs: int) -> Event:
+        """Return what so many epochs cost."""
+        return self.recipe(schedule, epochs).event(self.n)
+
+    def price(self, schedule: Schedule, epochs: int) -> Price:
+        """Return the price of so many epochs."""
+        return price(self.event(schedule, epochs), self._delta)
+
+    @property
+    def _delta(self) -> float:
+        assert self.budget.delta is not None
+        return self.budget.delta
+
+    def epochs(self, schedule: Schedule) -> int:
+        """Return how many epochs the budget lasts for.
+
+        Raises:
+            BudgetError: Not for one.
+            UsageError: For more than 100,000 epochs, or ten million steps, or a thousand different
+                noises.
+        """
+        most = min(MOST_EPOCHS, MOST_STEPS * self.batch // self.n)
+        high, roughly = 1, self.budget.epsilon * 1.5
+        while high < most and estimate(self.event(schedule, high), self._delta) <= roughly:
+            high = min(most, 2 * high)
+        found = calibration.largest_count(
+            lambda epochs: self.event(schedule, epochs), self.budget, high
+        )
+        if found == most:
+            raise UsageError(
+                f"the budget lasts for more than {most:,} epochs: take less noise, or a smaller "
+                "budget."
+            )
+        return found
+
+    def rate(self, kind: str, epochs: int, **settings: Any) -> Schedule:
+        """Return the steepest decay of a kind with which the budget lasts for so many epochs.
+
+        Args:
+            kind: "time", "exponential", "step" or "polynomial" (whose rate is its power).
+            epochs: 1 or more.
+            settings: The schedule's other fields, such as `period`.
+
+        Raises:
+            UsageError: An unknown kind or setting; or no decay uses the budget up.
+            BudgetError: So many epochs cost more even if the noise does not fall.
+        """
+        epochs = whole("epochs", epochs)
+
+        def made(dial: float) -> Schedule:
+            rate = math.exp(-dial) if kind == "step" else dial
+            return _schedule(kind, rate, settings)
+
+        low, high = DIAL[kind]
+        if self.price(made(high), epochs).epsilon <= self.budget.epsilon:
+            raise UsageError(
+                f"{epochs} epochs cost less than the budget however fast the noise falls from "
+                f"{self.noise_multiplier:g}: take less noise, more epochs, or another decay."
+            )
+        try:
+            dial = calibration.largest(
+                lambda value: self.event(made(value), epochs), self.budget, low, high
+            )
+        except BudgetError:
+            raise BudgetError(
+                f"{epochs} epochs cost epsilon {self.price(made(low), epochs).epsilon:.4g} even if "
+                f"the noise stays at {self.noise_multiplier:g}: take more noise or fewer epochs."
+            ) from None
+        return made(dial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A schedule, how long the budget lasts with it, and what that costs.
+
+    Args:
+        solved: "epochs", or the name of the decay's rate.
+        schedule: With its rate.
+        epochs: How many fit.
+        first: Noise multiplier of the first epoch.
+        last: Of the last epoch.
+        price: Of so many epochs, at most the budget.
+    """
+
+    solved: str
+    schedule: Schedule
+    epochs: int
+    first: float
+    last: float
+    price: Price
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "schedule": self.schedule.to_json()}
+
+    def describe(self) -> str:
+        """Return one line; what was solved comes first."""
+        values = self.schedule.to_json()
+        values.pop("name")
+        numbers = {"epochs": f"{self.epochs:,}", **{k: f"{v:.6g}" for k, v in values.items()}}
+        first = numbers.pop(self.solved)
+        rest = ", ".join(f"{name} {value}" for name, value in numbers.items())
+        cost = self.price
+        return (
+            f"{self.solved} {first}   with {self.schedule.name}, {rest}; noise {self.first:.6g} to "
+            f"{self.last:.6g}; epsilon {cost.epsilon:.6g} at delta {cost.delta:.3g}, by "
+            f"{cost.accountant}"
+        )
+
+
+def answer(
+    kind: str,
+    *,
+    noise_multiplier: float,
+    n: int,
+    batch: int,
+    epsilon: float,
+    delta: float | None = None,
+    epochs: int | None = None,
+    rate: float | None = None,
+    batching: str = "poisson",
+    **settings: Any,
+) -> Answer:
+    """Answer one of the two questions: `rate` is given, or `epochs` is.
+
+    Args:
+        kind: "uniform", or a decay.
+        noise_multiplier: sigma_0, above 0.
+        n: Records trained on.
+        batch: The (expected) batch size.
+        epsilon: Of the training.
+        delta: Of it; None takes the default for n.
+        epochs: To be lasted for; the rate is solved.
+        rate: Of the decay; the epochs are solved.
+        batching: "poisson" or "reshuffled".
+        settings: The schedule's other fields; None and 1 are left out where it has none such.
+
+    Raises:
+        UsageError: Neither or both are given; a schedule that is none.
+        BudgetError: The budget is too small.
+    """
+    course = Course(
+        noise_multiplier=noise_multiplier, batch=batch, n=n, batching=batching,
+        budget=Budget(epsilon, delta),
+    )  # fmt: skip
+    if kind not in ("uniform", *RATES):
+        raise UsageError(f"kind is {kind!r}: expected one of uniform, {', '.join(RATES)}.")
+    own = {name: value for name, value in settings.items() if value is not None}
+    if kind == "uniform":
+        if rate is not None or epochs is not None:
+            raise UsageError("uniform has no rate: leave --rate and --epochs out, or see a decay.")
+        schedule: Schedule = Uniform()
+    elif (rate is None) == (epochs is None):
+        raise UsageError("give --rate, and the epochs are solved; or --epochs, and the rate is.")
+    elif epochs is not None:
+        schedule = course.rate(kind, epochs, **own)
+    else:
+        schedule = _schedule(kind, rate, own)
+    found = course.epochs(schedule) if epochs is None else epochs
+    sigma = course.noise_multiplier
+    return Answer(
+        solved="epochs" if epochs is None else RATES[kind][0], schedule=schedule, epochs=found,
+        first=sigma * schedule.factor(0), last=sigma * schedule.factor(found - 1),
+        price=course.price(schedule, found),
+    )  # fmt: skip
+
+
+def _schedule(kind: str, rate: float | None, settings: dict[str, Any]) -> Schedule:
+    """Return a decay with this rate."""
+    schedule = schedule_from_json({**settings, "name": kind, RATES[kind][0]: rate})
+    assert not isinstance(schedule, Validation)
+    return schedule

@@ -1,0 +1,132 @@
+"""How long a schedule lasts and how steep it may be: by sound prices, beside the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pasearch.accounting.accountants import price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.zcdp import epsilon_of_rho
+from pasearch.errors import BudgetError, UsageError
+from pasearch.training import length
+from pasearch.training.length import Course, answer
+from pasearch.training.recipe import Recipe
+from pasearch.training.schedules import (
+    Exponential,
+    Polynomial,
+    StepDecay,
+    TimeBased,
+    Uniform,
+    solve_rate,
+)
+
+DELTA, RHO = 1e-5, 0.78125
+YU: dict[str, Any] = {"noise_multiplier": 10.0, "batch": 600, "n": 60_000}
+THEIRS = Budget(epsilon_of_rho(RHO, DELTA), DELTA)
+TABLE_II = [
+    (Uniform(), 8.0, 100),
+    (TimeBased(rate=0.05), 10.0, 38),
+    (StepDecay(rate=0.6, period=10), 10.0, 31),
+    (Exponential(rate=0.01), 10.0, 71),
+    (Polynomial(power=3.0, end=0.2, period=100), 10.0, 44),
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("schedule", "sigma", "epochs"), TABLE_II)
+def test_a_tight_price_lasts_longer_than_the_papers_zcdp(schedule, sigma: float, epochs: int):
+    """Reshuffled epochs compose as Gaussians: rho is exact for them, its conversion is not."""
+    course = Course(**{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS)
+    found = course.epochs(schedule)
+    assert epochs <= found <= 1.35 * epochs
+    assert course.price(schedule, found).epsilon <= THEIRS.epsilon
+    assert course.price(schedule, found + 1).epsilon > THEIRS.epsilon
+
+
+@pytest.mark.unit
+def test_sampled_batches_last_as_long_as_their_recipe_says():
+    course = Course(noise_multiplier=2.0, batch=100, n=1000, budget=Budget(3.0, DELTA))
+    schedule = Exponential(rate=0.02)
+    epochs = course.epochs(schedule)
+
+    def cost(count: int) -> float:
+        recipe = Recipe(
+            expected_batch_size=100, steps=10 * count, noise_multiplier=2.0, schedule=schedule
+        )
+        return price(recipe.event(1000), DELTA).epsilon
+
+    assert cost(epochs) <= 3.0 < cost(epochs + 1)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("kind", "settings", "steeper"),
+    [
+        ("time", {}, lambda s: TimeBased(rate=s.rate * 1.01)),
+        ("exponential", {"every": 2}, lambda s: Exponential(rate=s.rate * 1.01, every=2)),
+        ("step", {"period": 10}, lambda s: StepDecay(rate=s.rate * 0.99, period=10)),
+        (
+            "polynomial",
+            {"end": 0.1, "period": 100},
+            lambda s: Polynomial(power=s.power * 1.01, end=0.1, period=100),
+        ),
+    ],
+)
+def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it(kind, settings, steeper):
+    course = Course(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
+    schedule = course.rate(kind, 60, **settings)
+    cost = course.price(schedule, 60).epsilon
+    assert 0.995 * 7.0 < cost <= 7.0
+    assert course.price(steeper(schedule), 60).epsilon > 7.0
+
+
+@pytest.mark.unit
+def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
+    ours = Course(**YU, batching="reshuffled", budget=THEIRS).rate("step", 40, period=10)
+    theirs = solve_rate("step", noise_multiplier=10.0, rho=RHO, epochs=40, period=10)
+    assert isinstance(ours, StepDecay)
+    assert 0.9 * theirs < ours.rate < theirs
+
+
+@pytest.mark.unit
+def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
+    course = Course(**YU, batching="reshuffled", budget=THEIRS)
+    right = course.epochs(Exponential(rate=0.01))
+    genuine = Course.event
+    monkeypatch.setattr(
+        length.Course, "event", lambda self, s, epochs: genuine(self, s, max(1, epochs - 1))
+    )
+    assert course.epochs(Exponential(rate=0.01)) == right + 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"kind": "cosine", "rate": 1.0}, "expected one of uniform, time"),
+        ({"kind": "validation", "rate": 0.5}, "expected one of uniform, time"),
+        ({"kind": "time"}, "give --rate"),
+        ({"kind": "time", "rate": 0.1, "epochs": 4}, "give --rate"),
+        ({"kind": "uniform", "rate": 0.1}, "uniform has no rate"),
+        ({"kind": "step", "rate": 0.5}, "lacks period"),
+        ({"kind": "time", "rate": 0.1, "period": 3}, "has no period"),
+        ({"kind": "time", "rate": -1.0}, "rate is -1"),
+        ({"kind": "time", "rate": 0.1, "batch": 70_000}, "batch"),
+        ({"kind": "time", "rate": 0.1, "batching": "truncated"}, "poisson or reshuffled"),
+        ({"kind": "step", "period": 10, "epochs": 3}, "however fast"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, Any], words: str):
+    given = {**YU, "epsilon": 7.0, "batching": "reshuffled", **asked}
+    with pytest.raises(UsageError, match=words):
+        answer(given.pop("kind"), **given)
+
+
+@pytest.mark.unit
+def test_a_budget_for_less_than_an_epoch_is_told():
+    with pytest.raises(BudgetError, match="too small"):
+        answer("uniform", epsilon=0.1, batching="reshuffled", **YU)
+    with pytest.raises(BudgetError, match="even if the noise stays"):
+        answer("time", epochs=900, epsilon=1.0, batching="reshuffled", **YU)
