@@ -78,6 +78,7 @@ class Options(TypedDict, total=False):
     recipe: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]]
     architecture: str | Path | Mapping[str, Any] | None
     energy_on: str | Path | None
+    noise: str | None
     candidates: float | None
     generations: int | None
     law: str | None
@@ -126,6 +127,8 @@ class Request:
             dictionary; None leaves it to space and strategy.
         energy_on: Declared-public data of the same form, for recipes that look at records while
             they train; None looks at validation records, and pays.
+        noise: The noise's law on encoded gradients, such as "student-t:9", or "search" for the one
+            of least error at equal price; None leaves it to the recipe.
         candidates: See `search.strategies.strategy`.
         generations: See there.
         law: See there.
@@ -168,6 +171,7 @@ class Request:
     recipe: Any = "default"
     architecture: Any = None
     energy_on: str | Path | None = None
+    noise: str | None = None
     candidates: float | None = None
     generations: int | None = None
     law: str | None = None
@@ -251,6 +255,7 @@ class Prepared:
     plan: Plan
     proxy: Proxy | None = None
     energy: Dataset | None = None
+    given: Candidate | None = None
 
 
 def plan_architecture_search(
@@ -401,10 +406,8 @@ def _anywhere(prepared: Prepared) -> Request:
     named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
     if not named or prepared.plan.searched_on is not None:
         paths["space"] = prepared.plan.space.to_json()
-    if prepared.plan.space.name == GIVEN:
-        assert isinstance(prepared.plan.space, Portfolio)
-        first = prepared.plan.space.entries[0]
-        paths["architecture"] = replace(first, settings=_without_recipe(first)).to_json()
+    if prepared.given is not None:
+        paths["architecture"] = prepared.given.to_json()
     paths["recipe"] = [read_recipe(each) for each in request.recipes]
     for name in ("data", "search_on", "energy_on"):
         given = getattr(request, name)
@@ -483,9 +486,19 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
     if effective.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, effective.max_categories)
         assumed = (*assumed, *read)
+    energy = None
+    if effective.energy_on is not None:
+        energy, dataset, read = _energy(effective, dataset)
+        assumed = (*assumed, *read)
     study = functools.partial(_study, effective, dataset)
-    energy = None if effective.energy_on is None else _energy(effective, dataset)
-    effective, space = _given(effective, dataset, study)
+    effective, space, given = _given(effective, study)
+    if given is not None and proxy is not None:
+        raise UsageError(
+            "--search-on searches, and --architecture, several recipes, or a recipe that changes "
+            "the network leave one network to train: leave one of them out."
+        )
+    names = [_recipe_name(each) for each in effective.recipes]
+    effective, ranked = _noised(effective, dataset, space)
     assembled = functools.partial(_assemble, effective, dataset, assumed)
     auto = None
     if proxy is not None:
@@ -501,8 +514,7 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
         plan, strategy, auto = choice.plan, choice.strategy, choice.to_json()
     else:
         plan, strategy = assembled(space, None)
-    names = tuple(_recipe_name(each) for each in effective.recipes)
-    plan = replace(plan, auto=auto, recipe_names=names)
+    plan = replace(plan, auto=auto, recipe_names=tuple(name + ranked for name in names))
     return Prepared(
         request=request,
         dataset=dataset,
@@ -510,6 +522,7 @@ def _prepare(request: Request, dataset: Dataset) -> Prepared:
         plan=plan,
         proxy=proxy,
         energy=energy,
+        given=given,
     )
 
 
@@ -523,14 +536,17 @@ def _recipe_name(recipe: Mapping[str, Any]) -> str:
     return f"{name}: {preset_of(name).about}{changed}"
 
 
-def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tuple[Request, Space]:
-    """Return the space of a request, and its strategy if one network is given or changed."""
+def _given(request: Request, study: Callable[[], Study]) -> tuple[Request, Space, Candidate | None]:
+    """Return the request, its space, and the network if one is given or changed by a recipe.
+
+    The network is as it was given; in the space each recipe has changed it.
+    """
     presets = [preset_of(each.get("preset", "default")) for each in request.recipes]
     several = len(presets) > 1
     changing = [each for each in presets if each.activation or each.frozen]
     if request.architecture is None and not changing and not several:
         space = study().portfolio() if request.space == "auto" else named_space(request.space)
-        return request, space
+        return request, space, None
     strategy = "portions" if several else "fixed"
     if request.strategy not in ("auto", strategy) or request.space != "auto":
         recipe = f"The recipe {request.recipes[0].get('preset')} changes"
@@ -557,7 +573,52 @@ def _given(request: Request, dataset: Dataset, study: Callable[[], Study]) -> tu
         )
     count = float(len(presets)) if several else request.candidates
     chosen = Portfolio(name=GIVEN, entries=entries if several else entries[:1])
-    return replace(request, strategy=strategy, candidates=count), chosen
+    return replace(request, strategy=strategy, candidates=count), chosen, candidate
+
+
+def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, str]:
+    """Return the request with its recipes' noise of the law asked for, and why, in words."""
+    if request.noise is None:
+        return request, ""
+    from pasearch.training.encoding import Encoded
+    from pasearch.training.noise_search import SEARCH, law_of, name_of, ranking
+
+    law = None if request.noise == SEARCH else law_of(request.noise)
+    bounds = [settings_of(each).get("bounding") for each in request.recipes]
+    if not all(isinstance(bound, Encoded) for bound in bounds):
+        raise UsageError(
+            f"--noise {request.noise}: the law of the noise can be chosen where every coordinate "
+            "is bounded: take --recipe encoded-gaussian."
+        )
+    why = ""
+    if law is None:
+        if dataset.schema.undeclared:
+            raise UsageError(
+                "--noise search depends on the network's size, which an undeclared schema leaves "
+                "open: declare the schema, or leave --noise out."
+            )
+        once = replace(request, search_share=0.0)
+        slots = _split(once, dataset, named_strategy("fixed")).train
+        recipe = _recipe_maker(request)(slots)[0]
+        form = planned_form(dataset.schema, request.max_categories)
+        assert isinstance(recipe.bounding, Encoded)
+        found = ranking(
+            dimension=space.candidate(space.fixed()).parameters(*form)[1],
+            sampling_probability=recipe.sampling_probability(slots),
+            steps=recipe.steps,
+            budget=Budget(request.epsilon, request.delta).resolve(dataset.n),
+            bounding=recipe.bounding,
+        )
+        law = found[0].density
+        second = next(each for each in found if name_of(each.density) != name_of(law))
+        why = (
+            f"; noise {name_of(law)}, of the least error at equal price (next: "
+            f"{name_of(second.density)}, {second.l1 / found[0].l1:.3f} times)"
+        )
+    chosen = None if name_of(law) == "gaussian" else law.unit.to_json()
+    why = why or f"; noise {name_of(law)}"
+    recipes = [{**each, "noise": chosen} for each in request.recipes]
+    return replace(request, recipe=recipes), why
 
 
 def _changed(candidate: Candidate, preset: Preset) -> Candidate:
@@ -573,26 +634,32 @@ def _changed(candidate: Candidate, preset: Preset) -> Candidate:
 def _with_recipe(candidate: Candidate, number: int) -> Settings:
     """Return a candidate's settings when it has this one of the plan's recipes."""
     chosen = ((RECIPE, float(number)),) if number else ()
-    return (*_without_recipe(candidate), *chosen)
+    return (*candidate.settings, *chosen)
 
 
-def _without_recipe(candidate: Candidate) -> Settings:
-    return tuple(each for each in candidate.settings if each[0] != RECIPE)
-
-
-def _energy(request: Request, dataset: Dataset) -> Dataset:
-    """Return the public records that a recipe looks at while it trains."""
+def _energy(request: Request, dataset: Dataset) -> tuple[Dataset, Dataset, tuple[str, ...]]:
+    """Return the public records that a recipe looks at while it trains; see `_public`."""
     if not _looks(replace(request, energy_on=None)):
         raise UsageError(
             "--energy-on names public records for a recipe that looks at some while it trains, and "
             "this one does not: leave it out, or take sa-dpsgd or dynamic-validation."
         )
-    source = str(request.energy_on)
+    return _public("--energy-on", str(request.energy_on), request, dataset)
+
+
+def _public(
+    option: str, source: str, request: Request, dataset: Dataset
+) -> tuple[Dataset, Dataset, tuple[str, ...]]:
+    """Return public data, the private data with its schema completed by them, and what that is."""
     public = _load(source, replace(request, data_is_public=True), useful(source))
-    _check_elsewhere("--energy-on", source, public, dataset)
+    _check_elsewhere(option, source, public, dataset)
     public, _ = assume_public(public, request.max_categories)
-    Proxy(dataset=public).check(dataset.schema, "--energy-on")
-    return public
+    assumed: tuple[str, ...] = ()
+    if dataset.schema.undeclared:
+        assumed = (f"everything undeclared, from the public data {public.name}",)
+        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
+    Proxy(dataset=public).check(dataset.schema, option)
+    return public, dataset, assumed
 
 
 def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
@@ -678,17 +745,8 @@ def _proxy(request: Request, dataset: Dataset) -> tuple[Proxy, Dataset, tuple[st
             "has no place there. Leave it out."
         )
     _check_auto(request)
-    source = str(request.search_on)
-    public = _load(source, replace(request, data_is_public=True), useful(source))
-    _check_elsewhere("--search-on", source, public, dataset)
-    public, _ = assume_public(public, request.max_categories)
-    assumed: tuple[str, ...] = ()
-    if dataset.schema.undeclared:
-        assumed = (f"everything undeclared, from the public data {public.name}",)
-        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
-    proxy = Proxy(dataset=public)
-    proxy.check(dataset.schema)
-    return proxy, dataset, assumed
+    public, dataset, assumed = _public("--search-on", str(request.search_on), request, dataset)
+    return Proxy(dataset=public), dataset, assumed
 
 
 def _searched_on(
@@ -1102,7 +1160,7 @@ def _selection(plan: Plan, strategy: Strategy) -> dict[str, Any]:
         "none": "nothing is compared",
         "composition": "every planned candidate run is composed",
         "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
-        "the exponential mechanism, P ~ e^(-epsilon errors / 2)",
+        "the exponential mechanism, P ~ e^(epsilon points / (2 points of one record))",
         "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
         "bound of Papernot and Steinke 2022",
         "not private": "the search reads data that the user declared public",

@@ -84,6 +84,14 @@ EnergyOn = Annotated[
     str | None,
     typer.Option("--energy-on", help="Public data that the recipe looks at while it trains, free."),
 ]
+NoiseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--noise",
+        help="Law of the noise on encoded gradients (--recipe encoded-gaussian): gaussian, "
+        "student-t:9, laplace, ..., or search.",
+    ),
+]
 Candidates = Annotated[
     float | None,
     typer.Option("--candidates", help="Mean number of trainings (rs, mgrs), or population (paas)."),
@@ -251,6 +259,7 @@ def _asked(
     recipe: RecipeOption = ["default"],  # noqa: B006 - typer copies it
     architecture: ArchitectureOption = None,
     energy_on: EnergyOn = None,
+    noise: NoiseOption = None,
     candidates: Candidates = None,
     generations: Generations = None,
     law: Law = None,
@@ -456,6 +465,39 @@ def account_price(
     else:
         for answer in answers:
             typer.echo(answer.describe())
+
+
+@account_app.command("noise")
+def account_noise(
+    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
+    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
+    batch: Annotated[int, typer.Option("--batch", help="Expected batch size.")],
+    steps: Annotated[int, typer.Option("--steps", help="Steps of the training.")],
+    dimension: Annotated[int, typer.Option("--dimension", help="Numbers that are trained.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
+    ] = None,
+    vectors: Annotated[int, typer.Option("--vectors", help="Of the codebook.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Rank laws of the noise on encoded gradients by their error, at equal price."""
+    from pasearch.accounting.budget import Budget
+    from pasearch.training.encoding import Encoded
+    from pasearch.training.noise_search import ranking
+    from pasearch.training.recipe import Recipe
+
+    recipe = Recipe(expected_batch_size=batch, steps=steps)
+    found = ranking(
+        dimension=dimension, sampling_probability=recipe.sampling_probability(n),
+        steps=recipe.steps, budget=Budget(eps, delta).resolve(n),
+        bounding=Encoded(vectors=vectors),
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([each.to_json() for each in found], indent=2))
+        return
+    typer.echo("Error of a coordinate, over that of the best Gaussian, at equal price:\n")
+    for each in found:
+        typer.echo(f"  {each.describe()}")
 
 
 @account_app.command("schedule")

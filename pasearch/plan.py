@@ -43,6 +43,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCount
 from pasearch.runs.sums import NoisySum
+from pasearch.spaces.space import Portfolio
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.schedules import Uniform, Validation
 from pasearch.training.screening import GRID
@@ -177,6 +178,7 @@ class Plan:
             none, or when public records are looked at instead.
         judged_on: Name of those public records, if any.
         recipe_names: What the user calls each recipe, and what it does; empty for the default.
+        dimensions: How many numbers the networks train, where a recipe's price depends on it.
     """
 
     name: str
@@ -203,6 +205,7 @@ class Plan:
     judge: ScoreNoise | None = None
     judged_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
+    dimensions: tuple[int | None, ...] = (None,)
 
     @property
     def aside(self) -> bool:
@@ -308,9 +311,13 @@ class Plan:
     def _mu(self, budget: Budget) -> float:
         """Return about the dial of the released model's training under another budget."""
         if self.aside:
-            lines = _final_lines(self.strategy, self.space, self.finals, self.split)
+            lines = _final_lines(
+                self.strategy, self.space, self.finals, self.split, self.dimensions
+            )
         else:
-            lines = _trial_lines(self.strategy, self.space, self.recipes, self.split)
+            lines = _trial_lines(
+                self.strategy, self.space, self.recipes, self.split, self.dimensions
+            )
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
         _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
 
@@ -363,7 +370,9 @@ class Plan:
     def _trial_event(self) -> Event:
         assert self.trial_mu is not None
         settings = self.strategy.settings(self.space)
-        return training_event(self.recipes, settings, self.split.trial_slots, self.trial_mu)
+        return training_event(
+            self.recipes, settings, self.split.trial_slots, self.trial_mu, self.dimensions
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -462,12 +471,18 @@ def noised_recipe(recipe: Recipe, steps: int, mu: float | None, slots: int) -> R
 
 
 def training_event(
-    recipes: tuple[Recipe, ...], settings: list[Settings], slots: int, mu: float
+    recipes: tuple[Recipe, ...],
+    settings: list[Settings],
+    slots: int,
+    mu: float,
+    dimensions: tuple[int | None, ...] = (None,),
 ) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
     used = [(recipes[recipe_of(each)], each) for each in settings]
     kinds = dict.fromkeys((recipe, _steps(recipe, each)) for recipe, each in used)
-    events = tuple(noised_recipe(recipe, n, mu, slots).event(slots) for recipe, n in kinds)
+    noised = [noised_recipe(recipe, steps, mu, slots) for recipe, steps in kinds]
+    priced = [(each, d) for each in noised for d in (dimensions if each.noise else (None,))]
+    events = tuple(each.event(slots, dimension) for each, dimension in priced)
     return events[0] if len(events) == 1 else Worst(events=events)
 
 
@@ -534,6 +549,7 @@ def make_plan(
     if looks and judged_on is None:
         _check_judge(strategy, split, aside)
     _check_views(recipes, space, form[0])
+    dimensions = _dimensions(recipes, strategy, space, schema, form)
 
     purchase, bought = _solve_purchase(schema, split, budget, most_categories, leak_share)
     fitted = () if free_front_ends else strategy.front_ends(space)
@@ -546,13 +562,13 @@ def make_plan(
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
-        trial_lines = _trial_lines(strategy, space, recipes, split)
+        trial_lines = _trial_lines(strategy, space, recipes, split, dimensions)
         trial_mu, charged = _solve(trial_lines, budget, MU_RANGE, lines)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if aside:
-        final_lines = _final_lines(strategy, space, finals, split)
+        final_lines = _final_lines(strategy, space, finals, split, dimensions)
         final_mu, charged = _solve(final_lines, budget, MU_RANGE, lines)
         lines += charged
     if strategy.scored:
@@ -604,6 +620,7 @@ def make_plan(
         most=most_categories,
         judge=judge,
         judged_on=judged_on if looks else None,
+        dimensions=dimensions,
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -727,6 +744,34 @@ def _check_size(space: Space, shape: tuple[int, ...], outputs: int) -> None:
         )
 
 
+def _dimensions(
+    recipes: tuple[Recipe, ...],
+    strategy: Priced,
+    space: Space,
+    schema: AnySchema,
+    form: tuple[tuple[int, ...], int],
+) -> tuple[int | None, ...]:
+    """Return how many numbers any candidate trains, if a recipe's price depends on it."""
+    named = next((each.noise.name for each in recipes if each.noise is not None), None)
+    if named is None:
+        return (None,)
+    if schema.undeclared:
+        raise UsageError(
+            f"{named} noise is priced for the network's size, which an undeclared schema leaves "
+            "open: declare the schema, or take Gaussian noise."
+        )
+    if strategy.name == "fixed":
+        candidates = [space.candidate(space.fixed())]
+    elif isinstance(space, Portfolio):
+        candidates = list(space.entries)
+    else:
+        raise UsageError(
+            f"{named} noise is priced for the network's size, and space {space.name!r} has too "
+            "many: take one network, a portfolio, or Gaussian noise."
+        )
+    return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
+
+
 def _check_views(recipes: tuple[Recipe, ...], space: Space, shape: tuple[int, ...]) -> None:
     """Refuse views that records behind a front end do not have, before anything is charged."""
     for augmentation in (each.augmentation for each in recipes if each.augmentation is not None):
@@ -738,23 +783,35 @@ Dial = Callable[[float], list[Line]]
 """From where a dial stands to the lines that it sets."""
 
 
-def _trial_lines(strategy: Priced, space: Space, recipes: tuple[Recipe, ...], split: Split) -> Dial:
+def _trial_lines(
+    strategy: Priced,
+    space: Space,
+    recipes: tuple[Recipe, ...],
+    split: Split,
+    dimensions: tuple[int | None, ...],
+) -> Dial:
     """Return the dial of the candidates' trainings: mu to their lines."""
     settings = strategy.settings(space)
 
     def lines(mu: float) -> list[Line]:
-        event = training_event(recipes, settings, split.trial_slots, mu)
+        event = training_event(recipes, settings, split.trial_slots, mu, dimensions)
         return strategy.lines(event, split.trial_partition, "training")
 
     return lines
 
 
-def _final_lines(strategy: Priced, space: Space, recipes: tuple[Recipe, ...], split: Split) -> Dial:
+def _final_lines(
+    strategy: Priced,
+    space: Space,
+    recipes: tuple[Recipe, ...],
+    split: Split,
+    dimensions: tuple[int | None, ...],
+) -> Dial:
     """Return the dial of the winner's training anew: mu to its line."""
     settings = strategy.settings(space)
 
     def lines(mu: float) -> list[Line]:
-        event = training_event(recipes, settings, split.train, mu)
+        event = training_event(recipes, settings, split.train, mu, dimensions)
         return [Line(name="final training", partition="train", event=event, count=1)]
 
     return lines

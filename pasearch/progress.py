@@ -30,7 +30,7 @@ class Bar(Progress):
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
 
-        self._hidden = prepared.strategy.hides_trials
+        self._hidden = prepared.strategy.way == "repeat-and-select"
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if not self._hidden:
             columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]

@@ -309,6 +309,8 @@ def _disagreements(document: dict[str, Any], epsilon: float) -> list[str]:
     if not epsilon <= budget * (1 + TOLERANCE):
         problems.append(f"price {epsilon} exceeds the budget's {budget}.")
     sizes = document["dataset"]["slots"]
+    if not sum(sizes.values()) <= document["dataset"]["n"]:
+        problems.append(f"the partitions have more than {document['dataset']['n']} slots together.")
     for line in document["events"]:
         if line["partition"] not in sizes:
             problems.append(f"event {line['name']!r} is on no partition of the data.")

@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
+from pasearch.accounting.densities import Density, density_from_json
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 
 __all__ = [
+    "Additive",
     "Approximate",
     "Composed",
     "DiscreteGaussian",
@@ -116,6 +119,26 @@ class NoisyRecords(Event):
         """Check the numbers."""
         _check(self, probability, "sampling_probability")
         _check(self, positive, "noise_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class Additive(Event):
+    """A sum over a Poisson sample, with noise of one density on every coordinate (RDP only).
+
+    What a record adds has sorted magnitudes of at most the shifts. Density and shifts have the
+    same unit.
+    """
+
+    sampling_probability: float
+    density: Density
+    shifts: Shifts
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check(self, probability, "sampling_probability")
+        for name, kind in (("density", Density), ("shifts", Shifts)):
+            if not isinstance(getattr(self, name), kind):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a {kind.__name__}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +262,7 @@ TYPES: dict[str, type[Event]] = {
     "poisson-gaussian": PoissonGaussian,
     "truncated-poisson-gaussian": TruncatedPoissonGaussian,
     "noisy-records": NoisyRecords,
+    "additive": Additive,
     "geometric": Geometric,
     "pure": Pure,
     "approximate": Approximate,
@@ -250,6 +274,11 @@ TYPES: dict[str, type[Event]] = {
     "filtered": Filtered,
 }
 NAMES = {kind: name for name, kind in TYPES.items()}
+READERS: dict[str, Callable[[Any], object]] = {
+    "law": Law.from_json,
+    "density": density_from_json,
+    "shifts": Shifts.from_json,
+}
 
 
 def parts(event: Event) -> dict[Event, int]:
@@ -323,8 +352,8 @@ def _value(key: str, value: object, depth: int) -> object:
         if not isinstance(value, list):
             raise UsageError(f"events is {value!r}; expected a list of events.")
         return tuple(_read(each, depth - 1) for each in value)
-    if key == "law":
-        return Law.from_json(value)
+    if key in READERS:
+        return READERS[key](value)
     return value
 
 
@@ -333,7 +362,7 @@ def _plain(value: object) -> object:
         return to_json(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if isinstance(value, Law):
+    if isinstance(value, Law | Density | Shifts):
         return value.to_json()
     return value
 
@@ -360,6 +389,13 @@ def describe(event: Event) -> str:
             return (
                 f"records with Gaussian noise of their own (multiplier {event.noise_multiplier:g}) "
                 f"in a revealed sample (probability {event.sampling_probability:g})"
+            )
+        case Additive():
+            return (
+                f"{event.density.name} noise (scale {event.density.scale:g}) on each of "
+                f"{sum(event.shifts.counts):,} coordinates of encoded gradients, which reach "
+                f"{event.shifts.reach:.3g}, on a Poisson sample (probability "
+                f"{event.sampling_probability:g})"
             )
         case Geometric():
             return f"a count with geometric noise (epsilon {event.epsilon:g})"

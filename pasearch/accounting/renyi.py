@@ -4,6 +4,7 @@
     discrete Gaussian         a Delta^2 / (2 sigma^2)
     Poisson-sampled Gaussian  dp_accounting's RdpAccountant (Mironov, Talwar and Zhang 2019)
     records with own noise    log(1 - q + q e^((a-1) a / (2 sigma^2))) / (a-1)
+    noise of any density      the binomial sum of `additive` (Nasr et al. 2020)
     geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
                               p = e^eps / (1 + e^eps)
     any (eps, delta)-DP       the same line, and delta leaks: no curve holds for the whole of it
@@ -35,8 +36,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from pasearch.accounting.additive import additive_rdp
 from pasearch.accounting.events import (
     MOST_ORDER,
+    Additive,
     Approximate,
     DiscreteGaussian,
     Event,
@@ -177,6 +180,8 @@ def _atom(event: Event, orders: Array) -> Array:
             return _sampled(event, tuple(orders.tolist()))
         case NoisyRecords():
             return _revealed(event.sampling_probability, event.noise_multiplier, orders)
+        case Additive():
+            return _additive(event, tuple(orders.tolist()))
         case Geometric() | Pure() | Approximate():
             return _two_valued(event.epsilon, orders)
         case Worst():
@@ -207,6 +212,12 @@ def _sampled(event: PoissonGaussian, orders: tuple[float, ...]) -> Array:
     with _quiet():  # an order whose series does not converge has no bound: `_sound` drops it
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
+
+
+@lru_cache(maxsize=256)
+def _additive(event: Additive, orders: tuple[float, ...]) -> Array:
+    q = event.sampling_probability
+    return additive_rdp(event.density, event.shifts, q, np.array(orders))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from pasearch.accounting.events import (
+    Additive,
     Approximate,
     DiscreteGaussian,
     Event,
@@ -98,6 +99,10 @@ def _atom(atom: Event, delta: float) -> tuple[float, float]:
             # A tight cap replaces one record by another: twice the sensitivity in the tail.
             size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
             return size, reach(atom.noise_multiplier / 2)
+        case Additive():
+            # For small shifts the divergence is that of a Gaussian of the same information.
+            sigma = 1 / (atom.shifts.norm * math.sqrt(atom.density.fisher_information))
+            return _sampled(atom.sampling_probability, sigma)
         case NoisyRecords():
             q, size = atom.sampling_probability, _square(1 / atom.noise_multiplier)
             grown = size + math.log(q) if size > 300 else math.log1p(q * math.expm1(size))

@@ -271,8 +271,14 @@ class Split:
         return (self.search or self.train) // self.portions
 
     def sizes(self) -> dict[str, int]:
-        """Return the partitions that are not empty, with their sizes."""
-        return {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
+        """Return the partitions that are not empty, with their sizes; portions in place of one."""
+        found = {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
+        if self.portions == 1:
+            return found
+        cut, own = self.trial_partition, range(self.portions)
+        portions = {portion_name(cut, number): self.trial_slots for number in own}
+        del found[cut]
+        return {**portions, **found}
 
     def slots(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the slots of each partition, from a permutation that sees no value."""

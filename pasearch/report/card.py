@@ -185,7 +185,8 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
         "proved for the plan, and the maximum over partitions at the same delta.",
         "The plan was fixed before a record was read; it is charged in full, however the run went.",
         "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise.",
-        "Scores are whole numbers with two-sided geometric noise, drawn by an exact sampler.",
+        "Accuracies and scores that are released are whole numbers with two-sided geometric noise, "
+        "drawn by an exact sampler.",
         f"Randomness: {document['randomness']}.",
     ]
     if document["selection"]["way"] == "repeat-and-select":

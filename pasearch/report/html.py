@@ -305,7 +305,8 @@ def _network_words(candidate: Candidate, schema: AnySchema) -> str:
 def _training(document: Values) -> list[tuple[str, str]]:
     """Return how the released network was trained, as names and values."""
     recipe, best = document["recipe"], document["best"]
-    slots = document["dataset"]["slots"]["train"]
+    sizes = document["dataset"]["slots"]
+    slots = sizes.get("train") or next(iter(sizes.values()))  # portions come first
     total, trained = best["parameters"], best["trainable_parameters"]
     batching = batching_words(recipe)
     rows = [

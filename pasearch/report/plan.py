@@ -86,7 +86,7 @@ def time_text(plan: Plan) -> str:
     if strategy.expected_trainings == 1:
         return f"about {_duration(typical)} on this kind of CPU"
     text = f"about {each}; {_duration(typical * strategy.expected_trainings)} on average"
-    if strategy.hides_trials:
+    if strategy.way == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", with probability .999 at most {most} trainings"
     return text

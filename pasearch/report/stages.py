@@ -32,8 +32,8 @@ SCHEDULES = {
     "step": "noise times {rate:g} every {period:g} epochs",
     "polynomial": "noise falls to {end:g} of its start in {period:g} epochs, by the power "
     "{power:g} of what is left",
-    "validation": "noise times {rate:g} when the noisy accuracy (mean of the last {average:g}, "
-    "compared every {period:g} looks) rises by {threshold:g} or less",
+    "validation": "noise times {rate:g} when the accuracy that it looks at (mean of the last "
+    "{average:g}, compared every {period:g} looks) rises by {threshold:g} or less",
 }
 """Each schedule, with its own numbers."""
 

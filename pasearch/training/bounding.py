@@ -25,12 +25,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from pasearch.accounting.checks import fraction, positive
 from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.training.encoding import Encoded
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
@@ -259,7 +262,7 @@ BOUNDINGS: dict[str, type[Bounding]] = {
 }
 
 
-def bounding_from_json(values: dict[str, Any]) -> Bounding:
+def bounding_from_json(values: dict[str, Any]) -> Bounding | Encoded:
     """Read what `to_json` wrote.
 
     Raises:
@@ -267,13 +270,16 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding:
     """
     if not isinstance(values, dict):
         raise UsageError(f"bounding is {values!r}: expected what `to_json` wrote, or null.")
+    from pasearch.training.encoding import Encoded  # which is above: it starts from `Flat`
+
+    kinds: dict[str, Any] = {**BOUNDINGS, Encoded.name: Encoded}
     numbers = {name: value for name, value in values.items() if name != "name"}
-    if not isinstance(values.get("name"), str) or values["name"] not in BOUNDINGS:
+    if not isinstance(values.get("name"), str) or values["name"] not in kinds:
         raise UsageError(
             f"Bounding {values.get('name')!r} (its `name`) is unknown: expected one of "
-            f"{', '.join(BOUNDINGS)}."
+            f"{', '.join(kinds)}."
         )
-    kind = BOUNDINGS[values["name"]]
+    kind = kinds[values["name"]]
     if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
         known = ", ".join(field.name for field in fields(kind))
         raise UsageError(

@@ -59,8 +59,12 @@ class Course:
 
     def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
         """Return the recipe of so many whole epochs."""
+        # A reshuffled epoch ends with a smaller batch, and is a whole number of steps.
+        whole_steps = epochs * math.ceil(self.n / self.batch)
+        sampled = math.ceil(epochs * self.n / self.batch)
         return Recipe(
-            expected_batch_size=self.batch, steps=math.ceil(epochs * self.n / self.batch),
+            expected_batch_size=self.batch,
+            steps=whole_steps if self.batching == "reshuffled" else sampled,
             noise_multiplier=self.noise_multiplier, batching=self.batching, schedule=schedule,
         )  # fmt: skip
 
@@ -85,7 +89,7 @@ class Course:
             UsageError: For more than 100,000 epochs, or ten million steps, or a thousand different
                 noises.
         """
-        most = min(MOST_EPOCHS, MOST_STEPS * self.batch // self.n)
+        most = min(MOST_EPOCHS, MOST_STEPS // math.ceil(self.n / self.batch))
         high, roughly = 1, self.budget.epsilon * 1.5
         while high < most and estimate(self.event(schedule, high), self._delta) <= roughly:
             high = min(most, 2 * high)

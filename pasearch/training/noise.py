@@ -63,11 +63,14 @@ class GaussianNoise:
             step: Which step; no two steps share their noise.
             drawn: What `draw` returned for the same stream and step, if it was called.
         """
-        scale = self.noise_multiplier * sensitivity
         drawn = drawn or draw(sum(each.numel() for each in sums), sums[0].device, stream, step)
-        numbers = drawn()
-        for each, part in zip(sums, numbers.split([s.numel() for s in sums]), strict=True):
-            each.add_(part.view_as(each), alpha=scale)
+        add_scaled(sums, drawn(), self.noise_multiplier * sensitivity)
+
+
+def add_scaled(sums: list[torch.Tensor], numbers: torch.Tensor, scale: float) -> None:
+    """Add numbers times a scale to tensors in place, in their order."""
+    for each, part in zip(sums, numbers.split([s.numel() for s in sums]), strict=True):
+        each.add_(part.view_as(each), alpha=scale)
 
 
 def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from pasearch.accounting.densities import LaplaceNoise, StudentT
 from pasearch.errors import UsageError
 from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat
+from pasearch.training.denoising import KolmogorovSmirnov
+from pasearch.training.encoding import Encoded
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.recipe import READERS, Recipe
 from pasearch.training.schedules import (
@@ -137,6 +140,26 @@ PRESETS: dict[str, Preset] = {
         source="Lin et al.; Andrew et al. 2021",
         recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0, per_layer=True)},
     ),
+    "encoded-gaussian": Preset(
+        about="every gradient clamped, rank by rank, to the nearest of 1,000 public vectors",
+        source="Nasr et al., Algorithms 1 and 2",
+        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0)},
+    ),
+    "encoded-student-t": Preset(
+        about="the same, with noise of Student's t law, 9 degrees of freedom",
+        source="Nasr et al., section 5",
+        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0), "noise": StudentT(freedom=9.0)},
+    ),
+    "encoded-laplace": Preset(
+        about="the same, with Laplace noise on every coordinate",
+        source="Nasr et al., section 4",
+        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0), "noise": LaplaceNoise()},
+    ),
+    "denoised-gaussian": Preset(
+        about="plain DP-SGD, each noisy sum weighed by its distance from pure noise",
+        source="Nasr et al., section 3.2",
+        recipe={**PLAIN, "denoising": KolmogorovSmirnov()},
+    ),
     "rwt": Preset(
         about="dpsgd on all but the first layer, which keeps its random start",
         source="Bao et al., section IX-A (random weights training)",
@@ -152,6 +175,8 @@ EXAMPLES = {
     "schedule": '{ name = "exponential", rate = 0.01 }',
     "screening": "{ q0 = 10.0, mu0 = 10, every = 1 }",
     "augmentation": "{ views = 4, shift = 2, flip = false }",
+    "noise": '{ name = "student-t", freedom = 9.0 }',
+    "denoising": "{ cells = 4096 }",
 }
 """A table for each stage that is one."""
 
@@ -161,6 +186,7 @@ NOT_SET = {
     "sampling_probability": "it is expected_batch_size / n",
     "name": "`preset` says what the rest is taken from",
     "steps_made": "it is counted while the network is trained",
+    "micro_batch": "gradients are taken one by one, and an average of several has no price here",
 }
 """What results say of a recipe and a recipe file may not, and why."""
 

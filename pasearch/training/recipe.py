@@ -2,15 +2,17 @@
 
     step t:  batch     Poisson(q = expected_batch_size / n), with a cap, reshuffled  batching.py
              views     K views of each record, averaged before the bound       augmentation.py
-             bound     each record's gradient, to sensitivity C                    bounding.py
+             bound     each record's gradient, to sensitivity C       bounding.py, encoding.py
              noise     + N(0, (sigma_t C)^2) on the sum; or on each record first   noise.py,
                                                                                noise_first.py
              schedule  sigma_t = sigma * factor(epoch of t)                       schedules.py
+             clean     times the Kolmogorov-Smirnov distance from noise           denoising.py
              step      optimizer, on the sum / expected_batch_size               optimizers.py
              screen    take the update, or go back                                screening.py
              average   weights, with a horizon of `average * steps` steps          trainer.py
 
     price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
+            noise of another density, on encoded gradients:    Additive(q, density_t, shifts)
 
 A choice at one stage never changes another stage's code; what has no proof together is refused
 (`CONFLICTS`). Screening and schedules that look at a validation set pay for that look elsewhere.
@@ -24,19 +26,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pasearch.accounting import calibration
+from pasearch.accounting.additive import Shifts
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.events import Composed, Event, Filtered, NoisyRecords, SelfComposed
+from pasearch.accounting.densities import Density, GaussianNoise, density_from_json
+from pasearch.accounting.events import (
+    Additive,
+    Composed,
+    Event,
+    Filtered,
+    NoisyRecords,
+    SelfComposed,
+)
 from pasearch.accounting.renyi import best_order
 from pasearch.errors import UsageError
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import BATCHINGS, Batching, Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, bounding_from_json
+from pasearch.training.denoising import KolmogorovSmirnov, denoising_from_json
+from pasearch.training.encoding import Encoded
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.schedules import Schedule, Uniform, Validation, schedule_from_json
 from pasearch.training.screening import Annealing
@@ -69,6 +83,9 @@ class Recipe:
         schedule: How the noise changes from epoch to epoch.
         screening: Which updates are taken; None takes all.
         augmentation: Views of each record, averaged before the bound; None for one.
+        noise: The noise's density, of any scale, on encoded gradients; None for Gaussian. sigma
+            then stands for its information: that of N(0, (sigma C)^2).
+        denoising: How a noisy sum is weighed by its distance from pure noise; None does not.
         optimizer: "sgd", "momentum" (which takes (1 - momentum) times the learning rate, so that
             the rate means the same with and without it), "adam", or "adam-corrected" (the noise's
             variance is taken off the second moment).
@@ -84,11 +101,13 @@ class Recipe:
     noise_multiplier: float | None = None
     batching: str = "poisson"
     cap: int | None = None
-    bounding: Bounding | None = USUAL_BOUNDING
+    bounding: Bounding | Encoded | None = USUAL_BOUNDING
     order: NoiseFirst | None = None
     schedule: Schedule | Validation = Uniform()  # noqa: RUF009 - a frozen value
     screening: Annealing | None = None
     augmentation: Augmentation | None = None
+    noise: Density | None = None
+    denoising: KolmogorovSmirnov | None = None
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
@@ -159,8 +178,13 @@ class Recipe:
                 return Reshuffled(n=n, batch_size=self.expected_batch_size)
         return Poisson(sampling_probability=q)
 
-    def event(self, n: int) -> Event:
+    def event(self, n: int, dimension: int | None = None) -> Event:
         """Return what the whole training costs the partition of n slots that it reads.
+
+        Args:
+            n: Slots.
+            dimension: The network's trainable numbers; needed by noise of another law than
+                Gaussian alone.
 
         Raises:
             UsageError: There is no noise, or no bound before it, so there is no price.
@@ -168,7 +192,7 @@ class Recipe:
         if self.noise_multiplier is None:
             raise UsageError("a recipe without noise has no price: it is for public data only.")
         events = tuple(
-            SelfComposed(self.release(n, self.noise_multiplier * factor), count)
+            SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count)
             for factor, count in self.levels(n)
         )
         whole_plan = events[0] if len(events) == 1 else Composed(events=events)
@@ -180,9 +204,22 @@ class Recipe:
         assert delta is not None
         return Filtered(whole_plan, best_order(whole_plan, delta))
 
-    def release(self, n: int, noise_multiplier: float) -> Event:
+    def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
         """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""
         batches = self.batches(n)
+        if self.noise is not None:
+            assert isinstance(self.bounding, Encoded)
+            assert isinstance(batches, Poisson)
+            if dimension is None:
+                raise UsageError(
+                    f"{self.noise.name} noise is priced for one size of network: say how many "
+                    "numbers are trained."
+                )
+            return Additive(
+                sampling_probability=batches.sampling_probability,
+                density=self.density(noise_multiplier),
+                shifts=_envelope(self.bounding, dimension),
+            )
         if self.order is None:
             return batches.event(noise_multiplier)
         if self.order.record_bound is None:
@@ -192,6 +229,16 @@ class Recipe:
             )
         assert isinstance(batches, Poisson)
         return NoisyRecords(batches.sampling_probability, noise_multiplier)
+
+    def density(self, noise_multiplier: float) -> Density:
+        """Return the law of the noise on one coordinate of a step's sum, in the sum's own unit.
+
+        Its Fisher information is that of a Gaussian of this noise multiplier.
+        """
+        assert self.bounding is not None
+        unit = GaussianNoise() if self.noise is None else self.noise.unit
+        spread = math.sqrt(unit.fisher_information)
+        return unit.with_scale(noise_multiplier * self.bounding.sensitivity * spread)
 
     def levels(self, n: int) -> list[tuple[float, int]]:
         """Return the factors on sigma, in order, and how many releases each has."""
@@ -258,8 +305,9 @@ class Recipe:
 
     def with_noise(self, noise_multiplier: float | None) -> Recipe:
         """Return the recipe with this noise; without noise nothing is bounded either."""
-        bounding = None if noise_multiplier is None else self.bounding
-        return replace(self, noise_multiplier=noise_multiplier, bounding=bounding)
+        if noise_multiplier is not None:
+            return replace(self, noise_multiplier=noise_multiplier)
+        return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -294,11 +342,16 @@ def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
 
 
 STAGES: dict[str, tuple[Any, str]] = {
-    "bounding": (Bounding | None, "Flat, AutoS, PerLayer, AdaptiveQuantile or None"),
+    "bounding": (
+        Bounding | Encoded | None,
+        "Flat, AutoS, PerLayer, AdaptiveQuantile, Encoded or None",
+    ),
     "order": (NoiseFirst | None, "NoiseFirst or None"),
     "schedule": (Schedule | Validation, "a schedule, such as Uniform()"),
     "screening": (Annealing | None, "Annealing or None"),
     "augmentation": (Augmentation | None, "Augmentation or None"),
+    "noise": (Density | None, "a density, such as StudentT(freedom=9.0), or None"),
+    "denoising": (KolmogorovSmirnov | None, "KolmogorovSmirnov or None"),
 }
 """What each stage may hold, and in words."""
 
@@ -308,6 +361,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "schedule": schedule_from_json,
     "screening": Annealing.from_json,
     "augmentation": Augmentation.from_json,
+    "noise": density_from_json,
+    "denoising": denoising_from_json,
 }
 
 
@@ -317,6 +372,15 @@ def _watches(recipe: Recipe) -> bool:
 
 def _adapts(recipe: Recipe) -> bool:
     return isinstance(recipe.bounding, AdaptiveQuantile)
+
+
+def _encodes(recipe: Recipe) -> bool:
+    return isinstance(recipe.bounding, Encoded)
+
+
+@lru_cache(maxsize=8)
+def _envelope(bounding: Encoded, dimension: int) -> Shifts:
+    return bounding.codebook(dimension).envelope()
 
 
 CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
@@ -355,6 +419,31 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "the epoch, so a record's count and gradient are one release there too; the quantile then "
     "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (
         _adapts(r) and r.batching == "reshuffled"
+    ),
+    "noise of another law than Gaussian is priced where every coordinate is bounded, and a bound "
+    "on the norm alone does not: take bounding 'encoded'.": lambda r: (
+        r.noise is not None and not _encodes(r) and r.bounding is not None
+    ),
+    "noise of another law than Gaussian is priced on a Poisson sample: take batching 'poisson'.": (
+        lambda r: r.noise is not None and r.batching != "poisson"
+    ),
+    "noise of another law than Gaussian and a filter are not priced together: take another "
+    "schedule.": lambda r: r.noise is not None and _watches(r),
+    "encoding takes one gradient a record: leave the augmentation out.": lambda r: (
+        _encodes(r) and r.augmentation is not None
+    ),
+    "'adam-corrected' takes off the variance of Gaussian noise as it was added: take another "
+    "optimizer with other noise, or with denoising.": lambda r: (
+        r.optimizer == "adam-corrected" and (r.noise is not None or r.denoising is not None)
+    ),
+    "denoising compares a sum with the law of the noise on each coordinate, and noise on each "
+    "record is clipped after it: leave one of them out.": lambda r: (
+        r.denoising is not None and r.order is not None
+    ),
+    "denoising compares all coordinates with one law, and adaptive bounds give each layer its own: "
+    "take another bounding.": lambda r: r.denoising is not None and _adapts(r),
+    "denoising takes noise off, and without noise there is none: leave it out.": lambda r: (
+        r.denoising is not None and r.bounding is None
     ),
 }
 """Why stages do not go together, and when."""

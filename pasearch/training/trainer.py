@@ -20,11 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.filters import Filter
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.bounding import AdaptiveQuantile, Flat
-from pasearch.training.noise import GaussianNoise, draw
+from pasearch.training.denoising import KolmogorovSmirnov, begin_noise
+from pasearch.training.encoding import Encoded, encoded_sum
+from pasearch.training.noise import GaussianNoise, add_scaled, draw
 from pasearch.training.noise_first import noise_first_sum
 from pasearch.training.optimizers import CorrectedAdam, optimizer_of
 from pasearch.training.per_example import (
@@ -213,10 +216,12 @@ class State:
     Args:
         bounds: The bounds of an adaptive bounding, from released counts; empty for others.
         noise_deviation: Of one coordinate of the last sum.
+        weights: The sum of the weights of a denoising, and how many there were.
     """
 
     bounds: tuple[float, ...] = ()
     noise_deviation: float = 0.0
+    weights: tuple[float, int] = (0.0, 0)
 
     @classmethod
     def start(cls, network: nn.Module, recipe: Recipe) -> State:
@@ -258,7 +263,10 @@ def batch_sum(
     drawn = None
     if sigma is not None:
         count = sum(parameter.numel() for parameter in parameters)
-        drawn = draw(count, slots.x.device, streams["noise"], step)
+        if recipe.noise is None:
+            drawn = draw(count, slots.x.device, streams["noise"], step)
+        else:
+            drawn = begin_noise(recipe.noise.unit, count, slots.x.device, streams["noise"], step)
     bounding = recipe.bounding
     if isinstance(bounding, AdaptiveQuantile):
         bounding = bounding.at(state.bounds)
@@ -274,25 +282,47 @@ def batch_sum(
         if views is not None:
             generator = streams["batch"].child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        values, found = clipped_sum_and_counts(
-            network, x, _Loss(y), bounding, mask, views=1 if views is None else views.views
-        )
+        if isinstance(bounding, Encoded):
+            values, found = encoded_sum(network, x, _Loss(y), mask, bounding), counts
+        else:
+            values, found = clipped_sum_and_counts(
+                network, x, _Loss(y), bounding, mask, views=1 if views is None else views.views
+            )
         if state.bounds:
             counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
     sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
     if sigma is not None:
         assert bounding is not None
+        assert drawn is not None
         bounds = state.bounds
         if bounds:
             sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
-        GaussianNoise(noise_multiplier=sigma).add_(
-            sums, bounding.sensitivity, streams["noise"], step, drawn
-        )
+        if recipe.noise is None:
+            GaussianNoise(noise_multiplier=sigma).add_(
+                sums, bounding.sensitivity, streams["noise"], step, drawn
+            )
+        else:
+            add_scaled(sums, drawn(), recipe.density(sigma).scale)
         state.noise_deviation = sigma * bounding.sensitivity
+        if recipe.denoising is not None:
+            _denoise(sums, recipe.denoising, recipe.density(sigma), state)
         if bounds:
             _rescale(network, recipe, state, sums, bounds)
     return sums
+
+
+def _denoise(
+    sums: list[Tensor], denoising: KolmogorovSmirnov, density: Density, state: State
+) -> None:
+    """Weigh the noisy sum by its distance from pure noise: post-processing."""
+    weight = float(denoising.weight(torch.cat([each.flatten() for each in sums]), density))
+    if denoising.relative:
+        total, count = state.weights[0] + weight, state.weights[1] + 1
+        state.weights = (total, count)
+        weight *= count / total if total > 0 else 1.0
+    for each in sums:
+        each.mul_(weight)
 
 
 def _rows(recipe: Recipe) -> int:

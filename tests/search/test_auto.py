@@ -225,7 +225,8 @@ class TestChoose:
 
     @pytest.mark.contract
     def test_every_private_search_is_compared_in_place_and_aside(self):
-        private = {name for name in STRATEGIES if strategy(name).private_trials and name != "fixed"}
+        known = {"fixed", "portions"}  # portions have no study: their candidates see few records
+        private = {n for n in STRATEGIES if strategy(n).private_trials and n not in known}
         assert {(each.name, each.search_share) for each in options()} == {
             ("fixed", 0.0), *((name, share) for name in private for share in (0.0, ASIDE_SHARE)),
         }  # fmt: skip

@@ -47,7 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "strategy": "paas", "candidates": 3, "generations": 2, "space": PCA, "search_share": 0.3,
     },
     "portions": {"strategy": "portions", "candidates": 3},
-    "portions aside": {"strategy": "portions", "candidates": 2, "search_share": 0.3},
+    "portions aside": {"strategy": "portions", "candidates": 2, "search_share": 0.5},
     "stw": {"strategy": "stw", "candidates": 3, "generations": 2, "data_is_public": True},
 }  # fmt: skip
 

@@ -16,8 +16,9 @@ from pasearch import api
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Pure, Worst
 from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.plan import events_by_partition
+from pasearch.results import verify
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
@@ -214,6 +215,39 @@ class TestRun:
         assert len(points) == 3
         shown = json.dumps(document)
         assert not any(f": {point}," in shown or f": {point}}}" in shown for point in points)
+
+    @pytest.mark.unit
+    def test_its_price_is_recomputed_from_its_file(self, released: api.SearchResult):
+        price, problems = verify(released.path)
+        assert problems == []
+        assert price.epsilon == pytest.approx(released.document["price"]["epsilon"])
+        sizes = released.document["dataset"]["slots"]
+        assert list(sizes)[:3] == ["train 1", "train 2", "train 3"]
+        assert sum(sizes.values()) <= released.document["dataset"]["n"] < sum(sizes.values()) + 3
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("recipes", [["rwt", "default"], ["default", "dpsgd-tanh"]])
+    def test_a_resume_finds_the_network_that_each_recipe_changed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipes: list[str]
+    ):
+        architecture = {"layers": [{"kind": "dense", "units": 5, "activation": "relu"}]}
+        given = {**SMALL, "recipe": recipes, "architecture": architecture}
+        genuine, calls = engine.train_candidate, itertools.count()
+
+        def once(*arguments: Any, **options: Any):
+            if next(calls) == 1:
+                raise KeyboardInterrupt
+            return genuine(*arguments, **options)
+
+        monkeypatch.setattr(engine, "train_candidate", once)
+        with pytest.raises(InterruptedRunError):
+            api.search_architecture("digits", budget=Budget(2.0), out=tmp_path / "x", **given)
+        resumed = api.resume_search(tmp_path / "x").document
+        whole = api.search_architecture(
+            "digits", budget=Budget(2.0), out=tmp_path / "y", **given
+        ).document
+        assert resumed["best"] == whole["best"]
+        assert resumed["model"] == whole["model"]
 
     @pytest.mark.unit
     def test_it_is_loaded_as_any_other(self, released: api.SearchResult):

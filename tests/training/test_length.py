@@ -8,6 +8,7 @@ import pytest
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Gaussian
 from pasearch.accounting.zcdp import epsilon_of_rho
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training import length
@@ -88,6 +89,26 @@ def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
     theirs = solve_rate("step", noise_multiplier=10.0, rho=RHO, epochs=40, period=10)
     assert isinstance(ours, StepDecay)
     assert 0.9 * theirs < ours.rate < theirs
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("batch", [30, 60, 99, 100])
+def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records(batch: int):
+    """Of reshuffled batches: one Gaussian an epoch, all in one of sigma / sqrt(sum of 1/f^2)."""
+    course = Course(
+        noise_multiplier=6.0, batch=batch, n=100, batching="reshuffled", budget=Budget(3.0, 1e-3)
+    )
+    for schedule in (Uniform(), Exponential(rate=0.02)):
+        weight = sum(schedule.factor(epoch) ** -2 for epoch in range(39))
+        exact = price(Gaussian(6.0 / weight**0.5), 1e-3).epsilon
+        assert course.price(schedule, 39).epsilon == pytest.approx(exact, rel=1e-3)
+        found = course.epochs(schedule)
+        assert (
+            course.recipe(schedule, found)
+            .batches(100)
+            .epoch(course.recipe(schedule, found).steps - 1)
+            == found - 1
+        )
 
 
 @pytest.mark.unit

@@ -23,7 +23,7 @@ from pasearch.accounting.events import (
     SelfComposed,
     TruncatedPoissonGaussian,
 )
-from pasearch.accounting.renyi import best_order, rdp
+from pasearch.accounting.renyi import ORDERS, best_order, rdp
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
@@ -295,7 +295,12 @@ class TestValidation:
         assert spent[-1] < 0.7
         total = sum(rdp(PoissonGaussian(0.25, sigma)) for sigma in spent)
         limit = rdp(SelfComposed(PoissonGaussian(0.25, 1.2), 40))
-        assert np.all(total <= limit)
+        kept = ORDERS <= made.event(N).highest_order
+        assert 10 < kept.sum() < len(ORDERS)
+        assert np.all((total <= limit)[kept])
+        delta = Budget(1.0).resolve(N).delta
+        fixed = Composed(tuple(PoissonGaussian(0.25, sigma) for sigma in spent))
+        assert rdp_price(fixed, delta).epsilon <= rdp_price(made.event(N), delta).epsilon
 
     @pytest.mark.contract
     def test_rising_accuracies_keep_the_noise_and_all_steps(self):

@@ -1,0 +1,475 @@
+"""Renyi differential privacy of a Poisson-sampled sum with noise of any density on each coordinate.
+
+    P = (1-q) Q + q Q_v             Q the noise's law, Q_v its shift by what one record adds
+    I_k(t) = integral of z(x-t)^k z(x)^(1-k) dx
+    A_a    = sum over k of C(a, k) (1-q)^(a-k) q^k  product over coordinates j of I_k(psi_j)
+    D_a    <= log(A_a) / (a-1)      both directions; a = 2, 3, ... ; between them by a chord
+
+for a record whose sorted magnitudes |v|_(j) are at most the sorted psi_j: z is even and falls with
+|x|, so I_k grows with |t|. `Shifts` holds the psi_j, rounded up to a grid and counted; of several,
+a codebook's vectors, the largest product is taken for each k. I_0 = I_1 = 1, so
+
+    A_a - 1    = sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (product of I_k - 1)
+    I_k(t) - 1 = integral over y > 0 of  4 sqrt(z(y-t/2) z(y+t/2)) sinh(k r/2) sinh((k-1) r/2) dy
+    r(y)       = log z(y-t/2) - log z(y+t/2)
+
+have no cancellation, however small the shifts. To the integral are added the whole difference
+between the 15-point rule, which is used, and its 7-point part, a bound on what is beyond the last
+panel, and an allowance for rounding. An order whose integral is not known to one part in a thousand
+has no bound (`inf`), as has one whose integral diverges.
+
+Source: Nasr, Shokri and Houmansadr 2020, Lemmas 4 and 5 (where 1/(1-a) is a misprint); Mironov,
+Talwar and Zhang 2019 (both directions). Proof: docs/guarantees/encoding.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import gammaln
+
+from pasearch.accounting.checks import fraction, positive, probability, whole
+from pasearch.accounting.densities import Density
+from pasearch.accounting.profiles import Array
+from pasearch.accounting.quadrature import kronrod
+from pasearch.errors import BudgetError, UsageError
+
+MOST_ORDER = 256
+"""The highest order with a bound."""
+ORDERS: Array = np.arange(2.0, MOST_ORDER + 1)
+PER_OCTAVE = 10
+"""How many shifts between t and 2 t are integrated; between them the curve is interpolated."""
+NEIGHBOURS = np.arange(-2, 4)
+"""The integrated shifts around one that lies between the third and the fourth of them."""
+RATIO = 1 + 2.0**-8
+"""Magnitudes are rounded up to its powers: by .2 % on average, which costs twice that in RDP."""
+FLOOR = 1 / 64
+"""Magnitudes below so much of their root mean square are rounded up to it."""
+CERTAIN = 1e-3
+"""The largest relative error of an integral that is used."""
+ROUNDING = 1e-9
+ACCURACY = 1e-4
+"""How much larger than the least a solved scale may be, relatively."""
+MOST_PANELS = 600
+"""A light density is integrated over no more: orders whose bulk lies beyond have no bound."""
+SMALLEST = 1e-9
+"""A shift below it, in units of the scale, is taken as it."""
+CHUNK = 32
+"""How many orders are integrated at once: what fits a cache."""
+CHECKED_OCTAVES = 16
+"""How far below the largest shift the growth of I_k is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shifts:
+    """The most that one record adds to the coordinates, sorted by magnitude.
+
+    Args:
+        values: Magnitudes, each above 0, descending.
+        counts: How many coordinates have each.
+    """
+
+    values: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("values", "counts"):
+            if not isinstance(getattr(self, name), (tuple, list)) or not getattr(self, name):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected some numbers.")
+        object.__setattr__(self, "values", tuple(positive("values", v) for v in self.values))
+        object.__setattr__(self, "counts", tuple(whole("counts", c) for c in self.counts))
+        if len(self.values) != len(self.counts):
+            raise UsageError(
+                f"There are {len(self.values)} values and {len(self.counts)} counts: give each "
+                "value its count."
+            )
+        if any(a <= b for a, b in zip(self.values, self.values[1:], strict=False)):
+            raise UsageError("values: expected numbers that descend, each once with its count.")
+
+    @classmethod
+    def of(cls, vectors: Array, ratio: float = RATIO) -> Self:
+        """Return shifts that are at least every vector's, sorted: one bound for all of them.
+
+        Guarantee: the j-th largest shift is at least the j-th largest magnitude of each vector.
+
+        Args:
+            vectors: (coordinates,) or (vectors, coordinates), finite.
+            ratio: The grid's, above 1, at most 2: finer is longer and costs less.
+        """
+        rows = np.abs(np.atleast_2d(np.asarray(vectors, dtype=float)))
+        if rows.ndim != 2 or not (np.isfinite(rows).all() and rows.any()):
+            raise UsageError("vectors: expected finite numbers, not all 0, in one or two axes.")
+        top = np.sort(rows, axis=1).max(axis=0)
+        top = top[top > 0]
+        low = FLOOR * math.sqrt(np.mean(top**2))
+        if not 1 < positive("ratio", ratio) <= 2:
+            raise UsageError(f"ratio is {ratio}: expected a number above 1, such as {RATIO}.")
+        step = math.log(ratio)
+        # A grain more, so that rounding can't leave a value above its grid point.
+        exponents = np.ceil(np.log(np.maximum(top, low)) / step - 1e-9).astype(int)
+        grid, counts = np.unique(exponents, return_counts=True)
+        values = np.exp(grid * step) * (1 + 1e-8)
+        return cls(values=tuple(values[::-1].tolist()), counts=tuple(counts[::-1].tolist()))
+
+    @property
+    def reach(self) -> float:
+        """The largest shift."""
+        return self.values[0]
+
+    @property
+    def norm(self) -> float:
+        """The l2 norm: what a record adds at most."""
+        return math.sqrt(
+            math.fsum(c * v * v for v, c in zip(self.values, self.counts, strict=True))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"values": list(self.values), "counts": list(self.counts)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Something else.
+        """
+        if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
+            raise UsageError("shifts: expected `values` and `counts`, as `to_json` wrote them.")
+        return cls(values=values["values"], counts=values["counts"])
+
+
+def additive_rdp(
+    density: Density,
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    orders: Array = ORDERS,
+) -> Array:
+    """Return an upper bound on the Renyi divergence of one step at each order, both directions.
+
+    Guarantee: holds for records that are drawn by Poisson sampling, each for itself, and whose
+    sorted magnitudes are at most those of one of the shifts.
+
+    Args:
+        density: Of the noise, the same on every coordinate, independent.
+        shifts: One, or the codebook's: the bound holds for each of them.
+        sampling_probability: q, in (0, 1].
+        orders: (m,) above 1; whole or not.
+
+    Returns:
+        (m,) bounds, 0 or above; `inf` above order 256 and where no integral is certain.
+
+    Raises:
+        UsageError: A bad number, or a density whose I_k falls somewhere (`check_density`).
+    """
+    q = probability("sampling_probability", sampling_probability)
+    several = [shifts] if isinstance(shifts, Shifts) else list(shifts)
+    orders = _checked(orders)
+    check_density(density, max(each.reach for each in several), orders)
+    values = np.unique(np.concatenate([each.values for each in several]))
+    counts = np.zeros((len(several), len(values)))
+    for row, each in zip(counts, several, strict=True):
+        row[np.searchsorted(values, each.values)] = each.counts
+    logs = _log_integrals(density.unit, values / density.scale, _highest(orders))
+    unknown = np.isinf(logs)
+    products = counts @ np.where(unknown, 0.0, logs)
+    products[(counts > 0).astype(float) @ unknown > 0] = np.inf
+    moments = _log_moments(products.max(axis=0), q)
+    return _between(moments, orders)
+
+
+def check_density(density: Density, reach: float, orders: Array = ORDERS) -> None:
+    """Refuse a density whose integral I_k(t) falls as t grows to the reach, for any k in use.
+
+    A density that is even and does not rise with |x| has none such (encoding.md); this looks at the
+    numbers that are used, for what a proof can't know of.
+
+    Args:
+        density: Of the noise.
+        reach: The largest shift, above 0.
+        orders: (m,) above 1; every k up to the largest is looked at.
+
+    Raises:
+        UsageError: I_k falls, and the message says where.
+    """
+    if not isinstance(density, Density):
+        raise UsageError(f"density is {density!r}: expected one of `accounting.densities`.")
+    highest = _highest(_checked(orders))
+    top = _index(np.array([positive("reach", reach) / density.scale]))[0] + 1
+    steps = np.arange(top - CHECKED_OCTAVES * PER_OCTAVE, top + 1, PER_OCTAVE)
+    _refuse_falling(density, steps, _rows(density.unit, steps, highest))
+
+
+def scale_for(
+    density: Density,
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    *,
+    orders: Array = ORDERS,
+    accuracy: float = ACCURACY,
+) -> float:
+    """Return the least scale at which so many steps cost at most epsilon, at delta.
+
+    Guarantee: the price at the returned scale was computed, and is at most epsilon.
+
+    Args:
+        density: Of the noise, at any scale.
+        shifts: See `additive_rdp`.
+        sampling_probability: q, in (0, 1].
+        steps: How many are composed.
+        epsilon: Above 0.
+        delta: In (0, 1).
+        orders: (m,) above 1: fewer are faster and may cost more.
+        accuracy: How much larger than the least the scale may be, relatively.
+
+    Raises:
+        BudgetError: No scale within reach is cheap enough.
+    """
+    target = positive("epsilon", epsilon)
+    count, left = whole("steps", steps), fraction("delta", delta)
+
+    def cost(scale: float) -> float:
+        at = density.with_scale(scale)
+        return epsilon_of(at, shifts, sampling_probability, count, left, orders)
+
+    return least_scale(cost, target, positive("accuracy", accuracy))
+
+
+def epsilon_of(
+    density: Density,
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    steps: int,
+    delta: float,
+    orders: Array = ORDERS,
+) -> float:
+    """Return the price at delta of so many steps, by RDP at these orders."""
+    from pasearch.accounting.renyi import epsilon_from_rdp  # which is above: it prices by this
+
+    values = whole("steps", steps) * additive_rdp(density, shifts, sampling_probability, orders)
+    return epsilon_from_rdp(values, fraction("delta", delta), orders)
+
+
+def least_scale(cost: Callable[[float], float], target: float, accuracy: float = ACCURACY) -> float:
+    """Return about the least scale whose cost is at most the target; it was computed.
+
+    Args:
+        cost: From a scale to what falls as it grows.
+        target: Above 0.
+        accuracy: How much larger than the least it may be, relatively.
+
+    Raises:
+        BudgetError: No scale up to 10^9 is cheap enough.
+        UsageError: A scale of 10^-9 is cheap enough.
+    """
+    low, high = 1.0, 1.0
+    while not cost(high) <= target:
+        low, high = high, high * 2
+        if not high < 1e9:
+            raise BudgetError(
+                f"No scale up to {high:g} costs at most {target:g}: raise epsilon, or plan less."
+            )
+    while low == high or cost(low) <= target:
+        high, low = low, low / 2
+        if not low > 1e-9:
+            raise UsageError(f"Noise of scale {low:g} costs less than {target:g}: lower epsilon.")
+    while high > low * (1 + accuracy):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= target else (middle, high)
+    assert cost(high) <= target
+    return high
+
+
+def _checked(orders: Array) -> Array:
+    values = np.asarray(orders, dtype=float)
+    if not (values.ndim == 1 and values.size and (values > 1).all() and np.isfinite(values).all()):
+        raise UsageError(f"orders is {orders!r}: expected finite numbers above 1 in one axis.")
+    return values
+
+
+def _highest(orders: Array) -> int:
+    """Return up to which k integrals are needed: 16, 32, 64, 128 or 256, for few tables."""
+    most = min(MOST_ORDER, float(np.max(orders)))
+    return 2 ** max(4, math.ceil(math.log2(most)))
+
+
+def _log_moments(logs: Array, q: float) -> Array:
+    """Return log A_a for a = 1, 2, ..., from log of the product of I_k for k = 2, 3, ..."""
+    if q == 1:
+        return np.append(0.0, logs)
+    with np.errstate(divide="ignore"):
+        small = np.log(np.expm1(np.minimum(logs, 1.0)))
+        large = np.maximum(logs, 1.0) + np.log(-np.expm1(-np.maximum(logs, 1.0)))
+    terms = _log_binomials(q, len(logs) + 1) + np.where(logs < 1, small, large)
+    terms[np.triu_indices(len(terms), 1)] = -np.inf  # a term that is not there, unknown or not
+    peaks = terms.max(axis=1)
+    peaks = np.where(peaks < np.inf, peaks, 0.0)
+    with np.errstate(over="ignore"):
+        sums = peaks + np.log(np.exp(terms - peaks[:, None]).sum(axis=1))
+    return np.append(0.0, np.logaddexp(0.0, sums) * (1 + ROUNDING))
+
+
+@lru_cache(maxsize=64)
+def _log_binomials(q: float, highest: int) -> Array:
+    """Return log of C(a, k) (1-q)^(a-k) q^k for a, k = 2 ... highest; above the diagonal any."""
+    orders = np.arange(2, highest + 1)
+    a, k = orders[:, None], orders[None, :]
+    rest = np.maximum(a - k, 0)
+    binomials = gammaln(a + 1) - gammaln(k + 1) - gammaln(rest + 1)
+    return binomials + rest * math.log1p(-q) + k * math.log(q)
+
+
+def _between(moments: Array, orders: Array) -> Array:
+    """Return bounds at any order: log A is convex in the order, so a chord lies above it."""
+    below = np.clip(np.floor(orders).astype(int), 1, len(moments))
+    above = np.clip(np.ceil(orders).astype(int), 1, len(moments))
+    share = orders - below
+    with np.errstate(invalid="ignore"):
+        chord = (1 - share) * moments[below - 1] + share * moments[above - 1]
+    bounds = np.where(share == 0, moments[below - 1], chord) / (orders - 1)
+    return np.where((orders <= MOST_ORDER) & (bounds >= 0), bounds, np.inf)  # NaN: no bound
+
+
+def _index(shifts: Array) -> Array:
+    return np.floor(np.log2(shifts) * PER_OCTAVE).astype(int)
+
+
+def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
+    """Return upper bounds on log I_k(t), (t, k): between integrated shifts by interpolation.
+
+    log(log I_k / t^2) as a function of log t is nearly flat: a polynomial through six neighbours
+    is used, and the whole of what it differs from the one through four, anywhere between two
+    integrated shifts, is added. Nowhere is the result above that of the next larger shift.
+    """
+    shifts = np.maximum(shifts, SMALLEST)
+    cells, place = np.unique(_index(shifts), return_inverse=True)
+    steps = np.unique(cells[:, None] + NEIGHBOURS)
+    rows = _rows(density, steps, highest)
+    _refuse_falling(density, steps, rows)
+    at = np.searchsorted(steps, cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flat = np.log(rows) - 2 * math.log(2) / PER_OCTAVE * steps[:, None]
+        stencil = np.stack([flat[at + j] for j in NEIGHBOURS])
+        margin = _gap(stencil) + ROUNDING
+        weights = _lagrange(np.log2(shifts) * PER_OCTAVE - cells[place])
+        found = sum(w[:, None] * each[place] for w, each in zip(weights, stencil, strict=True))
+        found = np.exp(found + margin[place]) * shifts[:, None] ** 2
+    above = rows[at + 1][place]
+    return np.where(np.isfinite(found), np.minimum(found, above), above)
+
+
+def _lagrange(u: Array) -> list[Array]:
+    """Return the six neighbours' weights in the polynomial's value at u in [0, 1]."""
+    return [
+        np.prod([(u - o) / (node - o) for o in NEIGHBOURS if o != node], axis=0)
+        for node in NEIGHBOURS
+    ]
+
+
+def _gap(stencil: Array) -> Array:
+    """Bound what two polynomials differ in between the two middle points.
+
+    The difference of those through -1 ... 2 and through -2 ... 3 is, in Newton's form,
+    (u+1) u (u-1) (u-2) (c + d (u-3)), and the first four factors are at most 9/16 in [0, 1].
+    """
+    fifth = np.diff(stencil, n=5, axis=0)[0] / 120
+    fourth = np.diff(stencil[1:], n=4, axis=0)[0] / 24
+    return 9 / 16 * np.maximum(np.abs(fourth - 3 * fifth), np.abs(fourth - 2 * fifth))
+
+
+def _refuse_falling(density: Density, steps: Array, rows: Array) -> None:
+    known = np.where(np.isfinite(rows), rows, 0.0)
+    highest = np.maximum.accumulate(known, axis=0)[:-1]
+    falls = rows[1:] < highest * (1 - 2 * CERTAIN)
+    if falls.any():
+        at, k = np.argwhere(falls)[0]
+        shift = 2.0 ** (steps[at + 1] / PER_OCTAVE) * density.scale
+        raise UsageError(
+            f"The divergence integral I_{k + 2}(t) of {density.name!r} noise falls as the shift t "
+            f"grows to {shift:g}: then the codebook's vectors would not be the worst case. Use a "
+            "density with one mode, at 0."
+        )
+
+
+def _rows(density: Density, steps: Array, highest: int) -> Array:
+    return np.stack([_row(density, int(step), highest) for step in steps])
+
+
+@lru_cache(maxsize=8192)
+def _row(density: Density, step: int, highest: int) -> Array:
+    """Return upper bounds on log I_k(t) for k = 2 ... highest at t = 2^(step / PER_OCTAVE)."""
+    shift = 2.0 ** (step / PER_OCTAVE)
+    orders = np.arange(2.0, highest + 1)
+    edges = _edges(density, shift, orders)
+    y, weights, differences = kronrod(edges)
+    near = density.unit_log_density(np.abs(y - shift / 2)).ravel()
+    far = density.unit_log_density(y + shift / 2).ravel()
+    ratio, middle = np.abs(near - far), (near + far) / 2
+    rest = density.unit_log_rest(shift, orders, float(edges[-1]))
+    excess = np.full(len(orders), np.inf)
+    for first in range(0, len(orders), CHUNK):
+        part = slice(first, first + CHUNK)
+        ks = orders[part]
+        # 4 sinh(k r/2) sinh((k-1) r/2) = e^((k-1/2) r) (1 - e^(-k r)) (1 - e^(-(k-1) r))
+        logs = np.multiply.outer(ks - 0.5, ratio) + middle
+        peaks = logs.max(axis=1)
+        falls = -np.expm1(np.multiply.outer(-np.append(ks[0] - 1, ks), ratio))
+        heights = np.exp(logs - peaks[:, None]) * falls[1:] * falls[:-1]
+        total = heights @ weights.ravel()
+        panels = np.einsum("kpn,pn->kp", heights.reshape(-1, *y.shape), differences)
+        errors = np.abs(panels).sum(axis=1) + np.exp(np.minimum(rest[part] - peaks, 700.0))
+        bound = peaks + np.log(total + errors) + ROUNDING + 1e-15 / shift
+        excess[part] = np.where(errors <= CERTAIN * total, bound, np.inf)
+    row = np.logaddexp(0.0, excess)
+    row.flags.writeable = False
+    return row
+
+
+def _edges(density: Density, shift: float, orders: Array) -> Array:
+    """Return the panels' ends on y >= 0: fine around t/2, where the density's 0 lies."""
+    grain = density.grain
+    end = _end(density, shift, orders)
+    near = grain * 3.0 ** np.arange(-14, 0)
+    core = end if density.light else min(end, 24 * grain)
+    spread = np.append(np.arange(grain, core, grain), _growing(core, end))
+    distances = np.concatenate([[0.0], near, spread])
+    breaks = density.breaks
+    both = np.concatenate(
+        [
+            shift / 2 + distances,
+            shift / 2 - distances,
+            shift / 2 + breaks,
+            np.abs(shift / 2 - breaks),
+            [0.0],
+        ]
+    )
+    return np.unique(both[both >= 0])
+
+
+def _growing(start: float, end: float) -> Array:
+    """Return ends of panels, each a quarter longer than the one before, from start to end."""
+    return np.geomspace(start, end, 2 + math.ceil(math.log(end / start) / math.log(1.25)))
+
+
+def _end(density: Density, shift: float, orders: Array) -> float:
+    """Return how far beyond t/2 to integrate: until the rest is nothing, if that is not too far."""
+    some = orders[[0, len(orders) // 8, -1]]
+    goals = np.log(some * (some - 1.0)) + 2 * math.log(min(shift, 1.0)) - 34
+    grain = density.grain
+    most = MOST_PANELS * grain if density.light else 1e15
+    end = 16 * grain
+    while end < most:
+        rest = density.unit_log_rest(shift, some, shift / 2 + end)
+        if (rest <= goals).all():
+            break
+        end *= 1.25
+    return min(end, most)

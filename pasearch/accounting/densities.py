@@ -1,0 +1,758 @@
+"""Densities for the noise on one coordinate: symmetric, falling on both sides of 0, with a scale.
+
+    z(x) = u(|x| / scale) / scale
+
+    gaussian            exp(-x^2/2)
+    student-t           (1 + x^2/nu)^(-(nu+1)/2)                cauchy: nu = 1
+    laplace             exp(-|x|)
+    hyperbolic-secant   sech(pi x / 2)                          "Sech"
+    logistic            sech(x / 2)^2
+    generalised-normal  exp(-|x|^p)                             p >= 1
+    variance-gamma      |x|^(l-1/2) K_(l-1/2)(|x|)              shape l >= 1; l = 1 is laplace
+    tabulated           log u linear between knots, and after the last one
+
+Here u is up to its constant. A user's own density becomes a `tabulated` one: what is priced is what
+is drawn, whatever function it was read from, and a file holds numbers and no code.
+
+Every density is positive everywhere, even, and does not rise with |x|: the conditions under which
+`additive` has a proof. Fisher information is that of the location, E[(d log z / dx)^2].
+
+Source: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
+gamma, sech). Proof: docs/guarantees/encoding.md.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import special
+from scipy.interpolate import CubicHermiteSpline
+
+from pasearch.accounting.checks import nonnegative, positive
+from pasearch.accounting.profiles import Array
+from pasearch.accounting.quadrature import kronrod
+from pasearch.errors import UsageError
+
+CATALAN = 0.915965594177219015
+LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
+MOST_POWER, MOST_SHAPE = 32.0, 50.0
+MOST_KNOTS = 1000
+EVEN = 1e-9
+"""How far log u(x) and log u(-x) of a user's function may differ, for rounding."""
+
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Density(ABC):
+    """A symmetric density on the line.
+
+    Methods that begin with `unit` are of the density whose scale is 1; their x is 0 or above.
+
+    Args:
+        scale: Above 0; what it means beside the variance is each density's own.
+    """
+
+    name: ClassVar[str]
+    light: ClassVar[bool] = False
+    """Whether it falls so fast that a shift's density ratio has no bound."""
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "scale", positive("scale", self.scale))
+        self._check()
+
+    def _check(self) -> None:  # noqa: B027 - not every density has more
+        """Check the numbers that a density has beside its scale."""
+
+    @abstractmethod
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+
+    @abstractmethod
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x, at most 1/2."""
+
+    @abstractmethod
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information; `inf` where there is none."""
+
+    @abstractmethod
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|, (size,)."""
+
+    @abstractmethod
+    def unit_steepest(self, x: float) -> float:
+        """Return an upper bound on |d log z / dx| at x and beyond."""
+
+    @property
+    def grain(self) -> float:
+        """A width over which the unit density hardly bends, for quadrature."""
+        return 0.5
+
+    @property
+    def breaks(self) -> Array:
+        """Where the unit density is not smooth, at 0 or above."""
+        return np.zeros(1)
+
+    @property
+    def mean_absolute(self) -> float:
+        """E|z|: the l1 error of one coordinate."""
+        return self.unit_moments()[0] * self.scale
+
+    @property
+    def variance(self) -> float:
+        """E z^2, `inf` if there is none."""
+        return self.unit_moments()[1] * self.scale**2
+
+    @property
+    def standard_deviation(self) -> float:
+        """The l2 error of one coordinate."""
+        return math.sqrt(self.variance)
+
+    @property
+    def fisher_information(self) -> float:
+        """Of the location."""
+        return self.unit_moments()[2] / self.scale**2
+
+    @property
+    def unit(self) -> Self:
+        """The same density at scale 1."""
+        return self.with_scale(1.0)
+
+    def with_scale(self, scale: float) -> Self:
+        """Return the same density at another scale."""
+        return replace(self, scale=scale)
+
+    def log_density(self, x: Array) -> Array:
+        """Return log z(x), float64, of the shape of x."""
+        return self.unit_log_density(np.abs(_reals(x)) / self.scale) - math.log(self.scale)
+
+    def cdf(self, x: Array) -> Array:
+        """Return the probability of x or less, of the shape of x."""
+        values = _reals(x) / self.scale
+        above = self.unit_tail(np.abs(values))
+        return np.where(values > 0, 1.0 - above, above)
+
+    def sample(self, generator: Generator, size: int | tuple[int, ...]) -> Array:
+        """Draw from it, float64 of this size."""
+        count = math.prod(size) if isinstance(size, tuple) else size
+        signs = 1.0 - 2.0 * generator.integers(0, 2, count)
+        return (signs * self.unit_magnitude(generator, count) * self.scale).reshape(size)
+
+    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+        """Bound the log of what an excess integral (see `additive`) has beyond its start.
+
+        Where the score is at most s, the log ratio of the density and its shift is at most
+        r = s shift, and what is left is at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[z > start'].
+
+        Args:
+            shift: t, above 0.
+            orders: (m,) k.
+            start: y, above t/2.
+
+        Returns:
+            (m,) upper bounds, `inf` where there is none.
+        """
+        near = start - shift / 2
+        ratio = shift * self.unit_steepest(near)
+        mass = float(self.unit_tail(np.array([near]))[0])
+        if not mass > 0:
+            return np.full(len(orders), -math.inf)
+        halves = _log_twice_sinh(orders * ratio / 2) + _log_twice_sinh((orders - 1) * ratio / 2)
+        return halves + math.log(mass)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"name": self.name, **{each.name: getattr(self, each.name) for each in fields(self)}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise(Density):
+    """Normal; the scale is its standard deviation."""
+
+    name: ClassVar[str] = "gaussian"
+    light: ClassVar[bool] = True
+
+    @property
+    def grain(self) -> float:
+        """A width over which it hardly bends."""
+        return 1.0
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        return -(x**2) / 2 - math.log(2 * math.pi) / 2
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return special.ndtr(-x)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        return math.sqrt(2 / math.pi), 1.0, 1.0
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|."""
+        return np.abs(generator.standard_normal(size))
+
+    def unit_steepest(self, x: float) -> float:
+        """The score is x: it has no bound."""
+        return math.inf
+
+    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+        """Bound the log of what is beyond, by the slope of the log of the integrand there."""
+        return _log_rest_of_power(self, 2.0, 0.5, shift, orders, start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudentT(Density):
+    """Student's t; its variance is scale^2 nu / (nu - 2), if nu > 2.
+
+    Args:
+        freedom: nu, from .5 to 10^4; whole or not.
+    """
+
+    name: ClassVar[str] = "student-t"
+    freedom: float = 9.0
+
+    def _check(self) -> None:
+        freedom = _within("freedom", self.freedom, LEAST_FREEDOM, MOST_FREEDOM)
+        object.__setattr__(self, "freedom", freedom)
+
+    @property
+    def grain(self) -> float:
+        """A width over which it hardly bends."""
+        return 0.5 * min(1.0, math.sqrt(self.freedom))
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        nu = self.freedom
+        constant = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2)
+        return constant - math.log(nu * math.pi) / 2 - (nu + 1) / 2 * np.log1p(x**2 / nu)
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return special.stdtr(self.freedom, -x)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        nu, first, second = self.freedom, math.inf, math.inf
+        if nu > 1:
+            gammas = math.exp(special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2))
+            first = 2 * math.sqrt(nu / math.pi) * gammas / (nu - 1)
+        if nu > 2:
+            second = nu / (nu - 2)
+        return first, second, (nu + 1) / (nu + 3)
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: a normal over the root of a chi square / nu."""
+        chi = generator.chisquare(self.freedom, size) / self.freedom
+        least = np.finfo(float).tiny  # a chi square of few degrees may round to 0
+        return np.abs(generator.standard_normal(size)) / np.sqrt(np.maximum(chi, least))
+
+    def unit_steepest(self, x: float) -> float:
+        """(nu + 1) x / (nu + x^2), which falls beyond sqrt(nu)."""
+        far = max(x, math.sqrt(self.freedom))
+        return (self.freedom + 1) / (self.freedom / far + far)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cauchy(Density):
+    """Cauchy: no mean absolute value, no variance; the scale is its half width at half height."""
+
+    name: ClassVar[str] = "cauchy"
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        return -np.log1p(x**2) - math.log(math.pi)
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return np.arctan2(1.0, x) / math.pi
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        return math.inf, math.inf, 0.5
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|."""
+        return np.abs(generator.standard_cauchy(size))
+
+    def unit_steepest(self, x: float) -> float:
+        """2 x / (1 + x^2), which falls beyond 1."""
+        far = max(x, 1.0)
+        return 2.0 / (1.0 / far + far)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceNoise(Density):
+    """Laplace: the scale is its mean absolute value."""
+
+    name: ClassVar[str] = "laplace"
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        return -x - math.log(2)
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return np.exp(-x) / 2
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        return 1.0, 2.0, 1.0
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|."""
+        return generator.standard_exponential(size)
+
+    def unit_steepest(self, x: float) -> float:
+        """It is 1 everywhere."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperbolicSecant(Density):
+    """Hyperbolic secant ("Sech"); the scale is its standard deviation."""
+
+    name: ClassVar[str] = "hyperbolic-secant"
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        half = math.pi / 2 * x
+        return -half - np.log1p(np.exp(-2 * half))
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return 2 / math.pi * np.arctan(np.exp(-math.pi / 2 * x))
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        return 8 * CATALAN / math.pi**2, 1.0, math.pi**2 / 8
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: the inverse of its own tail."""
+        return -2 / math.pi * np.log(np.tan(math.pi / 4 * _uniform(generator, size)))
+
+    def unit_steepest(self, x: float) -> float:
+        """Pi/2 tanh(pi x / 2) is below pi/2."""
+        return math.pi / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logistic(Density):
+    """Logistic; its variance is scale^2 pi^2 / 3."""
+
+    name: ClassVar[str] = "logistic"
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        return -x - 2 * np.log1p(np.exp(-x))
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return special.expit(-x)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        return 2 * math.log(2), math.pi**2 / 3, 1 / 3
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: the inverse of its own tail."""
+        uniform = _uniform(generator, size)
+        return np.log((2.0 - uniform) / uniform)
+
+    def unit_steepest(self, x: float) -> float:
+        """Tanh(x / 2) is below 1."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralisedNormal(Density):
+    """The density exp(-|x|^p): 1 is Laplace, 2 a Gaussian of variance 1/2, more is flatter.
+
+    Args:
+        power: p, from 1 to 32.
+    """
+
+    name: ClassVar[str] = "generalised-normal"
+    light: ClassVar[bool] = True
+    power: float = 2.0
+
+    def _check(self) -> None:
+        object.__setattr__(self, "power", _within("power", self.power, 1.0, MOST_POWER))
+
+    @property
+    def grain(self) -> float:
+        """A width over which it hardly bends."""
+        return 1.0 / self.power
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        return -(x**self.power) - math.log(2) - special.gammaln(1 + 1 / self.power)
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        return special.gammaincc(1 / self.power, x**self.power) / 2
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        p = self.power
+        one, two, three, rest = special.gamma([1 / p, 2 / p, 3 / p, 2 - 1 / p])
+        return float(two / one), float(three / one), float(p**2 * rest / one)
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: a power of a gamma."""
+        return generator.standard_gamma(1 / self.power, size) ** (1 / self.power)
+
+    def unit_steepest(self, x: float) -> float:
+        """P x^(p-1) has no bound for p > 1."""
+        return 1.0 if self.power == 1 else math.inf
+
+    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+        """Bound the log of what is beyond, by the slope of the log of the integrand there."""
+        return _log_rest_of_power(self, self.power, 1.0, shift, orders, start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceGamma(Density):
+    """A normal whose variance is a gamma's: (1 + w^2)^-l is its characteristic function.
+
+    Args:
+        shape: l, from 1 (Laplace) to 50 (nearly normal); its variance is 2 l scale^2.
+    """
+
+    name: ClassVar[str] = "variance-gamma"
+    shape: float = 2.0
+
+    def _check(self) -> None:
+        object.__setattr__(self, "shape", _within("shape", self.shape, 1.0, MOST_SHAPE))
+
+    @property
+    def grain(self) -> float:
+        """A width over which it hardly bends."""
+        return 0.5 * math.sqrt(self.shape)
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        order = self.shape - 0.5
+        with np.errstate(all="ignore"):
+            bessel = order * np.log(x) + np.log(special.kve(order, x)) - x
+        at_0 = (order - 1) * math.log(2) + special.gammaln(order)
+        bessel = np.where((x > 1e-12) & np.isfinite(bessel), bessel, at_0)
+        constant = math.log(math.pi) / 2 + special.gammaln(self.shape) + order * math.log(2)
+        return np.where(x < 1e5, bessel, order * np.log(np.maximum(x, 1.0)) - x) - constant
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x, to about 1e-11."""
+        knots, spline = _tail_table(self.unit)
+        inside = np.minimum(x, knots[-1])
+        far = np.exp(self.unit_log_density(x)) / self._score(knots[-1:])
+        return np.where(x <= knots[-1], np.clip(spline(inside), 0.0, 0.5), far)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        gammas = math.exp(special.gammaln(self.shape + 0.5) - special.gammaln(self.shape))
+        return 2 / math.sqrt(math.pi) * gammas, 2 * self.shape, _information(self.unit)
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: a normal times the root of a gamma."""
+        variance = 2 * generator.standard_gamma(self.shape, size)
+        return np.sqrt(variance) * np.abs(generator.standard_normal(size))
+
+    def unit_steepest(self, x: float) -> float:
+        """K_(v-1)(x) / K_v(x), v = l - 1/2, is at most 1."""
+        return 1.0
+
+    def _score(self, x: Array) -> Array:
+        order = self.shape - 0.5
+        with np.errstate(all="ignore"):
+            ratio = special.kve(order - 1, x) / special.kve(order, x)
+        return np.where(np.isfinite(ratio), ratio, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabulated(Density):
+    """A density whose logarithm is linear between knots, and goes on straight after the last.
+
+    Args:
+        knots: Ascending, 2 to 1000; the first is 0.
+        log_values: log z at the knots, up to a constant; may not rise, the last must fall.
+    """
+
+    name: ClassVar[str] = "tabulated"
+    knots: tuple[float, ...]
+    log_values: tuple[float, ...]
+
+    def _check(self) -> None:
+        for name in ("knots", "log_values"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MOST_KNOTS:
+            raise UsageError(
+                f"knots has {len(self.knots)} numbers and log_values {len(self.log_values)}: "
+                f"expected as many of each, from 2 to {MOST_KNOTS}."
+            )
+        steps = np.diff(self.knots)
+        if not (self.knots[0] == 0 and (steps > 1e-9 * self.knots[-1]).all()):
+            raise UsageError("knots: expected ascending numbers that start at 0, not too close.")
+        falls = np.diff(self.log_values)
+        if not ((falls <= 0).all() and falls[-1] < 0):
+            worst = self.knots[int(np.argmax(falls)) + 1]
+            raise UsageError(
+                f"log_values rises before |x| = {worst:g}, or is level at the end: the density "
+                "must fall with |x| (one mode, at 0). Otherwise its divergence integral I_k(t) "
+                "may fall as the shift t grows, and the codebook would not be the worst case."
+            )
+
+    @property
+    def grain(self) -> float:
+        """The first knot: between knots it does not bend at all."""
+        return self.knots[1]
+
+    @property
+    def breaks(self) -> Array:
+        """Its knots."""
+        return np.array(self.knots)
+
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+        table = _pieces(self.unit)
+        beyond = np.maximum(x - self.knots[-1], 0.0) * table.slopes[-1]
+        return np.interp(x, self.knots, table.logs) + beyond
+
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x."""
+        table = _pieces(self.unit)
+        at = np.minimum(np.searchsorted(self.knots, x, side="right") - 1, len(self.knots) - 1)
+        left = x - np.array(self.knots)[at]
+        part = np.exp(table.logs[at]) * _exponential_mass(table.slopes[at], left)
+        return np.clip(np.append(np.cumsum(table.masses[::-1])[::-1], 0.0)[at] - part, 0.0, 0.5)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information."""
+        table = _pieces(self.unit)
+        x, weights, _ = kronrod(np.array(self.knots))
+        density = weights.ravel() * np.exp(self.unit_log_density(x.ravel()))
+        end, rate, mass = self.knots[-1], -table.slopes[-1], table.masses[-1]
+        first = density @ x.ravel() + mass * (end + 1 / rate)
+        second = density @ x.ravel() ** 2 + mass * (end**2 + 2 * end / rate + 2 / rate**2)
+        return float(2 * first), float(2 * second), float(2 * table.masses @ table.slopes**2)
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: a piece, then the inverse of its own law."""
+        table = _pieces(self.unit)
+        ends = np.cumsum(table.masses)
+        at = np.searchsorted(ends, generator.random(size) * ends[-1], side="right")
+        at = np.minimum(at, len(ends) - 1)
+        # The law within a piece is that of an exponential, cut at the piece's width.
+        widths = np.append(np.diff(self.knots), 0.0)[at]
+        last, falls = at == len(ends) - 1, -table.slopes[at] * widths
+        uniform = generator.random(size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cut = -np.log1p(uniform * np.expm1(-np.where(last, np.inf, falls))) / -table.slopes[at]
+        return np.array(self.knots)[at] + np.where(last | (falls > 1e-9), cut, uniform * widths)
+
+    def unit_steepest(self, x: float) -> float:
+        """The steepest piece at x or beyond."""
+        slopes = _pieces(self.unit).slopes
+        at = int(np.searchsorted(self.knots, x, side="right")) - 1
+        return float(-np.min(slopes[at:]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        each = {"knots": list(self.knots), "log_values": list(self.log_values)}
+        return {"name": self.name, "scale": self.scale, **each}
+
+
+DENSITIES: dict[str, type[Density]] = {
+    kind.name: kind
+    for kind in (
+        GaussianNoise,
+        StudentT,
+        Cauchy,
+        LaplaceNoise,
+        HyperbolicSecant,
+        Logistic,
+        GeneralisedNormal,
+        VarianceGamma,
+        Tabulated,
+    )
+}
+
+
+def density_from_json(values: Mapping[str, Any]) -> Density:
+    """Read what `to_json` wrote.
+
+    Raises:
+        UsageError: An unknown name or number.
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"density is {values!r}: expected what `to_json` wrote.")
+    numbers = {name: value for name, value in values.items() if name != "name"}
+    name = values.get("name")
+    if not isinstance(name, str) or name not in DENSITIES:
+        raise UsageError(
+            f"Density {name!r} (its `name`) is unknown: expected one of {', '.join(DENSITIES)}."
+        )
+    known = [field.name for field in fields(DENSITIES[name])]
+    if unknown := sorted(set(numbers) - set(known)):
+        raise UsageError(
+            f"Density {name!r} has no {', '.join(map(str, unknown))}: leave that out. "
+            f"It has {', '.join(known)}."
+        )
+    if name == Tabulated.name and not {"knots", "log_values"} <= set(numbers):
+        raise UsageError("Density 'tabulated' needs knots and log_values: give both.")
+    return DENSITIES[name](**numbers)
+
+
+def tabulated(
+    log_kernel: Callable[[Array], Array],
+    *,
+    reach: float,
+    scale: float = 1.0,
+    knots: int = 100,
+    even: bool = False,
+) -> Tabulated:
+    """Read a density from a function: its logarithm, up to a constant, at so many knots.
+
+    Between them, and beyond the last, the result is straight: another density than the function's,
+    but the one that is priced *and* drawn.
+
+    Args:
+        log_kernel: From (m,) numbers to (m,) logarithms.
+        reach: The last knot, in units of the scale; a good one leaves little probability beyond.
+        scale: The unit of the function's argument.
+        knots: How many, 8 to 1000: closer near 0.
+        even: The function is one of |x| and never called below 0.
+
+    Raises:
+        UsageError: A value that is not finite, rises with |x|, or differs between x and -x.
+    """
+    if not (isinstance(knots, int) and 8 <= knots <= MOST_KNOTS):
+        raise UsageError(f"knots is {knots!r}: expected a whole number from 8 to {MOST_KNOTS}.")
+    bend = 3.0  # the last knots are e^3 / 2 times as far apart as the first, about
+    x = positive("reach", reach) * np.sinh(bend * np.linspace(0, 1, knots)) / math.sinh(bend)
+    values = np.asarray(log_kernel(x), dtype=float)
+    if values.shape != x.shape or not np.isfinite(values).all():
+        raise UsageError(
+            "log_kernel gives values that are not finite, or of another shape: expected a finite "
+            "log density at every knot from 0 to the reach. Choose a smaller reach."
+        )
+    if not even:
+        mirrored = np.asarray(log_kernel(-x), dtype=float)
+        gap = np.abs(mirrored - values)
+        if not (gap <= EVEN * (1 + np.abs(values))).all():
+            worst = x[int(np.argmax(np.where(np.isfinite(gap), gap, math.inf)))]
+            raise UsageError(
+                f"log_kernel differs between {worst:g} and {-worst:g}: the noise must be "
+                "symmetric, or removing a record could cost more than adding one: use a function "
+                "of |x|."
+            )
+    return Tabulated(scale=scale, knots=tuple(x.tolist()), log_values=tuple(values.tolist()))
+
+
+def _log_twice_sinh(x: Array) -> Array:
+    """Return log(2 sinh(x)), x 0 or above."""
+    with np.errstate(divide="ignore"):
+        return x + np.log(-np.expm1(-2 * x))
+
+
+def _log_rest_of_power(
+    density: Density, power: float, rate: float, shift: float, orders: Array, start: float
+) -> Array:
+    """Bound the rest of an excess integral for log z(x) = c - rate |x|^p.
+
+    The integrand is at most 2 exp(G), G(y) = k log z(y - t/2) - (k-1) log z(y + t/2), and beyond
+    the start G' is at most its value -s with the ratio r of the two distances frozen there:
+    s = rate p (y - t/2)^(p-1) (k - (k-1) r^(p-1)). If s > 0, what is beyond is at most 2 e^G / s.
+    """
+    near, far = start - shift / 2, start + shift / 2
+    logs = density.unit_log_density(np.array([near, far]))
+    slope = rate * power * near ** (power - 1)
+    slopes = slope * (orders - (orders - 1) * (far / near) ** (power - 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        bound = math.log(2) + orders * logs[0] - (orders - 1) * logs[1] - np.log(slopes)
+    return np.where(slopes > 0, bound, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The normalised log values at the knots; each piece's slope and mass, the tail's last."""
+
+    logs: Array
+    slopes: Array
+    masses: Array
+
+
+@lru_cache(maxsize=64)
+def _pieces(density: Tabulated) -> _Pieces:
+    knots, logs = np.array(density.knots), np.array(density.log_values)
+    logs = logs - logs[0]
+    slopes = np.diff(logs) / np.diff(knots)
+    masses = np.exp(logs[:-1]) * _exponential_mass(slopes, np.diff(knots))
+    masses = np.append(masses, np.exp(logs[-1]) / -slopes[-1])
+    total = 2 * masses.sum()
+    return _Pieces(logs - math.log(total), np.append(slopes, slopes[-1]), masses / total)
+
+
+def _exponential_mass(slopes: Array, widths: Array) -> Array:
+    """Return the integral of exp(slope x) from 0 to the width."""
+    return special.exprel(slopes * widths) * widths
+
+
+@lru_cache(maxsize=64)
+def _tail_table(density: VarianceGamma) -> tuple[Array, CubicHermiteSpline]:
+    reach = 12 * math.sqrt(2 * density.shape) + 40
+    knots = np.concatenate([[0.0], np.geomspace(1e-7, 0.05, 400), np.arange(0.06, reach, 0.01)])
+    x, weights, _ = kronrod(knots)
+    masses = (weights * np.exp(density.unit_log_density(x))).sum(axis=1)
+    last = math.exp(float(density.unit_log_density(knots[-1:])[0]))
+    last /= float(density._score(knots[-1:])[0])
+    above = np.append(np.cumsum(masses[::-1])[::-1], 0.0) + last
+    return knots, CubicHermiteSpline(knots, above, -np.exp(density.unit_log_density(knots)))
+
+
+@lru_cache(maxsize=64)
+def _information(density: VarianceGamma) -> float:
+    reach = 12 * math.sqrt(2 * density.shape) + 40
+    knots = np.concatenate([[0.0], np.geomspace(1e-9, 0.2, 60), np.arange(0.3, reach, 0.1)])
+    x, weights, _ = kronrod(knots)
+    density_at = np.exp(density.unit_log_density(x))
+    return float(2 * (weights * density_at * density._score(x) ** 2).sum())
+
+
+def _uniform(generator: Generator, size: int) -> Array:
+    """Uniform on (0, 1]: never 0."""
+    return 1.0 - generator.random(size)
+
+
+def _reals(x: Array) -> Array:
+    return np.asarray(x, dtype=float)
+
+
+def _within(name: str, value: object, low: float, high: float) -> float:
+    number = positive(name, value)
+    if not low <= number <= high:
+        raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
+    return number
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    if not isinstance(values, (tuple, list)):
+        raise UsageError(f"{name} is {values!r}: expected a tuple of numbers.")
+    check = nonnegative if name == "knots" else _finite
+    return tuple(check(name, value) for value in values)
+
+
+def _finite(name: str, value: object) -> float:
+    """A finite number, 0 below and above."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+        return -positive(name, -value)
+    return nonnegative(name, value)

@@ -1,0 +1,279 @@
+"""Noise of any density on tensors: drawing it, its distribution, and denoising by that.
+
+    weight = KS(noisy sum, noise) = sup over x of |F_n(x) - F(x)|,      noisy sum  <-  weight * sum
+    relative: weight / mean of the weights so far
+
+F_n is the empirical distribution of the noisy sum's d coordinates, F that of the noise that was
+added to one of them. The weight lies in [0, 1]: about .87 / sqrt(d) where the sum is all noise, at
+most 1 where a signal has one sign, and 1/2 where it is as often above 0 as below. It is computed
+from the released sum and the public law: post-processing, which costs nothing.
+
+Without sorting: between the edges of cells, at which F is known, neither F_n nor F can do more than
+grow, so the supremum over the edges is too small by no more than F's largest growth within a cell.
+Cells are even in x / (|x| + scale), which suits light and heavy tails.
+
+Drawing: on a CPU numpy's Philox under a 128-bit key, in float64; CUDA's takes 64 bits of it. What
+is added is rounded to float32: finite precision is covered by no theorem here.
+
+Source: Nasr et al., Section 3.2; Bailey 1994 (Student's t from two uniforms). Proof:
+docs/guarantees/encoding.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pasearch.accounting.checks import whole
+from pasearch.accounting.densities import (
+    Cauchy,
+    Density,
+    GaussianNoise,
+    GeneralisedNormal,
+    HyperbolicSecant,
+    LaplaceNoise,
+    Logistic,
+    StudentT,
+    VarianceGamma,
+)
+from pasearch.errors import UsageError
+from pasearch.training.noise import BESIDE, Drawn, _thread, draw
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+
+TABLE = 2**16
+"""Cells of the table of a distribution that torch has no function for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KolmogorovSmirnov:
+    """Weigh a noisy sum by its distance from pure noise.
+
+    Cost: price 0.
+
+    Args:
+        cells: How many the line is cut into, 2 or above; None sorts instead, without an error.
+        relative: Weights are divided by their mean over the steps so far, so that a learning rate
+            means the same with and without denoising; False is the paper's.
+    """
+
+    name: ClassVar[str] = "kolmogorov-smirnov"
+    cells: int | None = 4096
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if type(self.relative) is not bool:
+            raise UsageError(f"relative is {self.relative!r}: expected true or false.")
+        if self.cells is not None:
+            object.__setattr__(self, "cells", whole("cells", self.cells))
+            if not self.cells >= 2:
+                raise UsageError(f"cells is {self.cells}: expected 2 or more; usual is 4096.")
+
+    def weight(self, noisy: Tensor, density: Density) -> Tensor:
+        """Return the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
+
+        Guarantee: a function of its two arguments. By cells, it is at most `error(density)` too
+        small, and never too large, but for rounding.
+
+        Args:
+            noisy: The noisy sum, (d,), of all parameters.
+            density: Of the noise on one coordinate, as it was added.
+        """
+        if self.cells is None:
+            return _by_sorting(noisy, density)
+        inside = _edges_on(density, self.cells, noisy.device)
+        cells = _places(noisy, density.scale, self.cells).long()
+        below = torch.bincount(cells, minlength=self.cells).cumsum(0)[:-1] / len(noisy)
+        return (below - inside).abs().amax()
+
+    def error(self, density: Density) -> float:
+        """Return by how much a weight may be too small."""
+        return 0.0 if self.cells is None else _edges(density, self.cells)[1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"name": self.name, **asdict(self)}
+
+
+def denoising_from_json(values: dict[str, Any]) -> KolmogorovSmirnov:
+    """Read what `to_json` wrote.
+
+    Raises:
+        UsageError: Something else.
+    """
+    if not isinstance(values, dict) or not set(values) <= {"name", "cells", "relative"}:
+        raise UsageError(f"denoising is {values!r}: expected a table, such as {{}}.")
+    if values.get("name", KolmogorovSmirnov.name) != KolmogorovSmirnov.name:
+        raise UsageError(f"Denoising {values['name']!r}: expected {KolmogorovSmirnov.name!r}.")
+    return KolmogorovSmirnov(**{name: v for name, v in values.items() if name != "name"})
+
+
+def _by_sorting(noisy: Tensor, density: Density) -> Tensor:
+    if noisy.device.type == "cpu":
+        ordered = torch.from_numpy(np.sort(noisy.detach().numpy()))  # torch's takes ten times more
+    else:
+        ordered = noisy.sort().values
+    expected = distribution(density, ordered).double()
+    ranks = torch.arange(len(ordered) + 1, device=noisy.device, dtype=torch.float64)
+    ranks /= len(ordered)
+    return torch.maximum(ranks[1:] - expected, expected - ranks[:-1]).amax().to(noisy.dtype)
+
+
+def distribution(density: Density, x: Tensor) -> Tensor:
+    """Return the probability of x or less, of the shape and kind of x.
+
+    Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells, with an
+    error of at most `table_error(density)`; the others are closed forms.
+    """
+    if type(density) in TAILS:
+        unit = x / density.scale
+        above = TAILS[type(density)](density, unit.abs())
+        return torch.where(unit > 0, 1.0 - above, above)
+    knots = _edges_on(density, TABLE, x.device).to(x.dtype)
+    knots = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
+    places = _places(x, density.scale, TABLE)
+    left = places.floor().clamp_(0, TABLE - 1)
+    whole_part = left.long()
+    return torch.lerp(knots[whole_part], knots[whole_part + 1], (places - left).clamp_(0.0, 1.0))
+
+
+def table_error(density: Density) -> float:
+    """Bound the error of `distribution`: a curve and its chord both rise within a cell's corners.
+
+    The chord is far better than this where the curve bends little.
+    """
+    return 0.0 if type(density) in TAILS else _edges(density, TABLE)[1]
+
+
+def _places(x: Tensor, scale: float, cells: int) -> Tensor:
+    """Return where numbers lie, in cells from the left: from 0 to that many, what is not one 0."""
+    places = x / (x.abs() + scale)
+    return places.add_(1.0).mul_(cells / 2).nan_to_num_(0.0).clamp_(0.0, cells - 0.5)
+
+
+@lru_cache(maxsize=16)
+def _edges(density: Density, cells: int) -> tuple[Tensor, float]:
+    """Return the distribution at the edges between cells, float64, and its largest growth."""
+    middle = np.arange(1, cells) * (2.0 / cells) - 1.0
+    inside = density.cdf(density.scale * middle / (1.0 - np.abs(middle)))
+    growth = np.diff(inside, prepend=0.0, append=1.0)
+    return torch.from_numpy(inside), float(growth.max())
+
+
+@lru_cache(maxsize=16)
+def _edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
+    return _edges(density, cells)[0].to(device)
+
+
+def _of_power(density: Density, x: Tensor) -> Tensor:
+    assert isinstance(density, GeneralisedNormal)
+    shape = torch.full_like(x, 1 / density.power)
+    return torch.special.gammaincc(shape, x**density.power) / 2
+
+
+TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
+    GaussianNoise: lambda _, x: torch.special.ndtr(-x),
+    LaplaceNoise: lambda _, x: torch.exp(-x) / 2,
+    Logistic: lambda _, x: torch.sigmoid(-x),
+    Cauchy: lambda _, x: torch.atan2(torch.ones_like(x), x) / math.pi,
+    HyperbolicSecant: lambda _, x: torch.atan(torch.exp(-math.pi / 2 * x)) * (2 / math.pi),
+    GeneralisedNormal: _of_power,
+}
+"""The probability above x, 0 or more, at scale 1: where torch has it."""
+
+
+def begin_noise(
+    density: Density, count: int, device: torch.device, stream: Stream, step: int
+) -> Drawn:
+    """Begin to draw a step's noise; call what is returned to get it, float32, (count,).
+
+    Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
+    two steps and no two streams share any.
+
+    On a CPU many are drawn in a thread, while the gradients are computed.
+    """
+    if isinstance(density, GaussianNoise):
+        drawn = draw(count, device, stream, step)
+        return lambda: drawn() * density.scale
+    if device.type != "cpu" or count < BESIDE:
+        return lambda: _sample(density, count, device, stream, step)
+    return _thread().submit(_sample, density, count, device, stream, step).result
+
+
+def sample_noise(
+    density: Density, count: int, device: torch.device, stream: Stream, step: int
+) -> Tensor:
+    """Draw a step's noise: `begin_noise`, and wait for it."""
+    return begin_noise(density, count, device, stream, step)()
+
+
+def _sample(
+    density: Density, count: int, device: torch.device, stream: Stream, step: int
+) -> Tensor:
+    if device.type == "cpu" or type(density) not in MAGNITUDES:
+        drawn = torch.from_numpy(density.sample(stream.generator(step), count))
+        return drawn.float().to(device)
+    generator = torch.Generator(device).manual_seed(stream.seed64(step))
+    return drawn_on(density, count, generator).float()
+
+
+def drawn_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
+    """Draw on a generator's own device, float64; of a density in `MAGNITUDES`."""
+
+    def uniform() -> Tensor:
+        """Never 0."""
+        drawn = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+        return 1.0 - drawn
+
+    def gamma(shape: float) -> Tensor:
+        shapes = torch.full((count,), shape, device=generator.device, dtype=torch.float64)
+        # torch.distributions draws from the global generator alone.
+        return torch._standard_gamma(shapes, generator=generator)  # pyright: ignore
+
+    signs = torch.where(uniform() > 0.5, 1.0, -1.0)
+    return signs * MAGNITUDES[type(density)](density, uniform, gamma) * density.scale
+
+
+Uniform = Callable[[], Tensor]
+Gamma = Callable[[float], Tensor]
+
+
+def _student(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
+    assert isinstance(density, StudentT)
+    nu = density.freedom
+    squares = nu * torch.expm1(torch.log(uniform()) * (-2.0 / nu))
+    return squares.sqrt_() * torch.cos(2 * math.pi * uniform()).abs_()
+
+
+def _powered(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
+    assert isinstance(density, GeneralisedNormal)
+    return gamma(1 / density.power) ** (1 / density.power)
+
+
+def _mixed(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
+    assert isinstance(density, VarianceGamma)
+    normal = torch.sqrt(-2.0 * torch.log(uniform())) * torch.cos(2 * math.pi * uniform())
+    return torch.sqrt(2.0 * gamma(density.shape)) * normal.abs_()
+
+
+MAGNITUDES: dict[type[Density], Callable[[Density, Uniform, Gamma], Tensor]] = {
+    StudentT: _student,
+    Cauchy: lambda _, uniform, __: torch.tan(math.pi / 2 * (1.0 - uniform())),
+    LaplaceNoise: lambda _, uniform, __: -torch.log(uniform()),
+    Logistic: lambda _, uniform, __: torch.log(2.0 / uniform() - 1.0),
+    HyperbolicSecant: lambda _, uniform, __: (
+        -2 / math.pi * torch.log(torch.tan(math.pi / 4 * uniform()))
+    ),
+    GeneralisedNormal: _powered,
+    VarianceGamma: _mixed,
+}
+"""|noise| at scale 1, drawn by torch; a tabulated density is drawn by numpy on every device."""

@@ -1,0 +1,108 @@
+"""Noise at equal price: rows, the search over a family, and what no density can gain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import airy, airye
+
+from pasearch.accounting.additive import ORDERS, Shifts
+from pasearch.accounting.comparison import best_of_family, compare, compare_divergence
+from pasearch.accounting.densities import (
+    Cauchy,
+    Density,
+    GaussianNoise,
+    GeneralisedNormal,
+    HyperbolicSecant,
+    LaplaceNoise,
+    Logistic,
+    StudentT,
+    Tabulated,
+    VarianceGamma,
+    tabulated,
+)
+from pasearch.errors import UsageError
+
+FEW = ORDERS[:31]
+ONE = Shifts(values=(1.0,), counts=(1,))
+EACH: list[Density] = [
+    GaussianNoise(),
+    StudentT(),
+    StudentT(freedom=30.0),
+    LaplaceNoise(),
+    HyperbolicSecant(),
+    Logistic(),
+    GeneralisedNormal(power=1.5),
+    GeneralisedNormal(power=1.75),
+    VarianceGamma(),
+]
+
+
+def airy_squared() -> Tabulated:
+    """The density of least E|z| at a given Fisher information: Ai(|x| - 1.0188) squared."""
+
+    def logs(x: np.ndarray) -> np.ndarray:
+        y = np.abs(x) - 1.018792971647471
+        far = np.maximum(y, 1.0)
+        near = np.log(airy(np.minimum(y, 1.0))[0])
+        return 2 * np.where(y < 1, near, np.log(airye(far)[0]) - 2 / 3 * far**1.5)
+
+    return tabulated(logs, reach=8.0, knots=60)
+
+
+@pytest.mark.unit
+def test_rows_cost_the_same_and_come_by_their_l1_error():
+    rows = compare([Cauchy(), LaplaceNoise(), GaussianNoise()], ONE, 0.1, 20, 2.0, 1e-5, orders=FEW)
+    assert [row.density.name for row in rows][-1] == "cauchy"
+    for row in rows:
+        assert 2.0 * 0.999 < row.price <= 2.0
+        assert row.scale == row.density.scale
+        assert row.mean_absolute == row.density.mean_absolute
+    assert rows[-1].to_json()["standard_deviation"] is None
+    assert rows[0].to_json()["density"]["name"] == rows[0].density.name
+
+
+@pytest.mark.unit
+def test_student_s_t_does_not_beat_the_gaussian_where_shifts_are_small():
+    """Nasr et al., Fig. 6 says so: at 10^5 coordinates l1 is the same, and l2 is 3.5 % more."""
+    shifts = Shifts(values=(10**-2.5,), counts=(100_000,))
+    found = compare_divergence([GaussianNoise(), StudentT()], shifts, 0.1, 2, 0.01)
+    by_name = {row.density.name: row for row in found}
+    t, gaussian = by_name["student-t"], by_name["gaussian"]
+    assert t.price == pytest.approx(gaussian.price, rel=1e-3)
+    assert t.standard_deviation == pytest.approx(1.035 * gaussian.standard_deviation, rel=1e-3)
+    assert t.mean_absolute == pytest.approx(0.999 * gaussian.mean_absolute, rel=1e-3)
+
+
+@pytest.mark.unit
+def test_no_law_gains_much_l1_where_shifts_are_small():
+    """Least E|z| sqrt(J) of any density: .79161 (Airy's, squared), for .79788 of the Gaussian."""
+    shifts = Shifts(values=(1e-2,), counts=(10_000,))
+    rows = compare_divergence([*EACH, airy_squared()], shifts, 0.1, 2, 0.01)
+    gaussian = next(row for row in rows if row.density.name == "gaussian")
+    assert rows[0].density.name == "tabulated"
+    assert rows[0].mean_absolute == pytest.approx(0.9922 * gaussian.mean_absolute, rel=5e-4)
+    assert rows[0].mean_absolute < rows[1].mean_absolute
+    for row in rows:
+        assert row.mean_absolute >= 0.9917 * gaussian.mean_absolute
+        assert row.standard_deviation >= (1 - 1e-3) * gaussian.standard_deviation
+
+
+@pytest.mark.unit
+def test_the_best_power_is_found():
+    """On one coordinate 1.5 is better than the Gaussian's 2 in both errors; the best is between."""
+    args = ONE, 0.03, 1000, 3.0, 1e-5
+    gaussian = compare([GaussianNoise()], *args, orders=FEW)[0]
+    found = best_of_family(lambda p: GeneralisedNormal(power=p), 1.2, 3.0, *args, orders=FEW)
+    assert 1.2 < found.density.power < 1.7
+    assert found.mean_absolute < 0.95 * gaussian.mean_absolute
+    assert found.price <= 3.0
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("target", [0.0, float("nan"), -1.0])
+def test_bad_targets_are_refused(target: float):
+    with pytest.raises(UsageError, match="epsilon"):
+        compare([GaussianNoise()], ONE, 0.5, 1, target, 1e-5)
+    with pytest.raises(UsageError, match="divergence"):
+        compare_divergence([GaussianNoise()], ONE, 0.5, 2, target)
