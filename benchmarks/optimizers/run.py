@@ -14,6 +14,8 @@ Noise comes from a seed here, so that recipes share the split: these are benchma
 Usage: python benchmarks/optimizers/run.py mnist --data-root DIR
        python benchmarks/optimizers/run.py fashion-mnist --data-root DIR
        python benchmarks/optimizers/run.py cifar10_jpeg75.npz
+       python benchmarks/optimizers/run.py mnist --data-root DIR --seeds 5 --recipes dpsgd
+           denoised-gaussian encoded-student-t benchmarks/optimizers/denoised-student-t.toml
        python benchmarks/optimizers/run.py mnist --data-root DIR --full --device cuda
 """
 
@@ -121,13 +123,14 @@ def main() -> None:
     for seed in range(options.seeds or (5 if options.full else 1)):
         for epsilon in options.epsilons or ((1.0, 2.0, 3.0) if options.full else (3.0,)):
             for recipe in options.recipes:
-                if (data.name, recipe, epsilon, seed, options.full) in done:
+                name = Path(recipe).stem
+                if (data.name, name, epsilon, seed, options.full) in done:
                     continue
                 try:
                     found = measure(data, recipe, epsilon, seed, options)
                 except PasearchError as error:
                     found = {"accuracy": None, "refused": str(error)}
-                row = {"data": data.name, "recipe": recipe, "epsilon": epsilon, "seed": seed}
+                row = {"data": data.name, "recipe": name, "epsilon": epsilon, "seed": seed}
                 row |= {"full": options.full, "device": options.device, **found}
                 with RESULTS.open("a") as file:
                     file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
