@@ -21,6 +21,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -90,6 +91,10 @@ SCORE_RANGE = (1e-5, 50.0)
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
 UNIT = "one record"
 
+
+STRONG_SIGNAL = 4000.0
+"""Training records times mu from which `learning_rate_growth` makes a candidate's rate grow, as the
+square root. Measured for a linear model on scattering features (benchmarks/portfolio)."""
 
 LEAST_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
@@ -442,8 +447,9 @@ def candidate_recipe(
 ) -> Recipe:
     """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
 
-    `steps_scale` and `learning_rate_scale` are factors on the recipe's own; a candidate's own
-    `learning_rate` is taken as it is.
+    `steps_scale` and `learning_rate_scale` are factors on the recipe's own; `learning_rate_growth`
+    is one more, where the signal mu n is strong; a candidate's own `learning_rate` is taken as it
+    is.
     """
     recipe = recipes[recipe_of(candidate.settings)]
     noised = noised_recipe(recipe, _steps(recipe, candidate.settings), mu, slots)
@@ -453,7 +459,11 @@ def candidate_recipe(
     rate = noised.learning_rate
     if rate is None:
         rate = tuned_learning_rate(noised, mu, slots) * candidate.rate_factor()
-    return replace(noised, learning_rate=rate * settings.get("learning_rate_scale", 1.0))
+    rate *= settings.get("learning_rate_scale", 1.0)
+    most = settings.get("learning_rate_growth", 1.0)
+    if mu is not None and most > 1.0:
+        rate *= min(most, max(1.0, math.sqrt(mu * slots / STRONG_SIGNAL)))
+    return replace(noised, learning_rate=rate)
 
 
 def _steps(recipe: Recipe, settings: Settings) -> int:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 Genotype = tuple[int, ...]
 
-SETTINGS = ("learning_rate", "learning_rate_scale", "steps", "steps_scale")
+SETTINGS = (
+    "learning_rate", "learning_rate_scale", "learning_rate_growth", "steps", "steps_scale",
+)  # fmt: skip
 """Genes that change the recipe: absolute values, or factors on the recipe's own."""
 
 MOST_STEPS = 16

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.accounting import events
+from pasearch.accounting.additive import Shifts
+from pasearch.accounting.densities import StudentT
 from pasearch.accounting.events import (
+    Additive,
     Approximate,
     Composed,
     DiscreteGaussian,
@@ -39,6 +42,7 @@ EXAMPLES: list[Event] = [
     PoissonGaussian(0.01, 1.1),
     TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
     NoisyRecords(0.01, 1.1),
+    Additive(0.01, StudentT(freedom=9.0), Shifts(values=(0.5, 0.25), counts=(1, 3))),
     Geometric(0.1),
     Pure(0.3),
     Approximate(0.3, 1e-7),

@@ -63,7 +63,7 @@ def test_an_unknown_optimizer_is_refused_and_the_known_are_named(value: object):
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [1.0, "flat", {"name": "flat"}, Flat])
 def test_what_is_no_bounding_is_refused(value: object):
-    with pytest.raises(UsageError, match="Flat, AutoS, PerLayer, AdaptiveQuantile or None"):
+    with pytest.raises(UsageError, match="AdaptiveQuantile, Encoded or None"):
         recipe(bounding=value)
 
 

@@ -1,0 +1,1066 @@
+"""Encoded gradients and denoising from recipe to result: priced, added, refused and verified.
+
+    residual = noisy sum (the training's own) - encoded sum (noise-free, of the same records)
+    F_t(residual) must be uniform, F_t the distribution of the density that step t is charged for
+
+Power: Kolmogorov and Smirnov's distance D between two laws gives p = 2 exp(-2 n D^2), about. With
+n = 98,400 residuals a Gaussian of equal variance has D = .018 from Student's t with 9 degrees
+of freedom and .06 from Laplace's; 2/3 and 3/2 of the scale are further away. That is tested below.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audits import ACCEPT, REJECT, WRONG
+from scipy.stats import kstest
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pasearch import Budget, api, cli, results
+from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.additive import Shifts
+from pasearch.accounting.densities import (
+    Cauchy,
+    Density,
+    GaussianNoise,
+    LaplaceNoise,
+    StudentT,
+    Tabulated,
+    tabulated,
+)
+from pasearch.accounting.events import (
+    TYPES,
+    Additive,
+    Composed,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    RepeatAndSelect,
+    SelfComposed,
+    Worst,
+    describe,
+    from_json,
+    to_json,
+)
+from pasearch.accounting.selection import Law
+from pasearch.data.partitions import Dataset, Records
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys, Stream
+from pasearch.training import encoding, recipe, trainer
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.batching import Poisson
+from pasearch.training.bounding import AdaptiveQuantile, Flat
+from pasearch.training.denoising import KolmogorovSmirnov
+from pasearch.training.encoding import Codebook, Encoded, encode, encoded_sum
+from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.per_example import formed_gradients, trainable_parameters
+from pasearch.training.presets import PRESETS, preset_toml, read_recipe, settings_of
+from pasearch.training.recipe import CONFLICTS, Recipe
+from pasearch.training.schedules import Exponential, Uniform, Validation
+
+N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
+STEPS, SIGMA = 10, 1.3
+DELTA = 1e-4
+BOUND = Encoded(clip_norm=0.5, vectors=4)
+SHIFTS = Shifts(values=(0.5, 0.25), counts=(2, 8))
+T9 = Additive(0.1, StudentT(scale=1.5, freedom=9.0), SHIFTS)
+BUDGET = Budget(2.0, DELTA)
+ENCODED = ("encoded-gaussian", "encoded-student-t", "encoded-laplace")
+
+
+def recipe_of(**changes: Any) -> Recipe:
+    given: dict[str, Any] = {
+        "expected_batch_size": BATCH,
+        "steps": STEPS,
+        "learning_rate": 0.05,
+        "noise_multiplier": SIGMA,
+        "bounding": BOUND,
+        "optimizer": "sgd",
+        "average": None,
+    }
+    return Recipe(**{**given, **changes})
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(FEATURES, UNITS), nn.Tanh(), nn.Linear(UNITS, CLASSES, bias=False)
+    )
+
+
+def size_of(model: nn.Module) -> int:
+    return sum(each.numel() for each in trainable_parameters(model))
+
+
+DIMENSION = size_of(network())
+
+
+def records() -> Records:
+    generator = torch.Generator().manual_seed(8)
+    valid = torch.ones(N, dtype=torch.bool)
+    valid[::5] = False
+    return Records(
+        x=torch.randn(N, FEATURES, generator=generator),
+        y=torch.randint(0, CLASSES, (N,), generator=generator),
+        valid=valid,
+        public=False,
+    )
+
+
+def streams() -> dict[str, Stream]:
+    own = Keys.from_seed(21).stream("trial", 0)
+    return {name: own.child(name) for name in ("batch", "noise", "dropout")}
+
+
+def loss_of(y: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda outputs: functional.cross_entropy(outputs, y, reduction="none")
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in tensors])
+
+
+# --- events
+
+NESTS: dict[str, Event] = {
+    "alone": T9,
+    "times": SelfComposed(T9, 7),
+    "beside": Composed(events=(SelfComposed(T9, 3), Gaussian(2.0))),
+    "worst": Worst(events=(T9, SelfComposed(replace(T9, density=LaplaceNoise(scale=2.0)), 2))),
+    "selected": RepeatAndSelect(Composed(events=(SelfComposed(T9, 5), Gaussian(3.0))), Law(4.0, 1)),
+    "table": Additive(
+        1.0, Tabulated(scale=2.0, knots=(0.0, 1.0, 2.0), log_values=(0.0, -1.0, -3.0)), SHIFTS
+    ),
+}
+each_nest = pytest.mark.parametrize("name", NESTS)
+
+
+@pytest.mark.contract
+@each_nest
+def test_an_event_is_read_from_what_it_wrote_at_any_depth(name: str):
+    event = NESTS[name]
+    text = json.dumps(to_json(event))
+    again = from_json(json.loads(text))
+    assert again == event
+    assert hash(again) == hash(event)
+    assert json.dumps(to_json(again)) == text
+
+
+@pytest.mark.unit
+@each_nest
+def test_nests_are_priced_by_rdp_and_like_what_they_consist_of(name: str):
+    event = NESTS[name]
+    found = price(event, DELTA)
+    assert found == rdp_price(event, DELTA)
+    assert 0 < found.epsilon < math.inf
+
+
+@pytest.mark.unit
+def test_a_worst_costs_at_least_each_of_its_events_and_a_selection_more_than_one_run():
+    worst = NESTS["worst"]
+    assert isinstance(worst, Worst)
+    assert price(worst, DELTA).epsilon >= max(price(e, DELTA).epsilon for e in worst.events)
+    selected = NESTS["selected"]
+    assert isinstance(selected, RepeatAndSelect)
+    assert price(selected, DELTA).epsilon > price(selected.event, DELTA).epsilon
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"density": 1.0},
+        {"density": "student-t"},
+        {"density": StudentT},
+        {"density": StudentT().to_json()},
+        {"density": None},
+        {"shifts": [0.5]},
+        {"shifts": SHIFTS.to_json()},
+        {"shifts": np.ones(3)},
+        {"shifts": None},
+        {"sampling_probability": 0.0},
+        {"sampling_probability": 1.5},
+        {"sampling_probability": math.nan},
+        {"sampling_probability": True},
+    ],
+    ids=str,
+)
+def test_foreign_types_are_refused(changes: dict[str, Any]):
+    with pytest.raises(UsageError):
+        replace(T9, **changes)
+
+
+def with_scale(value: object) -> Callable[[dict[str, Any]], Any]:
+    return lambda d: d["density"].update(scale=value)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("shifts"),
+        lambda d: d.update(steps=3),
+        lambda d: d.update(density=[1.0]),
+        lambda d: d.update(shifts=[0.5, 0.25]),
+        lambda d: d["density"].update(name="pasearch.accounting.densities.StudentT"),
+        lambda d: d["density"].update(name="airy"),
+        lambda d: d["density"].update(power=2.0),
+        lambda d: d["shifts"].update(values=[0.25, 0.5]),
+        lambda d: d["shifts"].update(values=[0.5, -0.25]),
+        lambda d: d["shifts"].update(counts=[2, 8.5]),
+        lambda d: d["shifts"].update(counts=[2]),
+        with_scale(0.0),
+        with_scale(-1.0),
+        with_scale(math.nan),
+        with_scale("1"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(change: Callable[[dict[str, Any]], Any]):
+    document = to_json(T9)
+    change(document)
+    with pytest.raises(UsageError):
+        from_json({"type": "self-composed", "event": document, "count": 2})
+
+
+@pytest.mark.unit
+def test_it_says_its_law_scale_coordinates_and_reach():
+    told = describe(SelfComposed(replace(T9, density=StudentT(scale=1.25)), 40))
+    assert told.startswith("40 x [student-t noise (scale 1.25) on each of 10 coordinates")
+    assert "reach 0.5" in told
+    assert "probability 0.1" in told
+    assert TYPES["additive"] is Additive
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.05, 1.0, 100), (0.3, 2.5, 20), (1.0, 4.0, 5)])
+def test_a_gaussian_on_every_coordinate_costs_what_a_gaussian_costs(
+    q: float, sigma: float, steps: int
+):
+    """By its norm, so with Gaussian noise of sigma C nothing is gained by knowing coordinates."""
+    shifts = BOUND.codebook(DIMENSION).envelope()
+    density = GaussianNoise(scale=sigma * shifts.norm)
+    found = price(SelfComposed(Additive(q, density, shifts), steps), DELTA).epsilon
+    plain = SelfComposed(PoissonGaussian(q, sigma), steps)
+    assert found == pytest.approx(rdp_price(plain, DELTA).epsilon, rel=0.1)
+    assert found >= price(plain, DELTA).epsilon
+
+
+# --- what a recipe is charged, and its density
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("law", [StudentT(freedom=9.0), LaplaceNoise(), Cauchy()], ids=repr)
+def test_the_noise_has_the_information_of_the_gaussian_it_stands_for(law: Density):
+    made = recipe_of(noise=law.with_scale(77.0))
+    assert made.density(SIGMA) == recipe_of(noise=law).density(SIGMA)
+    assert made.density(SIGMA).fisher_information == pytest.approx(1 / (SIGMA * 0.5) ** 2)
+    assert recipe_of().density(SIGMA) == GaussianNoise(scale=SIGMA * 0.5)
+
+
+@pytest.mark.unit
+def test_every_step_is_charged_the_density_of_its_own_noise():
+    made = recipe_of(noise=StudentT(), schedule=Exponential(rate=0.3))
+    shifts = BOUND.codebook(DIMENSION).envelope()
+    found = densities(made.event(N, DIMENSION))
+    assert found == [made.density(SIGMA * math.exp(-0.3 * (step // 4))) for step in range(STEPS)]
+    assert atoms(made.event(N, DIMENSION)) == {(BATCH / N, shifts)}
+
+
+@pytest.mark.unit
+def test_encoded_gradients_with_gaussian_noise_cost_what_clipped_ones_do():
+    for batching in ("poisson", "truncated", "reshuffled"):
+        clipped = recipe_of(bounding=Flat(clip_norm=0.5), batching=batching)
+        assert recipe_of(batching=batching).event(N) == clipped.event(N)
+
+
+@pytest.mark.unit
+def test_without_the_network_s_size_other_noise_has_no_price():
+    with pytest.raises(UsageError, match="how many numbers are trained"):
+        recipe_of(noise=LaplaceNoise()).event(N)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", [*ENCODED, "denoised-gaussian"])
+def test_presets_survive_json_and_their_own_recipe_files(name: str, tmp_path: Path):
+    made = Recipe(expected_batch_size=2, steps=3, **PRESETS[name].recipe)
+    assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+    spelt = preset_toml(name).replace("\n# ", "\n")
+    file = tmp_path / "own.toml"
+    file.write_text(spelt, encoding="utf-8")
+    assert tomllib.loads(spelt)["preset"] == name
+    again = settings_of(read_recipe(file))
+    assert {key: again[key] for key in PRESETS[name].recipe if again.get(key) is not None} == {
+        key: value for key, value in PRESETS[name].recipe.items() if value is not None
+    }
+
+
+# --- the noise of a training is the charged one
+
+
+def densities(event: Event) -> list[Density]:
+    """Return the density of every release that an event charges, in order."""
+    match event:
+        case Composed():
+            return [each for part in event.events for each in densities(part)]
+        case SelfComposed():
+            return densities(event.event) * event.count
+    assert isinstance(event, Additive)
+    return [event.density]
+
+
+def atoms(event: Event) -> set[tuple[float, Shifts]]:
+    match event:
+        case Composed():
+            return {each for part in event.events for each in atoms(part)}
+        case SelfComposed():
+            return atoms(event.event)
+    assert isinstance(event, Additive)
+    return {(event.sampling_probability, event.shifts)}
+
+
+def residuals(made: Recipe) -> np.ndarray:
+    """Run a training, and return what it added to each step's encoded sum, (steps, coordinates)."""
+    model, twin, data, own = network(), network(), records(), streams()
+    training = trainer.Training(model, data, made, own)
+    found = []
+    for step in range(made.steps):
+        twin.load_state_dict(model.state_dict())
+        assert training.step()
+        chosen = torch.from_numpy(made.batches(N).batch(N, own["batch"], step))
+        clean = torch.zeros(DIMENSION)
+        if len(chosen):
+            assert isinstance(made.bounding, Encoded)
+            x, y, mask = data.x[chosen], data.y[chosen], data.valid[chosen]
+            clean = flat(encoded_sum(twin, x, loss_of(y), mask, made.bounding))
+        noisy = flat([p.grad for p in model.parameters() if p.grad is not None])
+        found.append((noisy * made.expected_batch_size - clean).double().numpy())
+    return np.array(found)
+
+
+def law_pvalue(made: Recipe) -> float:
+    """Return how likely a training's noise is, if its law is that of the charged event."""
+    charged = densities(made.event(N, DIMENSION))
+    assert len(charged) == made.steps
+    rows = zip(charged, residuals(made), strict=True)
+    return float(kstest(np.concatenate([each.cdf(row) for each, row in rows]), "uniform").pvalue)
+
+
+LAWS: dict[str, Recipe] = {
+    "student-t": recipe_of(noise=PRESETS["encoded-student-t"].recipe["noise"]),
+    # A recipe's noise has no scale: whatever it says, sigma sets it.
+    "laplace": recipe_of(noise=PRESETS["encoded-laplace"].recipe["noise"].with_scale(3.0)),
+    "student-t, falling": recipe_of(noise=StudentT(), schedule=Exponential(rate=0.3)),
+}
+each_law = pytest.mark.parametrize("name", LAWS)
+
+
+def draw_other(patch: pytest.MonkeyPatch, change: Callable[[Density], Density]) -> None:
+    honest = trainer.begin_noise
+    patch.setattr(trainer, "begin_noise", lambda density, *key: honest(change(density), *key))
+
+
+def as_gaussian(density: Density) -> Density:
+    return GaussianNoise(scale=density.standard_deviation)
+
+
+@pytest.mark.statistical
+@each_law
+def test_the_noise_has_the_charged_law(name: str):
+    assert law_pvalue(LAWS[name]) > ACCEPT
+
+
+@pytest.mark.statistical
+@each_law
+@pytest.mark.parametrize("share", WRONG, ids=["2/3", "3/2"])
+def test_noise_of_another_scale_is_caught(name: str, share: float, monkeypatch: pytest.MonkeyPatch):
+    draw_other(monkeypatch, lambda density: density.with_scale(share * density.scale))
+    assert law_pvalue(LAWS[name]) < REJECT
+
+
+@pytest.mark.statistical
+@each_law
+def test_gaussian_noise_of_equal_variance_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
+    draw_other(monkeypatch, as_gaussian)
+    assert law_pvalue(LAWS[name]) < REJECT
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("share", WRONG, ids=["2/3", "3/2"])
+def test_a_noise_multiplier_that_is_multiplied_is_caught(
+    share: float, monkeypatch: pytest.MonkeyPatch
+):
+    honest = Recipe.noise_at
+    monkeypatch.setattr(Recipe, "noise_at", lambda *a: share * honest(*a))  # type: ignore[operator]
+    assert law_pvalue(LAWS["laplace"]) < REJECT
+
+
+@pytest.mark.statistical
+def test_a_sensitivity_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch):
+    honest = trainer.add_scaled
+    monkeypatch.setattr(
+        trainer, "add_scaled", lambda s, n, scale: honest(s, n, scale / BOUND.sensitivity)
+    )
+    assert law_pvalue(LAWS["student-t"]) < REJECT
+
+
+@pytest.mark.statistical
+def test_no_two_steps_share_their_noise_and_ones_that_do_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def agreement() -> float:
+        """Return by how many standard errors the signs of one step agree with the next one's."""
+        signs = np.sign(residuals(replace(LAWS["laplace"], steps=4)))
+        return max(abs(float(a @ b)) for a, b in pairwise(signs)) / math.sqrt(DIMENSION)
+
+    assert agreement() < 5
+    honest = trainer.begin_noise
+    monkeypatch.setattr(trainer, "begin_noise", lambda *key: honest(*key[:-1], key[-1] // 2))
+    assert agreement() > 50
+
+
+@pytest.mark.unit
+def test_the_power_of_the_audit():
+    """Twice the logarithm that is asked for, at the exact distance of the two laws."""
+    count = DIMENSION * STEPS
+    x = np.linspace(-12, 12, 20_001)
+    for made in LAWS.values():
+        assert made.noise is not None
+        honest = made.noise.unit
+        others = [honest.with_scale(share) for share in WRONG] + [as_gaussian(honest)]
+        for other in others:
+            distance = np.abs(other.cdf(x) - honest.cdf(x)).max()
+            assert 2 * count * distance**2 > 2 * -math.log(REJECT / 2)
+
+
+# --- what one record can add is what the event charges
+
+
+def adversary(kind: str) -> tuple[Tensor, Tensor]:
+    """Return features and class of one record that does its worst."""
+    x = torch.zeros(1, FEATURES)
+    match kind:
+        case "huge":
+            x += 1e4
+        case "spike":
+            x[0, 7] = 1e6
+        case "ties":
+            x += torch.tensor([1e3, -1e3]).repeat(FEATURES // 2)
+        case "cubes":
+            x += 1e4 * torch.randn(FEATURES, generator=torch.Generator().manual_seed(2)) ** 3
+    return x, torch.zeros(1, dtype=torch.int64)
+
+
+def shallow() -> nn.Module:
+    """Return a network whose gradient is huge where the features are."""
+    return nn.Sequential(nn.Linear(FEATURES, CLASSES))
+
+
+def silent(patch: pytest.MonkeyPatch) -> None:
+    """Take the noise away, and nothing else."""
+    patch.setattr(trainer, "add_scaled", lambda sums, numbers, scale: None)
+
+
+def step_sum(x: Tensor, y: Tensor, mask: Sequence[bool], made: Recipe) -> Tensor:
+    """Return one step's sum over all of these slots."""
+    slots = trainer._Slots(x=x, y=y, valid=torch.tensor(mask))
+    model = shallow()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.zero_()
+    return flat(trainer.batch_sum(model, slots, made, streams(), 0))
+
+
+def excess(moved: Tensor, charged: Event) -> float:
+    """Return by how much the sorted magnitudes exceed the shifts of an event, at most."""
+    ((_, shifts),) = atoms(charged)
+    top = np.repeat(shifts.values, shifts.counts)
+    found = moved.abs().sort(descending=True).values.double().numpy()
+    assert len(top) <= len(found)
+    return float((found - np.pad(top, (0, len(found) - len(top)))).max())
+
+
+def influence(kind: str = "huge", dimension: int | None = None, exact: bool = False) -> float:
+    """Return the excess of what a record adds beside another one that is opposed to it."""
+    x, y = adversary(kind)
+    bounding = replace(BOUND, exact=exact)
+    made = recipe_of(expected_batch_size=2, noise=StudentT(), bounding=bounding)
+    x, y = torch.cat([2 * x, x]), torch.cat([1 - y, y])
+    moved = step_sum(x, y, [True, True], made) - step_sum(x, y, [False, True], made)
+    assert moved.abs().max() > 0
+    return excess(moved, made.event(2, dimension or size_of(shallow())))
+
+
+each_kind = pytest.mark.parametrize("kind", ["huge", "spike", "ties", "cubes"])
+ROUNDING = 1e-7
+"""Of a difference of two float32 sums, each entry at most 1."""
+
+
+@pytest.mark.contract
+@each_kind
+def test_one_record_alone_adds_at_most_the_charged_shifts(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Bit by bit: no slack."""
+    silent(monkeypatch)
+    x, y = adversary(kind)
+    made = recipe_of(expected_batch_size=1, noise=LaplaceNoise())
+    total = step_sum(x, y, [True], made)
+    assert total.abs().max() > 0
+    assert excess(total, made.event(1, size_of(shallow()))) <= 0
+    assert not step_sum(x, y, [False], made).any()
+
+
+@pytest.mark.contract
+@each_kind
+@pytest.mark.parametrize("exact", [False, True], ids=["keys", "sorted"])
+def test_a_record_beside_another_moves_the_sum_by_at_most_the_charged_shifts(
+    kind: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+):
+    silent(monkeypatch)
+    assert influence(kind, exact=exact) <= ROUNDING
+
+
+def no_clamp(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        encoding._Public,
+        "bounds",
+        lambda self, counts: torch.full(counts.shape, math.inf),
+    )
+
+
+def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
+    """Clamp to the batch's own mean magnitudes, at norm C, instead of to public vectors."""
+
+    def other(
+        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, bounding: Encoded
+    ) -> list[Tensor]:
+        rows = formed_gradients(model, x, loss)[mask]
+        means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
+        own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
+        return split(model, encode(rows, own).sum(dim=0))
+
+    patch.setattr(trainer, "encoded_sum", other)
+
+
+def micro_batches(patch: pytest.MonkeyPatch) -> None:
+    """Encode the mean of two records, and sum that."""
+
+    def other(
+        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, bounding: Encoded
+    ) -> list[Tensor]:
+        rows = formed_gradients(model, x, loss) * mask[:, None]
+        means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
+        return split(model, encode(means, bounding.codebook(rows.shape[1])).sum(dim=0))
+
+    patch.setattr(trainer, "encoded_sum", other)
+
+
+def twice(patch: pytest.MonkeyPatch) -> None:
+    """Let a record count twice."""
+    honest = trainer.encoded_sum
+    patch.setattr(trainer, "encoded_sum", lambda *a: [2 * each for each in honest(*a)])
+
+
+def split(model: nn.Module, total: Tensor) -> list[Tensor]:
+    parameters = trainable_parameters(model)
+    parts = total.float().split([p.numel() for p in parameters])
+    return [part.view_as(p).clone() for part, p in zip(parts, parameters, strict=True)]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [
+        (no_clamp, "huge"),
+        (book_of_the_batch, "spike"),
+        (micro_batches, "huge"),
+        (micro_batches, "cubes"),
+        (twice, "ties"),
+    ],
+)
+def test_a_sum_that_one_record_moves_further_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    silent(monkeypatch)
+    assert influence(kind) <= ROUNDING
+    plant(monkeypatch)
+    assert influence(kind) > 1e-3
+
+
+@pytest.mark.contract
+def test_shifts_of_another_network_s_size_are_caught(monkeypatch: pytest.MonkeyPatch):
+    """Of a larger one they are smaller; of a smaller one there are fewer."""
+    silent(monkeypatch)
+    own = size_of(shallow())
+    assert influence("ties", own) <= ROUNDING
+    for other in (4 * own, own // 2):
+        made = recipe_of(noise=StudentT()).event(N, other)
+        ((_, shifts),) = atoms(made)
+        if other > own:
+            assert shifts.reach < BOUND.codebook(own).envelope().reach
+            cut = Shifts(values=shifts.values[:20], counts=shifts.counts[:20])
+            event = Additive(1.0, StudentT(), cut)
+        else:
+            event = made
+        x, y = adversary("ties")
+        total = step_sum(x, y, [True], recipe_of(expected_batch_size=1))
+        assert excess(total, event) > 1e-3
+
+
+# --- the plan: priced for the networks that are trained
+
+
+def plan_of(name: Any, space: Any = "fcn", strategy: str = "fixed", **options: Any) -> api.Plan:
+    given = {"steps": 4, "batch": 300, **options}
+    return api.prepare(
+        "digits", budget=BUDGET, strategy=strategy, space=space, recipe=name, **given
+    ).plan
+
+
+def small(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a preset with a short codebook."""
+    bounding = {"name": "encoded", "vectors": 3}
+    return {"preset": name, "bounding": bounding, **changes}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["encoded-student-t", "encoded-laplace"])
+def test_a_plan_prices_the_network_that_it_trains(name: str):
+    plan = plan_of(small(name))
+    candidate = plan.space.candidate(plan.space.fixed())
+    model = candidate.build(plan.schema.shape, plan.schema.outputs)
+    assert plan.dimensions == (size_of(model),)
+    (line,) = [each for each in plan.lines if each.partition == "train"]
+    made = plan.trial_recipe(candidate)
+    assert line.event == made.event(plan.split.train, size_of(model))
+    assert densities(line.event) == [made.density(made.noise_multiplier)] * 4  # type: ignore[arg-type]
+    assert 0.99 * BUDGET.epsilon < plan.price.epsilon <= BUDGET.epsilon
+    assert price(line.event, DELTA).accountant == "RDP"
+
+
+@pytest.mark.unit
+def test_layers_that_keep_their_start_are_not_priced():
+    plan = plan_of({**small("rwt"), "noise": {"name": "laplace"}}, space="auto", strategy="auto")
+    candidate = plan.space.candidate(plan.space.fixed())
+    model = candidate.build(plan.schema.shape, plan.schema.outputs)
+    assert size_of(model) < sum(each.numel() for each in model.parameters())
+    assert plan.dimensions == (size_of(model),)
+    ((_, shifts),) = atoms(plan.lines[0].event)
+    assert sum(shifts.counts) == size_of(model)
+
+
+@pytest.mark.unit
+def test_without_noise_nothing_is_encoded_and_nothing_denoised():
+    bare = recipe_of(noise=StudentT(), denoising=KolmogorovSmirnov()).with_noise(None)
+    assert (bare.bounding, bare.noise, bare.denoising) == (None, None, None)
+
+
+@pytest.mark.unit
+def test_a_portfolio_is_priced_at_the_worst_of_its_networks():
+    plan = plan_of(small("encoded-student-t"), space="auto", strategy="rs", candidates=2)
+    shape, outputs = plan.schema.shape, plan.schema.outputs
+    sizes = {size_of(each.build(shape, outputs)) for each in plan.space.entries}  # type: ignore[attr-defined]
+    assert len(sizes) > 1
+    assert set(plan.dimensions) == sizes
+    (line,) = [each for each in plan.lines if each.name == "training"]
+    text = json.dumps(to_json(line.event))
+    counts = {sum(each["shifts"]["counts"]) for each in found_in(json.loads(text), "additive")}
+    assert counts == sizes
+
+
+def found_in(document: Any, kind: str) -> list[dict[str, Any]]:
+    if isinstance(document, list):
+        return [hit for each in document for hit in found_in(each, kind)]
+    if not isinstance(document, dict):
+        return []
+    own = [document] if document.get("type") == kind else []
+    return own + [hit for each in document.values() for hit in found_in(each, kind)]
+
+
+@pytest.mark.unit
+def test_gaussian_noise_asks_for_no_size_and_costs_the_same_encoded_or_clipped():
+    assert plan_of(small("encoded-gaussian")).lines == plan_of("dpsgd").lines
+    assert plan_of(small("encoded-gaussian")).dimensions == (None,)
+
+
+@pytest.mark.unit
+def test_a_run_is_verified_from_its_result_alone(tmp_path: Path):
+    given: dict[str, Any] = {
+        "budget": BUDGET, "strategy": "fixed", "space": "fcn", "seed": 1,
+        "recipe": small("encoded-student-t"), "steps": 3, "batch": 200, "device": "cpu",
+    }  # fmt: skip
+    result = api.search_architecture("digits", out=tmp_path / "run", **given)
+    recomputed, problems = results.verify(tmp_path / "run")
+    assert problems == []
+    assert recomputed.epsilon == pytest.approx(result.price.epsilon)
+    (step,) = found_in(result.document["events"], "additive")
+    assert step["density"]["name"] == "student-t"
+    assert sum(step["shifts"]["counts"]) == result.document["best"]["trainable_parameters"]
+    told = result.document["recipe"]
+    assert told["noise"]["freedom"] == 9.0
+    file = tmp_path / "run" / "release" / "result.json"
+    for change in (
+        lambda each: each["density"].update(scale=each["density"]["scale"] * 2 / 3),
+        lambda each: each["density"].update(freedom=3.0),
+        lambda each: each["shifts"].update(values=[1.1 * v for v in each["shifts"]["values"]]),
+        lambda each: each.update(sampling_probability=0.9 * each["sampling_probability"]),
+    ):
+        document = json.loads(json.dumps(result.document))
+        change(*found_in(document["events"], "additive"))
+        file.write_text(json.dumps(document), encoding="utf-8")
+        assert results.verify(tmp_path / "run")[1], "a changed event has another price"
+
+
+# --- denoising
+
+
+def trained(made: Recipe, data: Records | None = None) -> Tensor:
+    model = network()
+    trainer.train(model, data or records(), made, streams())
+    return flat([p.detach() for p in model.parameters()])
+
+
+PLAIN = recipe_of(bounding=Flat(clip_norm=0.5))
+
+
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Density, float]]:
+    """What every step asked the distance of: the noisy sum, the law, and the answer."""
+    seen: list[tuple[Tensor, Density, float]] = []
+    honest = KolmogorovSmirnov.weight
+
+    def spy(self: KolmogorovSmirnov, noisy: Tensor, density: Density) -> Tensor:
+        found = honest(self, noisy, density)
+        seen.append((noisy.clone(), density, float(found)))
+        return found
+
+    monkeypatch.setattr(KolmogorovSmirnov, "weight", spy)
+    return seen
+
+
+def factors(made: Recipe) -> list[float]:
+    """Return what each step's noisy sum was multiplied by; one number for all coordinates."""
+    model = network()
+    training = trainer.Training(model, records(), made, streams())
+    found = []
+    honest = trainer._denoise
+
+    def spy(sums: list[Tensor], *others: Any) -> None:
+        before = flat(sums).double()
+        honest(sums, *others)
+        after = flat(sums).double()
+        found.append(float(after @ before / (before @ before)))
+        assert torch.allclose(after, found[-1] * before, rtol=1e-5, atol=1e-9)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "_denoise", spy)
+        for _ in range(made.steps):
+            training.step()
+    return found
+
+
+@pytest.mark.unit
+def test_off_it_changes_no_bit(monkeypatch: pytest.MonkeyPatch):
+    plain = trained(PLAIN)
+    assert torch.equal(trained(replace(PLAIN, denoising=None)), plain)
+    assert not torch.equal(trained(replace(PLAIN, denoising=KolmogorovSmirnov())), plain)
+    # All that it does is one product: by 1, every bit is that of plain DP-SGD.
+    monkeypatch.setattr(KolmogorovSmirnov, "weight", lambda *_: torch.tensor(1.0))
+    for relative in (False, True):
+        denoised = replace(PLAIN, denoising=KolmogorovSmirnov(relative=relative))
+        assert torch.equal(trained(denoised), plain)
+
+
+@pytest.mark.unit
+def test_the_paper_s_weight_is_the_distance_itself(weighed: list[tuple[Tensor, Density, float]]):
+    found = factors(replace(PLAIN, denoising=KolmogorovSmirnov(relative=False)))
+    assert len(found) == STEPS
+    assert found == pytest.approx([weight for _, _, weight in weighed], rel=1e-5)
+    assert max(found) < 0.5
+
+
+@pytest.mark.unit
+def test_relative_weights_are_divided_by_their_mean_so_far_and_average_about_1(
+    weighed: list[tuple[Tensor, Density, float]],
+):
+    found = factors(replace(PLAIN, steps=40, denoising=KolmogorovSmirnov()))
+    weights = [weight for _, _, weight in weighed]
+    expected = [w / np.mean(weights[: t + 1]) for t, w in enumerate(weights)]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[0] == pytest.approx(1.0)
+    assert np.mean(found) == pytest.approx(1.0, abs=0.1)
+    assert np.ptp(found) > 0.01, "not all the same"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "made",
+    [PLAIN, LAWS["laplace"], LAWS["student-t, falling"]],
+    ids=["gaussian", "laplace", "student-t, falling"],
+)
+def test_it_compares_with_the_law_that_each_step_added(
+    made: Recipe, weighed: list[tuple[Tensor, Density, float]]
+):
+    trained(replace(made, denoising=KolmogorovSmirnov()))
+    law = [made.density(made.noise_at(step, N) or math.nan) for step in range(made.steps)]
+    assert [density for _, density, _ in weighed] == law
+    if made.noise is not None:
+        assert law == densities(made.event(N, DIMENSION))
+
+
+@pytest.mark.unit
+def test_it_sees_noise_and_public_numbers_alone(monkeypatch: pytest.MonkeyPatch):
+    """Post-processing: whatever it compares with, price and noisy sums stay as they are."""
+    made = replace(PLAIN, denoising=KolmogorovSmirnov())
+    sums: list[Tensor] = []
+    honest = KolmogorovSmirnov.weight
+
+    def wrong(self: KolmogorovSmirnov, noisy: Tensor, density: Density) -> Tensor:
+        sums.append(noisy.clone())
+        return honest(self, noisy, LaplaceNoise(scale=9.0))
+
+    priced, first = made.event(N), flat(one_sum(PLAIN))
+    monkeypatch.setattr(KolmogorovSmirnov, "weight", wrong)
+    one_sum(made)
+    assert torch.equal(sums[0], first)
+    assert made.event(N) == priced == PLAIN.event(N)
+
+
+def one_sum(made: Recipe) -> list[Tensor]:
+    data = records()
+    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    return trainer.batch_sum(network(), slots, made, streams(), 0)
+
+
+@pytest.mark.unit
+def test_it_charges_nothing():
+    plain = plan_of("dpsgd")
+    for cells in (None, 64):
+        found = plan_of({"preset": "denoised-gaussian", "denoising": {"cells": cells}})
+        assert found.lines == plain.lines
+        assert found.price == plain.price
+    own = plan_of(small("encoded-laplace"))
+    assert plan_of(small("encoded-laplace", denoising={"relative": False})).lines == own.lines
+
+
+# --- refusals
+
+WATCHED = Validation(rate=0.7, threshold=0.01, average=5, period=10)
+REFUSED: dict[str, dict[str, Any]] = {
+    "where every coordinate is bounded": {"noise": StudentT(), "bounding": Flat()},
+    "another law than Gaussian is priced on a Poisson": {
+        "noise": StudentT(),
+        "batching": "reshuffled",
+    },
+    "another law than Gaussian and a filter": {"noise": LaplaceNoise(), "schedule": WATCHED},
+    "encoding takes one gradient": {"augmentation": Augmentation(views=2, shift=1)},
+    "takes off the variance of Gaussian noise": {
+        "denoising": KolmogorovSmirnov(),
+        "optimizer": "adam-corrected",
+    },
+    "denoising compares a sum": {
+        "denoising": KolmogorovSmirnov(),
+        "order": NoiseFirst(record_bound=1.0),
+        "bounding": Flat(),
+    },
+    "denoising compares all coordinates": {
+        "denoising": KolmogorovSmirnov(),
+        "bounding": AdaptiveQuantile(clip_norm=1.0),
+    },
+    "denoising takes noise off": {
+        "denoising": KolmogorovSmirnov(),
+        "bounding": None,
+        "noise_multiplier": None,
+    },
+}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_has_no_proof_is_refused_with_that_reason_alone(words: str):
+    with pytest.raises(UsageError, match="no proof") as caught:
+        recipe_of(**REFUSED[words])
+    (reason,) = [each for each in CONFLICTS if words in each]
+    told = str(caught.value)
+    assert told == f"This recipe has no proof: {reason}"
+
+
+@pytest.mark.contract
+def test_every_reason_of_these_stages_is_tried():
+    new = [r for r in CONFLICTS if any(w in r for w in ("another law", "encoding", "denoising"))]
+    assert len(new) == len(REFUSED)
+    assert all(sum(words in reason for words in REFUSED) == 1 for reason in new)
+
+
+@pytest.mark.contract
+def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recipe, "CONFLICTS", {})
+    for changes in REFUSED.values():
+        assert recipe_of(**changes).problems() == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"noise": StudentT(), "optimizer": "adam-corrected"}, "variance of Gaussian noise"),
+        ({"noise": StudentT(), "batching": "truncated"}, "on a Poisson sample"),
+        ({"order": NoiseFirst(record_bound=1.0)}, "take bounding 'flat'"),
+        ({"noise": "student-t"}, "noise is 'student-t'"),
+        ({"denoising": True}, "denoising is True"),
+    ],
+)
+def test_other_pairs_that_do_not_go_together_are_refused(changes: dict[str, Any], words: str):
+    with pytest.raises(UsageError, match=words):
+        recipe_of(**changes)
+
+
+@pytest.mark.unit
+def test_what_goes_together_is_accepted():
+    """The refusals are no wider than their reasons."""
+    recipe_of(batching="truncated")
+    recipe_of(batching="reshuffled")
+    recipe_of(schedule=WATCHED)
+    recipe_of(noise=StudentT(), denoising=KolmogorovSmirnov(), optimizer="adam")
+    recipe_of(noise=StudentT(), schedule=Uniform()).event(N, DIMENSION)
+    assert isinstance(recipe_of(noise=StudentT()).batches(N), Poisson)
+
+
+@pytest.mark.unit
+def test_a_density_that_is_not_symmetric_is_refused():
+    with pytest.raises(UsageError, match="must be symmetric"):
+        tabulated(lambda x: -np.abs(x - 0.1), reach=5.0)
+    even = tabulated(lambda x: -np.abs(x), reach=5.0, knots=8)
+    made = recipe_of(noise=even, steps=2)
+    assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert price(made.event(N, DIMENSION), DELTA).epsilon > 0
+
+
+def open_table() -> Dataset:
+    """Return records whose classes and bounds are not declared."""
+    generator = np.random.default_rng(0)
+    return api.from_arrays(generator.normal(size=(300, 5)), generator.integers(0, 2, 300))
+
+
+@pytest.mark.unit
+def test_an_undeclared_schema_leaves_the_size_open():
+    with pytest.raises(UsageError, match="undeclared schema leaves open"):
+        api.prepare(open_table(), budget=BUDGET, strategy="fixed", recipe=small("encoded-laplace"))
+    with pytest.raises(UsageError, match="declare the schema, or leave --noise out"):
+        api.prepare(
+            open_table(),
+            budget=BUDGET,
+            strategy="fixed",
+            recipe=small("encoded-gaussian"),
+            noise="search",
+        )
+    found = api.prepare(
+        open_table(), budget=BUDGET, strategy="fixed", recipe=small("encoded-gaussian")
+    )
+    assert found.plan.dimensions == (None,)
+
+
+@pytest.mark.unit
+def test_a_space_has_too_many_sizes():
+    with pytest.raises(UsageError, match="'fcn' has too many"):
+        plan_of(small("encoded-student-t"), strategy="rs", candidates=2)
+    assert plan_of(small("encoded-gaussian"), strategy="rs", candidates=2).dimensions == (None,)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("law", ["gaussian", "student-t:9", "search"])
+@pytest.mark.parametrize("names", ["dpsgd", ["encoded-gaussian", "dpsgd"]], ids=str)
+def test_a_law_is_chosen_only_where_gradients_are_encoded(law: str, names: Any):
+    given = {} if isinstance(names, list) else {"strategy": "fixed"}
+    with pytest.raises(UsageError, match="every coordinate is bounded"):
+        api.prepare("digits", budget=BUDGET, recipe=names, noise=law, **given)
+
+
+# --- the command line
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Run the command line in an empty folder; return exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+FIXED = ("arch", "--eps", 2, "--strategy", "fixed", "--space", "fcn", "--steps", 3)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--noise", "laplace"), "--recipe encoded-gaussian"),
+        (("--noise", "airy", "--recipe", "encoded-gaussian"), "noise is 'airy'"),
+        (("--noise", "laplace:3", "--recipe", "encoded-gaussian"), "noise is 'laplace:3'"),
+        (("--noise", "student-t:0", "--recipe", "encoded-gaussian"), "freedom"),
+        (("--noise", "tabulated", "--recipe", "encoded-gaussian"), "noise is 'tabulated'"),
+        (("--noise", "cauchy", "--recipe", "denoised-gaussian"), "every coordinate"),
+        (("--recipe", "own.toml"), "cannot set micro_batch"),
+        (("--recipe", "unbounded.toml"), "where every coordinate is bounded"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_the_command_line_refuses_and_writes_nothing(
+    run: Run, tmp_path: Path, more: tuple[str, ...], words: str
+):
+    (tmp_path / "own.toml").write_text("micro_batch = 2\n", encoding="utf-8")
+    (tmp_path / "unbounded.toml").write_text('noise = { name = "laplace" }\n', encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(*FIXED, *more)
+    assert code == 2
+    assert words in " ".join(err.replace("│", " ").split())
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.contract
+def test_the_command_line_plans_and_says_the_law(run: Run, tmp_path: Path):
+    """`--noise` wins over the recipe's own law, and `gaussian` takes it back."""
+    (tmp_path / "own.toml").write_text(
+        'preset = "encoded-laplace"\nbounding = { name = "encoded", vectors = 3 }\n',
+        encoding="utf-8",
+    )
+    for law, kind in (("student-t:5", "additive"), ("gaussian", "poisson-gaussian")):
+        code, out, _ = run(*FIXED, "--recipe", "own.toml", "--noise", law, "--dry-run", "--json")
+        assert code == 0
+        planned = json.loads(out)
+        (step,) = found_in(planned["lines"], kind)
+        assert found_in(planned["lines"], "additive") == [step] * (kind == "additive")
+        noise = planned["recipe"]["noise"]
+        assert noise == (None if law == "gaussian" else StudentT(freedom=5.0).to_json())
+        code, out, _ = run(*FIXED, "--recipe", "own.toml", "--noise", law, "--dry-run")
+        assert code == 0
+        assert f"noise {law}" in " ".join(out.split())
