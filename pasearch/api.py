@@ -583,6 +583,8 @@ def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, 
     from pasearch.training.encoding import Encoded
     from pasearch.training.noise_search import SEARCH, law_of, name_of, ranking
 
+    if not isinstance(request.noise, str):
+        raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
     law = None if request.noise == SEARCH else law_of(request.noise)
     bounds = [settings_of(each).get("bounding") for each in request.recipes]
     if not all(isinstance(bound, Encoded) for bound in bounds):

@@ -354,7 +354,7 @@ class Plan:
     def _of_recipe(self, recipe: Recipe) -> list[Claim]:
         """Return what the papers would charge for one training of the released network."""
         slots, mu = self.kept_slots, self.final_mu if self.aside else self.trial_mu
-        if mu is None:
+        if mu is None or recipe.noise is not None:  # their theorems are for Gaussian noise
             return []
         sigma, q = recipe.noise_for_mu(mu, slots), recipe.sampling_probability(slots)
         if recipe.screening is not None:
@@ -769,6 +769,11 @@ def _dimensions(
         raise UsageError(
             f"{named} noise is priced for the network's size, which an undeclared schema leaves "
             "open: declare the schema, or take Gaussian noise."
+        )
+    if getattr(getattr(strategy, "law", None), "cap", None) is not None:
+        raise UsageError(
+            f"{named} noise has no loss distribution, which a capped number of trainings needs: "
+            "leave --max-candidates out, or take Gaussian noise."
         )
     if strategy.name == "fixed":
         candidates = [space.candidate(space.fixed())]

@@ -19,7 +19,7 @@ from typing import Any
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
-from pasearch.accounting.densities import Density, density_from_json
+from pasearch.accounting.densities import DENSITIES, Density, density_from_json
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 
@@ -136,9 +136,12 @@ class Additive(Event):
     def __post_init__(self) -> None:
         """Check the fields."""
         _check(self, probability, "sampling_probability")
-        for name, kind in (("density", Density), ("shifts", Shifts)):
-            if not isinstance(getattr(self, name), kind):
-                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a {kind.__name__}.")
+        # By exact type: a subclass could draw other numbers than are priced.
+        if type(self.density) not in DENSITIES.values() or type(self.shifts) is not Shifts:
+            raise UsageError(
+                f"density and shifts are {self.density!r} and {self.shifts!r}: expected one of "
+                "`accounting.densities`, and Shifts."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,9 +172,9 @@ def law_of(name: str) -> Density:
 
 
 def name_of(density: Density) -> str:
-    """Return what `law_of` reads."""
-    own = {k: v for k, v in density.to_json().items() if k not in ("name", "scale")}
-    return ":".join([density.name, *(f"{value:g}" for value in own.values())])
+    """Return what `law_of` reads, for the laws that it knows."""
+    own = PARAMETERS.get(density.name)
+    return density.name if own is None else f"{density.name}:{getattr(density, own):.17g}"
 
 
 def _finite(value: float) -> float | None:
