@@ -330,7 +330,8 @@ class Plan:
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
-        recipe = [claim for each in self.finals or self.recipes for claim in self._of_recipe(each)]
+        recipes = self.finals or self.recipes
+        recipe = list(dict.fromkeys(claim for each in recipes for claim in self._of_recipe(each)))
         compared = self.strategy.way in ("composition", "repeat-and-select")
         if not compared or self.trial_mu is None:
             return recipe

@@ -31,7 +31,7 @@ def plan_text(plan: Plan) -> str:
         _row("Slots", _slots(plan)),
         *_chosen(plan),
         *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
-        _row("Training", _training(plan)),
+        _row("Training", ("by the first: " if task_of(plan) == CHOICE else "") + _training(plan)),
         _row("Time", time_text(plan)),
         "",
         f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by",
@@ -184,6 +184,8 @@ def _space(plan: Plan) -> str:
 
 
 def _network(plan: Plan) -> str:
+    if task_of(plan) == CHOICE:
+        return f"{_fixed(plan)}; only its recipe is chosen"
     default = "" if plan.space.count() == 1 else f", the default of the {plan.space.name}"
     return f"{_fixed(plan)}{default}; nothing is searched"
 
