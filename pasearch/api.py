@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.events import Gaussian
 from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset, Split, make_split
@@ -54,6 +55,7 @@ from pasearch.training.schedules import Validation
 if TYPE_CHECKING:
     import numpy as np
 
+    from pasearch.accounting.densities import Density
     from pasearch.results import SearchResult
     from pasearch.runs.keys import Keys
     from pasearch.search.engine import Outcome, Progress
@@ -581,7 +583,7 @@ def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, 
     if request.noise is None:
         return request, ""
     from pasearch.training.encoding import Encoded
-    from pasearch.training.noise_search import SEARCH, law_of, name_of, ranking
+    from pasearch.training.noise_search import SEARCH, law_of, name_of
 
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
@@ -592,35 +594,41 @@ def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, 
             f"--noise {request.noise}: the law of the noise can be chosen where every coordinate "
             "is bounded: take --recipe encoded-gaussian."
         )
-    why = ""
+    why = f"; noise {request.noise}"
     if law is None:
-        if dataset.schema.undeclared:
-            raise UsageError(
-                "--noise search depends on the network's size, which an undeclared schema leaves "
-                "open: declare the schema, or leave --noise out."
-            )
-        once = replace(request, search_share=0.0)
-        slots = _split(once, dataset, named_strategy("fixed")).train
-        recipe = _recipe_maker(request)(slots)[0]
-        form = planned_form(dataset.schema, request.max_categories)
-        assert isinstance(recipe.bounding, Encoded)
-        found = ranking(
-            dimension=space.candidate(space.fixed()).parameters(*form)[1],
-            sampling_probability=recipe.sampling_probability(slots),
-            steps=recipe.steps,
-            budget=Budget(request.epsilon, request.delta).resolve(dataset.n),
-            bounding=recipe.bounding,
+        law, why = _least_noise(request, dataset, space)
+    chosen = None if name_of(law) == GaussianNoise.name else law.unit.to_json()
+    return replace(request, recipe=[{**each, "noise": chosen} for each in request.recipes]), why
+
+
+def _least_noise(request: Request, dataset: Dataset, space: Space) -> tuple[Density, str]:
+    """Return the law of least error at the request's price, and why, in words."""
+    from pasearch.training.encoding import Encoded
+    from pasearch.training.noise_search import name_of, ranking
+
+    if dataset.schema.undeclared:
+        raise UsageError(
+            "--noise search depends on the network's size, which an undeclared schema leaves open: "
+            "declare the schema, or leave --noise out."
         )
-        law = found[0].density
-        second = next(each for each in found if name_of(each.density) != name_of(law))
-        why = (
-            f"; noise {name_of(law)}, of the least error at equal price (next: "
-            f"{name_of(second.density)}, {second.l1 / found[0].l1:.3f} times)"
-        )
-    chosen = None if name_of(law) == "gaussian" else law.unit.to_json()
-    why = why or f"; noise {name_of(law)}"
-    recipes = [{**each, "noise": chosen} for each in request.recipes]
-    return replace(request, recipe=recipes), why
+    once = replace(request, search_share=0.0)
+    slots = _split(once, dataset, named_strategy("fixed")).train
+    recipe = _recipe_maker(request)(slots)[0]
+    form = planned_form(dataset.schema, request.max_categories)
+    assert isinstance(recipe.bounding, Encoded)
+    found = ranking(
+        dimension=space.candidate(space.fixed()).parameters(*form)[1],
+        sampling_probability=recipe.sampling_probability(slots),
+        steps=recipe.steps,
+        budget=Budget(request.epsilon, request.delta).resolve(dataset.n),
+        bounding=recipe.bounding,
+    )
+    best, name = found[0], name_of(found[0].density)
+    second = next(each for each in found if name_of(each.density) != name)
+    return best.density, (
+        f"; noise {name}, of the least error at equal price (next: {name_of(second.density)}, "
+        f"{second.l1 / best.l1:.3f} times)"
+    )
 
 
 def _changed(candidate: Candidate, preset: Preset) -> Candidate:

@@ -316,16 +316,12 @@ class Plan:
     def _mu(self, budget: Budget) -> float:
         """Return about the dial of the released model's training under another budget."""
         if self.aside:
-            lines = _final_lines(
-                self.strategy, self.space, self.finals, self.split, self.dimensions
-            )
+            lines = _final_lines(self._of_mu(self.finals, self.split.train))
         else:
-            lines = _trial_lines(
-                self.strategy, self.space, self.recipes, self.split, self.dimensions
-            )
+            of_mu = self._of_mu(self.recipes, self.split.trial_slots)
+            lines = _trial_lines(self.strategy, self.split, of_mu)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
         _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
-
         return calibration.about(_dialled(lines, fits), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
@@ -335,7 +331,8 @@ class Plan:
         compared = self.strategy.way in ("composition", "repeat-and-select")
         if not compared or self.trial_mu is None:
             return recipe
-        one = price_partitions({"train": self._trial_event()}, self.delta)[0].epsilon
+        event = self._of_mu(self.recipes, self.split.trial_slots)(self.trial_mu)
+        one = price_partitions({"train": event}, self.delta)[0].epsilon
         if not one > 0.0:
             return recipe
         runs = max(1, round(self.strategy.expected_trainings))
@@ -373,12 +370,8 @@ class Plan:
         releases = [(q, sigma * factor, count) for factor, count in recipe.levels(slots)]
         return [yu_theorem3_schedule(releases, self.delta)]
 
-    def _trial_event(self) -> Event:
-        assert self.trial_mu is not None
-        settings = self.strategy.settings(self.space)
-        return training_event(
-            self.recipes, settings, self.split.trial_slots, self.trial_mu, self.dimensions
-        )
+    def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> Callable[[float], Event]:
+        return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -573,13 +566,14 @@ def make_plan(
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
-        trial_lines = _trial_lines(strategy, space, recipes, split, dimensions)
+        of_mu = _of_mu(strategy, space, recipes, slots, dimensions)
+        trial_lines = _trial_lines(strategy, split, of_mu)
         trial_mu, charged = _solve(trial_lines, budget, MU_RANGE, lines)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if aside:
-        final_lines = _final_lines(strategy, space, finals, split, dimensions)
+        final_lines = _final_lines(_of_mu(strategy, space, finals, split.train, dimensions))
         final_mu, charged = _solve(final_lines, budget, MU_RANGE, lines)
         lines += charged
     if strategy.scored:
@@ -616,7 +610,7 @@ def make_plan(
         finals=finals,
         trial_mu=trial_mu,
         final_mu=final_mu,
-        score=None if score is None else _score_release(strategy, schema.regression, score),
+        score=None if score is None else _score_release(split, schema.regression, score),
         test=score_noise(schema.regression, epsilon),
         lines=tuple(lines),
         warnings=(
@@ -651,9 +645,9 @@ def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
     return NoisyCount(epsilon=epsilon)
 
 
-def _score_release(strategy: Priced, regression: bool, epsilon: float) -> Release:
+def _score_release(split: Split, regression: bool, epsilon: float) -> Release:
     """Return how the candidates' scores are released: each by itself, or in one pick."""
-    if strategy.way == "disjoint portions":
+    if split.portions > 1:
         return ExponentialPick(epsilon=epsilon, most=ERROR_GRID if regression else 1)
     return score_noise(regression, epsilon)
 
@@ -799,38 +793,26 @@ Dial = Callable[[float], list[Line]]
 """From where a dial stands to the lines that it sets."""
 
 
-def _trial_lines(
+def _of_mu(
     strategy: Priced,
     space: Space,
     recipes: tuple[Recipe, ...],
-    split: Split,
+    slots: int,
     dimensions: tuple[int | None, ...],
-) -> Dial:
+) -> Callable[[float], Event]:
+    """Return what one training of any candidate costs, from the dial mu."""
+    settings = strategy.settings(space)
+    return lambda mu: training_event(recipes, settings, slots, mu, dimensions)
+
+
+def _trial_lines(strategy: Priced, split: Split, of_mu: Callable[[float], Event]) -> Dial:
     """Return the dial of the candidates' trainings: mu to their lines."""
-    settings = strategy.settings(space)
-
-    def lines(mu: float) -> list[Line]:
-        event = training_event(recipes, settings, split.trial_slots, mu, dimensions)
-        return strategy.lines(event, split.trial_partition, "training")
-
-    return lines
+    return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
 
 
-def _final_lines(
-    strategy: Priced,
-    space: Space,
-    recipes: tuple[Recipe, ...],
-    split: Split,
-    dimensions: tuple[int | None, ...],
-) -> Dial:
+def _final_lines(of_mu: Callable[[float], Event]) -> Dial:
     """Return the dial of the winner's training anew: mu to its line."""
-    settings = strategy.settings(space)
-
-    def lines(mu: float) -> list[Line]:
-        event = training_event(recipes, settings, split.train, mu, dimensions)
-        return [Line(name="final training", partition="train", event=event, count=1)]
-
-    return lines
+    return lambda mu: [Line(name="final training", partition="train", event=of_mu(mu), count=1)]
 
 
 def _test_line(event: Event) -> Line:

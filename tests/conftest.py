@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,25 @@ def mnist_root() -> Path:
     if not (root / "MNIST" / "raw").is_dir():
         pytest.skip("MNIST is not on this machine")
     return root
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Run the command line in an empty folder; return exit code, output, errors."""
+    from pasearch.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)

@@ -14,31 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasearch import cli
-
 SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
 RS = ["--strategy", "rs", *SMALL]
 FIXED = ["--strategy", "fixed", "--space", "fcn", "--steps", "5"]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Run the command line in an empty folder; return exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
 
 
 Run = Callable[..., tuple[int, str, str]]

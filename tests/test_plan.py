@@ -380,7 +380,7 @@ class TestUndeclared:
             assert name in plan_text(plan)
 
     @pytest.mark.property
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(
         epsilon=st.floats(0.1, 20.0),
         what=st.sampled_from(sorted(UNDECLARED)),

@@ -8,9 +8,14 @@ check is positive-form (NaN fails it), and what comes out is a plain Python floa
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from numbers import Integral, Real
+from typing import Any, TypeVar
 
 from pasearch.errors import UsageError
+
+Kind = TypeVar("Kind")
 
 
 def positive(name: str, value: object) -> float:
@@ -50,6 +55,39 @@ def whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 1:
         raise _refusal(name, value, "a whole number, 1 or above")
     return int(value)
+
+
+def kind_of(
+    noun: str, table: Mapping[str, type[Kind]], values: object
+) -> tuple[type[Kind], dict[str, Any]]:
+    """Return which dataclass of a table plain values name, and the fields to build it with.
+
+    Args:
+        noun: What the table holds, for messages.
+        table: Dataclasses by name.
+        values: What one's `to_json` wrote: its `name`, and fields; those with defaults may lack.
+
+    Raises:
+        UsageError: No such values; an unknown name; a field unknown or missing.
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{noun} is {values!r}: expected what `to_json` wrote.")
+    given = {str(key): value for key, value in values.items() if key != "name"}
+    name, title = values.get("name"), noun.capitalize()
+    if not isinstance(name, str) or name not in table:
+        raise UsageError(
+            f"{title} {name!r} (its `name`) is unknown: expected one of {', '.join(table)}."
+        )
+    known = fields(table[name])  # pyright: ignore[reportArgumentType]
+    names = [field.name for field in known]
+    if unknown := sorted(set(given) - set(names)):
+        raise UsageError(
+            f"{title} {name!r} has no {', '.join(unknown)}: leave that out. It has "
+            f"{', '.join(names) or 'no numbers'}."
+        )
+    if missing := [f.name for f in known if f.default is MISSING and f.name not in given]:
+        raise UsageError(f"{title} {name!r} lacks {', '.join(missing)}: give it.")
+    return table[name], given
 
 
 def _real(name: str, value: object, expected: str) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
-from pasearch.accounting.densities import DENSITIES, Density, density_from_json
+from pasearch.accounting.densities import Density, density_from_json, known
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 
@@ -136,12 +136,8 @@ class Additive(Event):
     def __post_init__(self) -> None:
         """Check the fields."""
         _check(self, probability, "sampling_probability")
-        # By exact type: a subclass could draw other numbers than are priced.
-        if type(self.density) not in DENSITIES.values() or type(self.shifts) is not Shifts:
-            raise UsageError(
-                f"density and shifts are {self.density!r} and {self.shifts!r}: expected one of "
-                "`accounting.densities`, and Shifts."
-            )
+        _check(self, known, "density")
+        _check(self, _shifts, "shifts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,11 +418,8 @@ def describe(event: Event) -> str:
         case RepeatAndSelect():
             return f"the best of K runs, K {event.law.describe()}, of [{describe(event.event)}]"
         case Filtered():
-            kept = (
-                ""
-                if event.highest_order >= MOST_ORDER
-                else (f", at orders up to {event.highest_order:g}")
-            )
+            limited = event.highest_order < MOST_ORDER
+            kept = f", at orders up to {event.highest_order:g}" if limited else ""
             return f"adaptive releases within the RDP of [{describe(event.event)}]{kept}"
     raise UsageError(f"{event!r} is no event of this table.")
 
@@ -446,6 +439,12 @@ def _events(name: str, value: object) -> tuple[Event, ...]:
     if not isinstance(value, tuple | list) or not value:
         raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
     return tuple(_event(name, each) for each in value)
+
+
+def _shifts(name: str, value: object) -> Shifts:
+    if type(value) is not Shifts:
+        raise UsageError(f"{name} is {value!r}; expected Shifts.")
+    return value
 
 
 def _law(name: str, value: object) -> Law:

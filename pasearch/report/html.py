@@ -305,8 +305,7 @@ def _network_words(candidate: Candidate, schema: AnySchema) -> str:
 def _training(document: Values) -> list[tuple[str, str]]:
     """Return how the released network was trained, as names and values."""
     recipe, best = document["recipe"], document["best"]
-    sizes = document["dataset"]["slots"]
-    slots = sizes.get("train") or next(iter(sizes.values()))  # portions come first
+    slots = round(recipe["expected_batch_size"] / recipe["sampling_probability"])
     total, trained = best["parameters"], best["trainable_parameters"]
     batching = batching_words(recipe)
     rows = [

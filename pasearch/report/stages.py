@@ -37,6 +37,9 @@ SCHEDULES = {
 }
 """Each schedule, with its own numbers."""
 
+LAW_NUMBERS = ("freedom", "power", "shape")
+"""What a law of the noise has beside its scale, which the recipe leaves to the noise multiplier."""
+
 NO_FIGURE = {
     "Yu et al. Theorem 3": "its formula is stated for sampling probabilities up to 1 / (16 sigma), "
     "and a step's is larger here",
@@ -57,6 +60,9 @@ def bound_words(bounding: Values) -> str:
         case "auto-s":
             bound, gamma = bounding["bound"], bounding["gamma"]
             return f"scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
+        case "encoded":
+            vectors = f"{bounding['vectors']:,} public vectors of {norm}"
+            return f"clamped, rank by rank, to the nearest of {vectors}"
         case "per-layer" if bounding.get("clip_norms"):
             each = ", ".join(f"{value:g}" for value in bounding["clip_norms"])
             return f"clipped layer by layer, to norms {each}"
@@ -77,6 +83,10 @@ def stage_words(recipe: Values) -> list[str]:
     words = []
     if (schedule := _schedule(recipe))["name"] != "uniform":
         words.append(_schedule_words(schedule))
+    if (noise := recipe.get("noise")) is not None:
+        words.append(_noise_law(noise))
+    if recipe.get("denoising") is not None:
+        words.append("each noisy sum is weighed by its distance from pure noise: free of charge")
     if (order := recipe.get("order")) is not None:
         bound = order["record_bound"]
         size = "of any norm" if bound is None else f"of norm at most {bound:g}"
@@ -141,6 +151,13 @@ def _schedule_words(schedule: Values) -> str:
     if schedule["name"] == "validation":
         return f"{words}; a look every {every:,} epochs"
     return f"{words}; {every:,} epochs count as one"
+
+
+def _noise_law(noise: Values) -> str:
+    """Return the noise's law; a multiplier says how informative it is, as of a Gaussian."""
+    own = [f"{name} {value:g}" for name, value in noise.items() if name in LAW_NUMBERS]
+    law = ", ".join([noise["name"], *own])
+    return f"noise of another law ({law}), as informative as Gaussian noise of that multiplier"
 
 
 def _view_words(views: Values) -> str:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from pasearch.accounting.checks import fraction, positive
+from pasearch.accounting.checks import fraction, kind_of, positive
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -272,19 +272,7 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding | Encoded:
         raise UsageError(f"bounding is {values!r}: expected what `to_json` wrote, or null.")
     from pasearch.training.encoding import Encoded  # which is above: it starts from `Flat`
 
-    kinds: dict[str, Any] = {**BOUNDINGS, Encoded.name: Encoded}
-    numbers = {name: value for name, value in values.items() if name != "name"}
-    if not isinstance(values.get("name"), str) or values["name"] not in kinds:
-        raise UsageError(
-            f"Bounding {values.get('name')!r} (its `name`) is unknown: expected one of "
-            f"{', '.join(kinds)}."
-        )
-    kind = kinds[values["name"]]
-    if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
-        known = ", ".join(field.name for field in fields(kind))
-        raise UsageError(
-            f"Bounding {kind.name!r} has no {', '.join(unknown)}: leave that out. It has {known}."
-        )
+    kind, numbers = kind_of("bounding", {**BOUNDINGS, Encoded.name: Encoded}, values)
     if isinstance(numbers.get("clip_norms"), list):
         numbers["clip_norms"] = tuple(numbers["clip_norms"])
     return kind(**numbers)

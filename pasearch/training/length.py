@@ -13,7 +13,7 @@ Source: Yu et al., sections IV-A2 and V-B2. Proof: docs/guarantees/schedules.md.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pasearch.accounting import calibration
@@ -40,15 +40,15 @@ class Course:
         noise_multiplier: sigma_0, above 0.
         batch: The (expected) batch size, 1 to n.
         n: Records trained on.
-        batching: "poisson" or "reshuffled".
         budget: Epsilon and delta; delta None takes the default for n.
+        batching: "poisson" or "reshuffled".
     """
 
     noise_multiplier: float
     batch: int
     n: int
+    budget: Budget
     batching: str = "poisson"
-    budget: Budget = field(kw_only=True)
 
     def __post_init__(self) -> None:
         """Check what a recipe does not check."""

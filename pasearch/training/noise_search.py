@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pasearch.accounting import calibration
+from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.comparison import Comparison, compare
 from pasearch.accounting.densities import (
@@ -62,31 +63,31 @@ class Ranked:
     """A law at the budget's price.
 
     Args:
-        density: At its scale, for gradients bounded to norm C.
-        price: Epsilon at the budget's delta.
+        row: The law at its scale, for gradients bounded to norm C, and its price.
         accountant: "RDP", or "PLD" for the Gaussian.
         l1: E|z| over that of the best Gaussian.
         l2: sqrt(E z^2) over that of the best Gaussian; `inf` if there is none.
     """
 
-    density: Density
-    price: float
+    row: Comparison
     accountant: str
     l1: float
     l2: float
 
+    @property
+    def density(self) -> Density:
+        """The law."""
+        return self.row.density
+
+    @property
+    def price(self) -> float:
+        """Epsilon at the budget's delta."""
+        return self.row.price
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values; null for an error that is infinite."""
-        return {
-            "density": self.density.to_json(),
-            "price": self.price,
-            "accountant": self.accountant,
-            "mean_absolute": _finite(self.density.mean_absolute),
-            "standard_deviation": _finite(self.density.standard_deviation),
-            "fisher_information": self.density.fisher_information,
-            "l1": _finite(self.l1),
-            "l2": _finite(self.l2),
-        }
+        ratios = {"l1": _finite(self.l1), "l2": _finite(self.l2)}
+        return {**self.row.to_json(), "accountant": self.accountant, **ratios}
 
     def describe(self) -> str:
         """Return one line."""
@@ -126,14 +127,14 @@ def ranking(
 
     sigma = calibration.smallest(training, budget, 0.05, 1e6)
     exact = Comparison(
-        density=GaussianNoise(scale=sigma * encoded.sensitivity), price=budget.epsilon
+        density=GaussianNoise(scale=sigma * encoded.sensitivity),
+        price=price(training(sigma), delta).epsilon,
     )
     gaussians = [row for row in rows if isinstance(row.density, GaussianNoise)]
     best = min([exact, *gaussians], key=lambda row: row.mean_absolute)
     ranked = [
         Ranked(
-            density=row.density,
-            price=row.price,
+            row=row,
             accountant="PLD" if row is exact else "RDP",
             l1=row.mean_absolute / best.mean_absolute,
             l2=row.standard_deviation / best.standard_deviation,

@@ -188,7 +188,7 @@ NOT_SET = {
     "steps_made": "it is counted while the network is trained",
     "micro_batch": "gradients are taken one by one, and an average of several has no price here",
 }
-"""What results say of a recipe and a recipe file may not, and why."""
+"""What somebody might say in a recipe file, as results have it or a paper, and may not; and why."""
 
 FIELDS = frozenset(each.name for each in fields(Recipe)) - set(NOT_SET)
 """What a recipe file may set."""

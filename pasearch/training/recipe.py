@@ -35,7 +35,7 @@ from pasearch.accounting import calibration
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.densities import DENSITIES, Density, GaussianNoise, density_from_json
+from pasearch.accounting.densities import Density, GaussianNoise, density_from_json, known
 from pasearch.accounting.events import (
     Additive,
     Composed,
@@ -142,11 +142,8 @@ class Recipe:
         for name, (kinds, words) in STAGES.items():
             if not isinstance(getattr(self, name), kinds):
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected {words}.")
-        if self.noise is not None and type(self.noise) not in DENSITIES.values():
-            raise UsageError(
-                f"noise is {self.noise!r}: expected one of `accounting.densities` itself; a law of "
-                "your own is read by `tabulated`."
-            )
+        if self.noise is not None:
+            known("noise", self.noise)
         if self.cap is not None and self.batching != "truncated":
             raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
         if self.noise_multiplier is not None and self.bounding is None:

@@ -18,12 +18,12 @@ Source: Yu et al., Sections IV-A1 and IV-A2. Proof: docs/guarantees/schedules.md
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from pasearch.accounting import zcdp
-from pasearch.accounting.checks import fraction, nonnegative, positive, whole
+from pasearch.accounting.checks import fraction, kind_of, nonnegative, positive, whole
 from pasearch.errors import UsageError
 
 LEAST = 1e-6
@@ -289,18 +289,7 @@ def schedule_from_json(values: dict[str, Any]) -> Schedule | Validation:
     Raises:
         UsageError: An unknown name or number.
     """
-    if not isinstance(values, dict):
-        raise UsageError(f"schedule is {values!r}: expected what `to_json` wrote.")
-    numbers = {name: value for name, value in values.items() if name != "name"}
-    name = values.get("name")
-    if not isinstance(name, str) or name not in SCHEDULES:
-        raise UsageError(f"Schedule {name!r} is unknown: expected one of {', '.join(SCHEDULES)}.")
-    kind = SCHEDULES[name]
-    if unknown := sorted(set(numbers) - {field.name for field in fields(kind)}):
-        raise UsageError(f"Schedule {name!r} has no {', '.join(unknown)}: leave that out.")
-    needed = {field.name for field in fields(kind) if field.default is MISSING}
-    if missing := sorted(needed - set(numbers)):
-        raise UsageError(f"Schedule {name!r} lacks {', '.join(missing)}: give it.")
+    kind, numbers = kind_of("schedule", SCHEDULES, values)
     return kind(**numbers)
 
 

@@ -218,7 +218,7 @@ def optimal_delta(releases: list[tuple[float, float]], at: float) -> float:
 
 class TestApproximateReleases:
     @pytest.mark.property
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.floats(1e-3, 20), st.floats(1e-12, 0.1), st.floats(1.0, 10.0))
     def test_cost_their_epsilon_at_their_delta_and_anything_below(self, epsilon, delta, factor):
         event = Approximate(epsilon, delta)
@@ -247,7 +247,7 @@ class TestApproximateReleases:
             assert optimal_delta([(epsilon, delta)] * count, at) == pytest.approx(exact, rel=1e-6)
 
     @pytest.mark.property
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(
         st.lists(st.tuples(st.floats(0.05, 3), st.floats(1e-9, 1e-2)), min_size=2, max_size=4),
         st.floats(0, 1),
@@ -274,7 +274,7 @@ class TestApproximateReleases:
         assert found <= price(rest, DELTA - 9e-7).epsilon * (1 + 1e-3)
 
     @pytest.mark.property
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.floats(0.01, 3), st.floats(1e-12, 1e-4), st.integers(1, 12))
     def test_copies_cost_what_their_self_composition_does(self, epsilon, delta, count):
         event = Approximate(epsilon, delta)
@@ -463,7 +463,7 @@ class TestPartitions:
 
 
 @pytest.mark.property
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.floats(0.02, 0.9), st.floats(0.7, 8), st.integers(1, 60), st.floats(1.01, 1.5)
 )  # fmt: skip
@@ -479,7 +479,7 @@ def test_the_price_grows_with_sampling_and_steps_and_falls_with_noise(q, sigma, 
 
 
 @pytest.mark.property
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(1, 20), st.floats(0.05, 2), st.integers(1, 30))
 def test_a_mixture_of_kinds_costs_at_most_the_sum(sigma: float, epsilon: float, count: int):
     parts = (Gaussian(sigma), SelfComposed(Geometric(epsilon), count))

@@ -226,7 +226,7 @@ class TestManyCoordinates:
         assert time.process_time() - start < 5
 
     @pytest.mark.property
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(
         st.sampled_from(EACH[:-1]),
         st.floats(1e-4, 3.0),
@@ -373,7 +373,7 @@ class TestRefusals:
 
 class TestShifts:
     @pytest.mark.property
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.lists(
             st.lists(st.floats(-1e3, 1e3), min_size=5, max_size=5), min_size=1, max_size=4

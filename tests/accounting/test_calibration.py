@@ -68,7 +68,7 @@ def test_a_score_takes_the_budget_that_is_there(budget: Budget):
 
 
 @pytest.mark.property
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.floats(0.1, 20),
     st.sampled_from([1e-4, 1e-6, 1e-9]),

@@ -251,7 +251,7 @@ class TestTabulated:
         with pytest.raises(UsageError):
             Tabulated(**{**good, **changes})
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(st.floats(0.01, 3), min_size=2, max_size=8), st.floats(0.0, 20.0))
     @pytest.mark.property
     def test_any_table_is_one_in_all(self, falls: list[float], at: float):

@@ -82,7 +82,7 @@ def spend_all(sequence: list[Event], limit: Event) -> list[Event]:
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(spendable, max_size=25))
 def test_whatever_is_spent_the_sum_is_below_the_limit_at_every_order(sequence):
     kept = spend_all(sequence, LIMIT)

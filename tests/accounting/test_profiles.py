@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -60,7 +60,6 @@ def test_a_curve_that_is_not_finite_is_a_failure():
 
 
 @pytest.mark.property
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.integers(0, 10**6))
 def test_a_hull_is_convex_and_below_its_points(values: list[float], seed: int):
     x = np.cumsum(np.random.default_rng(seed).random(len(values)) + 1e-3)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.accounting.events import (
@@ -226,7 +226,6 @@ class TestLeaks:
 
 
 @pytest.mark.property
-@settings(deadline=None)
 @given(st.floats(0.1, 30), st.floats(1e-12, 0.1))
 def test_conversion_there_and_back(sigma: float, delta: float):
     values = rdp(Gaussian(sigma))

@@ -193,7 +193,7 @@ class TestTheBoundOnTheWinner:
 
 
 @pytest.mark.property
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(1.2, 200), st.floats(0, 4), st.floats(0.5, 20))
 def test_a_larger_mean_costs_more(mean: float, shape: float, sigma: float):
     costs = [

@@ -168,7 +168,7 @@ class TestMakeSplit:
 
 class TestSlots:
     @pytest.mark.property
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         sizes=st.tuples(
             st.integers(0, 30), st.integers(1, 30), st.integers(0, 30), st.integers(1, 30)

@@ -184,7 +184,7 @@ class TestSensitivity:
 
     @pytest.mark.property
     @pytest.mark.parametrize("name", BOUGHT)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         x=arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(2, 6)),
                  elements=st.floats(0, 1, width=32))

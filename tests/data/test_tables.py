@@ -257,7 +257,6 @@ ROW = st.tuples(ODD, ODD, ODD, ODD)
 
 class TestEncode:
     @pytest.mark.property
-    @settings(deadline=None)
     @given(rows=st.lists(ROW, min_size=1, max_size=8))
     def test_a_row_depends_on_its_own_cells_alone_and_no_value_raises(self, rows: list[tuple]):
         together = encoded(SCHEMA, cells(*rows))
@@ -268,7 +267,6 @@ class TestEncode:
         np.testing.assert_array_equal(together, alone)
 
     @pytest.mark.property
-    @settings(deadline=None)
     @given(values=st.lists(ODD, min_size=1, max_size=8))
     @pytest.mark.parametrize("target", [INCOME, CHARGES], ids=["classes", "number"])
     def test_a_target_depends_on_its_own_cell_alone(self, target: Column, values: list):
@@ -504,7 +502,7 @@ class TestToml:
         assert schema.undeclared == ("hours per week",)
 
     @pytest.mark.property
-    @settings(deadline=None, max_examples=200)
+    @settings(max_examples=200)
     @given(schema=schemas())
     def test_is_written_and_read_back(self, schema: TableSchema, tmp_path_factory):
         path = tmp_path_factory.mktemp("toml") / "schema.toml"
@@ -706,7 +704,6 @@ class TestRead:
             read_table(path, schema=schema)
 
     @pytest.mark.property
-    @settings(deadline=None)
     @given(
         rows=st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=5), min_size=1, max_size=6)
     )

@@ -495,7 +495,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(range(len(MENU))))
 
 
 @pytest.mark.property
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps=STEPS, total=st.sampled_from([0.3, 1.0, 2.5]))
 def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: float):
     with tempfile.TemporaryDirectory() as folder:

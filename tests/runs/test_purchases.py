@@ -85,7 +85,7 @@ class TestCategories:
         assert pvalue(sigma / 1.5) < 1e-9
 
     @pytest.mark.oracle
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.floats(0.05, 1e6), st.floats(1e-40, 0.9))
     def test_the_threshold_is_the_least_that_is_rare_enough(self, sigma: float, delta: float):
         threshold = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
@@ -120,7 +120,6 @@ class TestCategories:
         assert buyer.release({"none": 0}, stream) == []
 
     @pytest.mark.property
-    @settings(deadline=None)
     @given(st.dictionaries(st.text(max_size=5), st.integers(0, 40), max_size=12), st.randoms())
     def test_do_not_depend_on_the_order_they_were_counted_in(self, counts, random):
         buyer = CategoryCounts(noise_multiplier=3.0, delta=0.1, most=5)

@@ -122,7 +122,7 @@ class TestWholeNumbers:
 
 class TestBoundedRows:
     @pytest.mark.property
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(two_values())
     def test_have_an_exact_norm_of_at_most_1_whatever_they_held(self, x: np.ndarray):
         rows = bounded_rows(x, np.ones(len(x), dtype=bool))

@@ -159,7 +159,7 @@ class TestPoints:
         assert score(numbers([answer, 0.5], [0.5, 0.5])) == ERROR_GRID
 
     @pytest.mark.property
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @drawn(
         rows=st.lists(
             st.tuples(st.floats(-2, 3, width=32) | st.floats(width=32), st.floats(0, 1, width=32)),

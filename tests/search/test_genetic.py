@@ -95,7 +95,7 @@ class TestCrossover:
             assert crossover(first, second, stream(number)) == tuple(theirs)
 
     @pytest.mark.property
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         pairs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8),
         number=st.integers(0, 2**20),
@@ -126,7 +126,7 @@ class TestMutation:
             assert mutate(parent, SPACE, stream(number)) == tuple(theirs)  # type: ignore[arg-type]
 
     @pytest.mark.property
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(sizes=st.lists(st.integers(1, 6), max_size=8), number=st.integers(0, 2**20))
     def test_stays_in_the_space(self, sizes: list[int], number: int):
         mutant = mutate((0,) * len(sizes), Space(*sizes), stream(number))  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ shapes = st.sampled_from([(9, 8), (1, 9, 9), (2, 8, 11)])
 
 
 @pytest.mark.property
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(architecture=architectures, shape=shapes)
 def test_arithmetic_is_what_torch_builds(architecture: Architecture, shape: tuple[int, ...]):
     try:

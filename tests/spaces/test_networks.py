@@ -158,7 +158,7 @@ architectures = st.builds(
 
 
 @pytest.mark.property
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(architecture=architectures, shape=st.sampled_from([(9, 8), (1, 9, 9), (2, 8, 11)]))
 def test_arithmetic_is_what_torch_builds(architecture: Architecture, shape: tuple[int, ...]):
     assert Architecture.from_json(json.loads(json.dumps(architecture.to_json()))) == architecture

@@ -80,7 +80,7 @@ def test_views_are_shifts_and_mirror_images_side_by_side(
 
 
 @pytest.mark.property
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     shift=st.integers(0, 2), flip=st.booleans(), views=st.integers(1, 4), step=st.integers(0, 99)
 )
@@ -339,7 +339,7 @@ def test_each_layer_of_an_average_is_clipped_to_its_own_bound(name: str):
 @each_net
 @each_bounding
 @pytest.mark.parametrize("batch", [1, BATCH])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(scale=st.sampled_from([1e-10, 1.0, 1e4, 1e20]), heat=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_one_record_of_many_views_moves_the_sum_by_at_most_c(
     name: str, bounding: Bounding, batch: int, scale: float, heat: float

@@ -304,7 +304,7 @@ def worst(name: str, bounding: PerLayer, scale: float, heat: float, seed: int) -
 
 @pytest.mark.property
 @each_net
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     bounds=st.lists(st.sampled_from([1e-3, 0.1, 1.0, 7.0]), min_size=3, max_size=3),
     scale=st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 1e3, 1e20, 1e30]),
@@ -476,7 +476,7 @@ def shift(adaptive: AdaptiveQuantile, size: float, plain: float = 0.0) -> float:
 @pytest.mark.property
 @pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.8])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=st.one_of(st.floats(0.0, 4.0), st.just(1e30), st.just(math.nan)))
 def test_gradients_and_counts_move_together_by_no_more_than_is_priced(
     per_layer: bool, share: float, size: float

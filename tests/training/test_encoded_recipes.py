@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +27,7 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch import Budget, api, cli, results
+from pasearch import Budget, api, results
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import (
@@ -995,26 +993,6 @@ def test_a_law_is_chosen_only_where_gradients_are_encoded(law: str, names: Any):
 # --- the command line
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Run the command line in an empty folder; return exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
 
 
 FIXED = ("arch", "--eps", 2, "--strategy", "fixed", "--space", "fcn", "--steps", 3)

@@ -199,7 +199,7 @@ def test_null_slots_alone_add_as_many_terms_as_they_are():
 
 @pytest.mark.property
 @each_net
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     scale=st.sampled_from([0.0, 1e-20, 1.0, 1e4, 1e18, 1e30]),
     heat=st.sampled_from([1e-3, 1.0, 1e6, 1e20]),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pasearch import Budget, api, cli
+from pasearch import Budget, api
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.densities import (
     Cauchy,
@@ -63,9 +63,7 @@ def test_every_row_costs_the_budget_and_no_more(rows: list[Ranked]):
 def test_two_thirds_of_a_row_s_noise_costs_more_than_the_budget(rows: list[Ranked]):
     for row in rows:
         less = row.density.with_scale(row.density.scale * 2 / 3)
-        louder = Ranked(
-            density=less, price=row.price, accountant=row.accountant, l1=row.l1, l2=row.l2
-        )
+        louder = replace(row, row=replace(row.row, density=less))
         assert recomputed(louder) > 1.1 * BUDGET.epsilon
 
 
@@ -229,22 +227,6 @@ def test_a_search_takes_another_law_where_that_is_first(monkeypatch: pytest.Monk
 # --- the command line
 
 
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
-) -> tuple[int, str, str]:
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(sys, "argv", ["pasearch", *map(str, arguments)])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 ACCOUNT = (
     "account", "noise", "--n", 1000, "--batch", 200, "--steps", 4, "--vectors", 3,
 )  # fmt: skip
@@ -252,14 +234,10 @@ ACCOUNT = (
 
 @pytest.mark.contract
 def test_the_command_line_ranks_as_text_and_json(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    asked: list[dict[str, Any]],
-    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]], asked: list[dict[str, Any]], tmp_path: Path
 ):
-    monkeypatch.chdir(tmp_path)
     given = (*ACCOUNT, "--eps", 2, "--dimension", 300)
-    code, out, _ = run(monkeypatch, capsys, *given, "--json")
+    code, out, _ = run(*given, "--json")
     assert code == 0
     rows = json.loads(out)
     assert [row["l1"] for row in rows] == sorted(row["l1"] for row in rows)
@@ -267,7 +245,7 @@ def test_the_command_line_ranks_as_text_and_json(
     assert asked[0]["budget"] == Budget(2.0).resolve(1000)
     assert asked[0]["sampling_probability"] == 0.2
     assert asked[0]["bounding"] == Encoded(vectors=3)
-    code, out, _ = run(monkeypatch, capsys, *given)
+    code, out, _ = run(*given)
     assert code == 0
     assert all(row.describe() in out for row in asked[1]["rows"])
     assert not list(tmp_path.iterdir())
@@ -287,13 +265,9 @@ def test_the_command_line_ranks_as_text_and_json(
     ids=str,
 )
 def test_bad_numbers_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: tuple[object, ...],
-    code: int,
-    words: str,
+    run: Callable[..., tuple[int, str, str]], more: tuple[object, ...], code: int, words: str
 ):
-    found, _, err = run(monkeypatch, capsys, *ACCOUNT, *more)
+    found, _, err = run(*ACCOUNT, *more)
     assert found == code
     assert words in " ".join(err.replace("│", " ").split())
     assert "Traceback" not in err

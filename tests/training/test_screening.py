@@ -226,7 +226,7 @@ class TestEnergies:
         assert sum(moves) == base  # each record's part is whole, and its own
 
     @pytest.mark.property
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(st.floats(width=32), st.integers(0, 29), st.booleans())
     def test_whatever_a_record_holds_it_adds_from_0_to_g(self, value, slot, number):
         given, made = records(number=number), network(number=number)
