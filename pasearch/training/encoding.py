@@ -13,14 +13,17 @@ A psi is held as constants over bins of ranks, fine at the top: each is the root
 Gaussian's magnitudes between two order statistics, which are drawn. That is a codebook of its own,
 public like the paper's and priced as it is; `Codebook.dense` is the paper's, for small networks.
 
-Nothing is sorted: key counts 18ths of an octave down from the record's largest magnitude, and
-N(key) is how many coordinates have this key or less, a rank no better than any of theirs. Of a
-linear layer no gradient is formed either. |g_ok| = |a_k| |d_o|, with |a_k| rounded to one of 32
-levels, 2^(1/3) apart, and |d_o| to the keys; so a record has the encoded values
+Nothing is sorted, and of a linear layer no gradient is formed: |g_ok| = |a_k| |d_o|, with |a_k| and
+|d_o| rounded to levels and keys, quarters of an octave below the record's largest. Their histograms
+say how many coordinates there are of each level + key, which gives the clamped magnitudes wanted.
+What is added is again a product, of a new factor for each level and one for each key,
 
-    T[r, o] = min(2^(-key/18) largest, psi[N(key) - 1]),         key = key(d_o) + 6 r,
+    encoded g_ok = sign(a_k) A[level of a_k] sign(d_o) D[key of d_o],
 
-of which row r goes to every input of level r: torch's embedding bag sums them over records.
+read off the wanted ones along the layer's mean level and mean key: the sum over records is one
+product of matrices, as in plain DP-SGD. Such products have an order of their own, and are bounded
+in that: A and D are rounded to fine steps, their histograms say how many products are as large as
+each, and D, or A where it is small, falls until each product is at most psi at its last rank.
 
 Source: Nasr et al., Algorithms 1 and 2; docs/rules.md, the row of their lemmas. The line that picks
 psi prints the argmin of a similarity: the nearest is meant.
@@ -38,7 +41,6 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag
 
 from pasearch.accounting.additive import RATIO, Shifts
 from pasearch.accounting.checks import positive, whole
@@ -63,22 +65,42 @@ MOST_DENSE = 2**25
 LARGEST_DIMENSION = 2**24
 """Below it float32 counts coordinates without rounding."""
 
-OCTAVE = 18
-"""Keys to an octave: magnitudes that share a key are within 4 % of each other."""
-STEP = 6
-"""Keys from one level of an input to the next: a factor 2^(1/3)."""
-LEVELS = 32
-"""Levels of an input: those below 2^-10 of a record's largest in that layer count as 0."""
-SCALES = 360
-"""Keys of an output's gradient: what is 20 octaves below the record's largest counts as 0."""
-KEYS = SCALES + STEP * (LEVELS - 1)
+MANTISSA = 21
+"""Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
+OCTAVE = 4
+"""Such steps to an octave, which need not be equally long: ratios are right within 6 %, and then
+rounded."""
+NEVER = -300.0
+"""Logarithm of 0, for a float32."""
+LEVELS = 24
+"""Steps of an input: those below 2^-6 of a record's largest in that layer count as 0."""
+SCALES = 52
+"""Steps of an output's gradient: what is 16 octaves below the record's largest counts as 0."""
+KEYS = SCALES + LEVELS - 1
+
+FINE = 12
+"""Steps to an octave of the encoded values themselves."""
+COARSE = 4
+"""Fine steps to one of an input's factor."""
+FACTORS = 9
+"""Steps of an input's factor: less than 2^-3 of the largest is 0."""
+MAIN = 5
+"""Steps of an input's factor that are left as they are where the two factors are too large."""
+DEPTHS = 72
+"""Steps of an output's factor: less than 2^-8 of the record's largest value is 0."""
+ROOM = 1 - 2.0**-13
+"""By so much values stay below their bounds: far more than the rounding of logarithms."""
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
-TABLE = {"cpu": 320_000, "cuda": 2**26}
-"""Most numbers in the tables T at once: what caches hold."""
-ROWS = {"cpu": 256, "cuda": 2**15}
-"""Most records at once, for the same reason."""
+PIECE = {"cpu": 2**18, "cuda": 2**26}
+"""Most numbers that are rounded at once, for the same reason."""
+ROWS = {"cpu": 4096, "cuda": 2**15}
+"""Most records at once."""
+GROUP = 32
+"""Vectors of a codebook that are looked through at once."""
+SOUGHT = 256
+"""Most records whose nearest vectors are sought at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -255,7 +277,7 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
     kept = gradients.masked_fill(~usable[:, None], 0.0)
     magnitudes, order = kept.abs().sort(dim=1, descending=True)
     masses = _from_0(magnitudes.double().cumsum(dim=1))
-    bounds = public.values[public.nearest(masses[:, public.edges].diff(dim=1))]
+    bounds = public.values[public.by_bins(masses[:, public.edges].diff(dim=1))]
     ranked = torch.minimum(magnitudes, bounds[:, public.bins].to(kept.dtype))
     return torch.empty_like(kept).scatter_(1, order, ranked).copysign_(kept)
 
@@ -291,40 +313,47 @@ def encoded_sum(
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
         layers = [_part(each, rows, bounding) for each in captured]
-        usable = torch.stack([mask[rows], *(layer.finite() for layer in layers)]).all(dim=0)
-        for layer in layers:
-            layer.keep(usable)
-        for parameter, value in add(layers, codebook):
+        for parameter, value in add(layers, codebook, mask[rows]):
             sums[id(parameter)] += value
     return [sums[id(p)] for p in parameters]
 
 
-def _sorted_sums(layers: list[_Formed], codebook: Codebook) -> Iterator[tuple[Tensor, Tensor]]:
+def _sorted_sums(
+    layers: list[_Formed], codebook: Codebook, mask: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter's sum of gradients that are formed and sorted."""
-    gradients = torch.cat([layer.gradients for layer in layers], dim=1)
+    gradients = torch.cat([layer.d for layer in layers], dim=1)
+    usable = mask & torch.isfinite(gradients).all(dim=1)
+    gradients.masked_fill_(~usable[:, None], 0.0)
     unused = codebook.dimension - gradients.shape[1]
     encoded = encode(torch.nn.functional.pad(gradients, (0, unused)), codebook).sum(dim=0)
-    sizes = [layer.gradients.shape[1] for layer in layers]
+    sizes = [layer.d.shape[1] for layer in layers]
     for layer, total in zip(layers, encoded.split([*sizes, unused]), strict=False):
-        yield from layer.split(total)
+        yield from layer.split(total[:, None])
 
 
 def _ranked_sums(
-    layers: list[_Formed | _Factored], codebook: Codebook
+    layers: list[_Formed | _Factored], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each parameter's sum of gradients that are ranked by their keys."""
-    top = torch.stack([layer.peak() for layer in layers]).amax(dim=0)
-    top = top.where(top > 0, 1.0)
-    counts = sum(layer.counts(top) for layer in layers)
-    assert isinstance(counts, Tensor)
-    bounds = _on(codebook, top.device).bounds(counts).to(top.dtype)
-    octaves = torch.arange(KEYS, device=top.device) / OCTAVE
-    for layer in layers:
-        yield from layer.sums(bounds, top[:, None] * torch.exp2(-octaves))
+    """Yield each parameter's sum of gradients whose factors are rounded and ranked by that."""
+    public = _on(codebook, mask.device)
+    widest = max(max(layer.a.shape[1], layer.d.shape[1]) for layer in layers)
+    most = max(1, PIECE[mask.device.type] // widest)
+    pieces = [slice(start, start + most) for start in range(0, len(mask), most)]
+    parts = [_Rounded(layers, rows, mask[rows]) for rows in pieces]
+    factors = _factors(parts, public)
+    for place, layer in enumerate(layers):
+        inputs, outputs = factors[place]
+        total = inputs.new_zeros(layer.d.shape[1], layer.a.shape[1])
+        for rows, part in zip(pieces, parts, strict=True):
+            a = inputs[rows].gather(1, part.levels[place].long()).copysign_(layer.a[rows])
+            d = outputs[rows].gather(1, part.keys[place].long()).copysign_(layer.d[rows])
+            total.addmm_(d.T, a)
+        yield from layer.split(total)
 
 
 class _Formed:
-    """The gradients of one layer, formed."""
+    """The gradients d of one layer, formed, and 1 for their only input."""
 
     def __init__(self, seen: Captured, rows: slice):
         from pasearch.training.per_example import _kernel
@@ -333,39 +362,18 @@ class _Formed:
         part = replace(seen, input=seen.input[rows], output_gradient=seen.output_gradient[rows])
         formed = _kernel(seen.layer).gradients(part)
         self._names = list(formed)
-        self.gradients = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
-
-    def finite(self) -> Tensor:
-        """Return whether each record's gradient is finite."""
-        return torch.isfinite(self.gradients).all(dim=1)
-
-    def keep(self, usable: Tensor) -> None:
-        """Set the others' gradients to 0."""
-        self.gradients.masked_fill_(~usable[:, None], 0.0)
-
-    def peak(self) -> Tensor:
-        """Return the largest magnitude of each record."""
-        return self.gradients.abs().amax(dim=1)
-
-    def counts(self, top: Tensor) -> Tensor:
-        """Return how many coordinates have each key, (batch, KEYS)."""
-        self._keys, self._signs = _rounded(self.gradients, top, OCTAVE, KEYS)
-        return _histogram(self._keys, KEYS, self._signs.abs())
-
-    def sums(self, bounds: Tensor, _: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter's sum."""
-        clamped = torch.minimum(self.gradients.abs(), bounds.gather(1, self._keys))
-        yield from self.split(clamped.mul_(self._signs).sum(dim=0))
+        self.d = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
+        self.a = self.d.new_ones(len(self.d), 1)
 
     def split(self, total: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with its part of a sum over records."""
+        """Yield each parameter with its part of a sum over records, (outputs, inputs)."""
         sizes = [self._own[name].numel() for name in self._names]
-        for name, part in zip(self._names, total.split(sizes), strict=True):
+        for name, part in zip(self._names, total[:, 0].split(sizes), strict=True):
             yield self._own[name], part.view_as(self._own[name])
 
 
 class _Factored:
-    """The gradients d a^T of a linear layer; a has a 1 more where the bias is trained."""
+    """The factors of a linear layer's gradients d a^T; a has a 1 more where the bias is trained."""
 
     def __init__(self, seen: Captured, rows: slice):
         assert isinstance(seen.layer, nn.Linear)
@@ -373,71 +381,38 @@ class _Factored:
         columns = [a] if self._layer.weight.requires_grad else []
         if self._layer.bias is not None and self._layer.bias.requires_grad:
             columns.append(a.new_ones(len(a), 1))
-        self._a, self._d = torch.cat(columns, dim=1), seen.output_gradient[rows]
-        self._largest = self._a.abs().amax(dim=1)
-        self._peak = self._largest * self._d.abs().amax(dim=1)
+        self.a, self.d = torch.cat(columns, dim=1), seen.output_gradient[rows]
 
-    def finite(self) -> Tensor:
-        """Return whether each record's gradient is finite: its largest number is."""
-        return torch.isfinite(self._peak)
-
-    def keep(self, usable: Tensor) -> None:
-        """Set the others' gradients to 0."""
-        if not bool(usable.all()):
-            self._a, self._d = (v.masked_fill(~usable[:, None], 0.0) for v in (self._a, self._d))
-            self._peak = self._peak.masked_fill(~usable, 0.0)
-        self._largest = self._largest.where(usable & (self._largest > 0), 1.0)
-
-    def peak(self) -> Tensor:
-        """Return the largest magnitude of each record."""
-        return self._peak
-
-    def counts(self, top: Tensor) -> Tensor:
-        """Return how many coordinates have each key: the two factors' histograms, convolved."""
-        self._levels, self._signs = _rounded(self._a, self._largest, OCTAVE // STEP, LEVELS)
-        keys, signs = _rounded(self._d, top / self._largest, OCTAVE, SCALES)
-        # A table of values has them all again with a minus, and zeros at its end.
-        places = torch.where(signs < 0, keys + KEYS, keys)
-        self._places = places.masked_fill_(signs == 0, 2 * KEYS)
-        many = _histogram(self._levels, LEVELS, self._signs.abs())
-        scales = _histogram(keys, SCALES, signs.abs_())
-        counts = scales.new_zeros(len(scales), KEYS)
-        for level in range(LEVELS):
-            moved = counts[:, STEP * level : STEP * level + SCALES]
-            moved.addcmul_(scales, many[:, level, None])
-        return counts
-
-    def sums(self, bounds: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter's sum of the tables' rows that its inputs choose."""
-        total = self._summed(torch.minimum(bounds, sizes))
+    def split(self, total: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with its part of a sum over records, (outputs, inputs)."""
         if self._layer.weight.requires_grad:
-            yield self._layer.weight, total[: self._layer.in_features].T
+            yield self._layer.weight, total[:, : self._layer.in_features]
         if self._layer.bias is not None and self._layer.bias.requires_grad:
-            yield self._layer.bias, total[-1]
+            yield self._layer.bias, total[:, -1]
 
-    def _summed(self, values: Tensor) -> Tensor:
-        """Return the sum of encoded gradients, (inputs and bias, outputs)."""
-        outputs = self._d.shape[1]
-        zeros = values.new_zeros(len(values), 1 + STEP * (LEVELS - 1))
-        signed = torch.cat([values, -values, zeros], dim=1)
-        levels, signs = self._levels.int().T.contiguous(), self._signs.T.contiguous()
-        total = values.new_zeros(self._a.shape[1], outputs)
-        rows = max(1, TABLE[values.device.type] // (LEVELS * outputs))
-        for start in range(0, len(values), rows):
-            part = slice(start, start + rows)
-            own = signed[part]
-            count = len(own)
-            # Row r of a record holds what it has from key STEP r on.
-            windows = own.as_strided((count, LEVELS, 2 * KEYS + 1), (own.shape[1], STEP, 1))
-            places = self._places[part, None, :].expand(count, LEVELS, outputs)
-            first = LEVELS * torch.arange(count, device=own.device, dtype=torch.int32)
-            total += embedding_bag(
-                (levels[:, part] + first).contiguous(),
-                windows.gather(2, places).flatten(0, 1),
-                mode="sum",
-                per_sample_weights=signs[:, part].contiguous(),
-            )
-        return total
+
+class _Rounded:
+    """A few records' factors, rounded.
+
+    `levels` and `keys` say, layer by layer, how many steps each a and d lies below the largest: of
+    its layer, and so that level + key is below the record's largest |a d|. The last is 0.
+    """
+
+    def __init__(self, layers: list[_Formed | _Factored], rows: slice, mask: Tensor):
+        bits = [(_bits(layer.a[rows]), _bits(layer.d[rows])) for layer in layers]
+        largest = [[each.amax(dim=1).view(torch.float32) for each in pair] for pair in bits]
+        peaks = torch.stack([a * d for a, d in largest])
+        self.usable = mask & torch.isfinite(peaks).all(dim=0)
+        self.peak = peaks.amax(dim=0).where(self.usable, 1.0)
+        self.levels, self.keys, self.many = [], [], []
+        for (a, d), (own, _), layer in zip(bits, largest, layers, strict=True):
+            for found, values, top, steps in (
+                (self.levels, a, own, LEVELS if layer.a.shape[1] > 1 else 1),
+                (self.keys, d, self.peak / own, SCALES),
+            ):
+                places = _below(values, top, steps)
+                self.many.append(_histogram(places, steps))
+                found.append(places.byte())
 
 
 def _is_factored(seen: Captured, bounding: Encoded) -> bool:
@@ -457,25 +432,150 @@ def _part(seen: Captured, rows: slice, bounding: Encoded) -> Any:
     return (_Factored if _is_factored(seen, bounding) else _Formed)(seen, rows)
 
 
-def _rounded(values: Tensor, top: Tensor, octave: int, steps: int) -> tuple[Tensor, Tensor]:
-    """Return by how many steps each magnitude lies below the row's top, and the signs.
+def _bits(values: Tensor) -> Tensor:
+    """Return the magnitudes' float32 bits, which are in the order of the magnitudes."""
+    return values.float().view(torch.int32) & 0x7FFFFFFF
+
+
+def _below(bits: Tensor, top: Tensor, steps: int) -> Tensor:
+    """Return by how many steps, rounded, each number lies below its row's top; of 0, so many.
 
     Args:
-        values: (batch, n), finite.
-        top: (batch,), above 0; at least each magnitude, but for rounding.
-        octave: How many steps it has.
-        steps: What is so many steps below the top, or more, gets the sign 0.
+        bits: (batch, n), of the magnitudes; they are overwritten.
+        top: float32, (batch,), at least each magnitude, but for rounding.
+        steps: What lies further below counts as 0.
     """
-    above_0 = top.clamp(min=torch.finfo(top.dtype).tiny)  # 0 / 0 has no place
-    below = torch.log2(above_0[:, None] / values.abs()).mul_(octave).round_().clamp_(0, steps)
-    signs = values.sign().mul_(below < steps)
-    return below.clamp_(max=steps - 1).long(), signs
+    # A top below these has no room for so many steps above 0, so it counts as larger.
+    highest = top.view(torch.int32).clamp(min=steps << MANTISSA) + (1 << (MANTISSA - 1))
+    below = torch.sub(highest[:, None], bits, out=bits).bitwise_right_shift_(MANTISSA)
+    return below.clamp_(0, steps).long()
 
 
-def _histogram(places: Tensor, size: int, counted: Tensor) -> Tensor:
-    """Count each row's places, those marked 1: whole numbers below 2^24, which float32 adds up."""
-    empty = torch.zeros(len(places), size, device=places.device)
-    return empty.scatter_add_(1, places, counted.to(empty.dtype))
+def _histogram(places: Tensor, steps: int) -> Tensor:
+    """Count each row's places: whole numbers below 2^24, which float32 adds up."""
+    ones = torch.ones(places.shape, device=places.device)
+    return ones.new_zeros(len(places), steps + 1).scatter_add_(1, places, ones)[:, :steps]
+
+
+def _joint(layers: list[tuple[Tensor, Tensor]], stride: int, size: int) -> Tensor:
+    """Count the pairs of all layers by key + stride * level, (size, batch)."""
+    total = layers[0][0].new_zeros(size, layers[0][0].shape[1])
+    for levels, keys in layers:
+        for level, many in enumerate(levels):
+            total[stride * level : stride * level + len(keys)].addcmul_(keys, many)
+    return total
+
+
+def _factors(parts: list[_Rounded], public: _Public) -> list[tuple[Tensor, Tensor]]:
+    """Return each layer's tables of factors, (batch, levels + 1) and (batch, keys + 1).
+
+    Guarantee: sorted, the products of a record's factors are at most one vector of the codebook.
+    """
+    many = [torch.cat(each).T.contiguous() for each in zip(*(p.many for p in parts), strict=True)]
+    layers = list(zip(many[::2], many[1::2], strict=True))
+    peak, usable = (torch.cat([getattr(p, name) for p in parts]) for name in ("peak", "usable"))
+    top = peak.clamp_(min=torch.finfo(peak.dtype).tiny).log2_()
+    counts = _joint(layers, 1, KEYS)
+    ranks = counts.cumsum(dim=0)
+    first = public.nearest(counts, ranks)
+    sizes = top - _column(KEYS, top) / OCTAVE
+    clamped = torch.minimum(sizes, public.logs_at(ranks - counts / 2, first))
+    wanted = [_separated(clamped, a, d) for a, d in layers]
+    largest = torch.stack([d.amax(dim=0) for _, d in wanted]).amax(dim=0).clamp_(min=NEVER)
+    steps = [
+        (
+            (a * (FINE // COARSE)).round_().clamp_(0, FACTORS).long(),
+            ((largest - d) * FINE).round_().clamp_(0, DEPTHS).long(),
+        )
+        for a, d in wanted
+    ]
+    moved = [
+        (_moved(a, i, FACTORS), _moved(d, j, DEPTHS))
+        for (a, d), (i, j) in zip(layers, steps, strict=True)
+    ]
+    size = DEPTHS + COARSE * (FACTORS - 1)
+    last = _joint(moved, COARSE, size).cumsum(dim=0).sub_(1.0)
+    room = public.logs_at(last, first).sub_(largest).add_(_column(size, top) / FINE)
+    scale = torch.exp2(largest).mul_(ROOM).mul_(usable)
+    tables = []
+    for (i, j), (a, d) in zip(steps, moved, strict=True):
+        fall_a, fall_d = _fitting(room, a > 0, d > 0)
+        inputs = torch.exp2(fall_a - _column(FACTORS + 1, top) * (COARSE / FINE))
+        outputs = torch.exp2(fall_d - _column(DEPTHS + 1, top) / FINE) * scale
+        inputs[FACTORS], outputs[DEPTHS] = 0.0, 0.0
+        tables.append((_table(inputs, i), _table(outputs, j)))
+    return tables
+
+
+def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """Return A and D such that D - A at level and key is near to logs at level + key.
+
+    They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
+    What does not occur gets an infinite A, and a D of -inf.
+
+    Args:
+        logs: (keys, batch), of clamped magnitudes, by level + key.
+        a: (levels, batch), how many inputs have each level.
+        d: (scales, batch), how many outputs' gradients have each key.
+    """
+    levels, keys = _column(len(a), a), _column(len(d), d)
+    weights = a * torch.exp2(-1.5 / OCTAVE * levels)
+    level = _mean(weights, levels)
+    along = logs.gather(0, keys + level)
+    key = _mean(d * torch.exp2(2 * (along - along[0])), keys)
+    across = logs.gather(0, levels + key)
+    corner = across.gather(0, level[None])
+    outputs = along + (across[0] - corner)
+    return (across[0] - across).masked_fill(a == 0, math.inf), outputs.masked_fill(
+        d == 0, -math.inf
+    )
+
+
+def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """Return by what the logarithms of factors must fall so that no product is above its bound.
+
+    Guarantee: at every pair that occurs, the two falls add up to at most the room.
+
+    Args:
+        room: (depths, batch), bound less product, by depth.
+        a: bool, (FACTORS, batch), which steps of inputs' factors occur.
+        d: bool, (DEPTHS, batch), which of outputs' factors.
+
+    Returns:
+        tuple[Tensor, Tensor]: 0 or below, with a row more.
+    """
+    falls_a = room.new_zeros(FACTORS + 1, room.shape[1])
+    falls_d = room.new_zeros(DEPTHS + 1, room.shape[1])
+    free = torch.where(a, 0.0, math.inf)
+    idle = torch.where(d, 0.0, math.inf)
+    least, shifted = falls_d[:DEPTHS], torch.empty_like(idle)
+    for step in range(FACTORS):
+        own = room[COARSE * step : COARSE * step + DEPTHS]
+        if step < MAIN:
+            torch.minimum(least, torch.add(own, free[step], out=shifted), out=least)
+        else:
+            falls_a[step] = torch.add(own, idle, out=shifted).amin(dim=0)
+    return falls_a.clamp_(max=0.0), falls_d
+
+
+def _moved(many: Tensor, steps: Tensor, size: int) -> Tensor:
+    """Return how many have each step, without the last: (size, batch)."""
+    return many.new_zeros(size + 1, many.shape[1]).scatter_add_(0, steps, many)[:size]
+
+
+def _table(values: Tensor, steps: Tensor) -> Tensor:
+    """Return what each level has, (batch, levels + 1), the last 0."""
+    return torch.nn.functional.pad(values.gather(0, steps), (0, 0, 0, 1)).T.contiguous()
+
+
+def _mean(weights: Tensor, places: Tensor) -> Tensor:
+    """Return the mean place, rounded, (batch,)."""
+    total = weights.sum(dim=0).clamp_(min=torch.finfo(weights.dtype).tiny)
+    return ((weights * places).sum(dim=0) / total).round_().long()
+
+
+def _column(size: int, like: Tensor) -> Tensor:
+    return torch.arange(size, device=like.device)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,59 +584,75 @@ class _Public:
 
     Args:
         values: (vectors, bins).
-        directions: (vectors, bins), each of norm 1 as a vector of the codebook.
+        logs: (vectors * bins,), their logarithms to base 2.
+        directions: (bins, vectors), of vectors of norm 1.
         edges: int64, (bins + 1,): ranks.
-        bins: int64, (dimension,): of each rank.
+        bins: int32, (dimension,): of each rank.
+        octaves: (octaves + 1,): ranks that are powers of 2, between which `means` are.
+        means: (octaves, vectors up to a multiple of GROUP), of directions over octaves of ranks.
     """
 
     values: Tensor
+    logs: Tensor
     directions: Tensor
     edges: Tensor
     bins: Tensor
+    octaves: Tensor
+    means: Tensor
 
-    def nearest(self, masses: Tensor) -> Tensor:
+    def by_bins(self, masses: Tensor) -> Tensor:
         """Return which vector each record is nearest to, from its magnitudes' sums by bin."""
-        return (masses.to(self.directions.dtype) @ self.directions.T).argmax(dim=1)
+        return (masses.to(self.directions.dtype) @ self.directions).argmax(dim=1)
 
-    def bounds(self, counts: Tensor) -> Tensor:
-        """Return what coordinates of each key are clamped to, (batch, KEYS).
-
-        Guarantee: for every row and t, at most as many coordinates have a bound above t as one
-        vector has entries above t: the bound of a key is the entry at the last of its ranks.
+    def nearest(self, counts: Tensor, ranks: Tensor) -> Tensor:
+        """Return which vector each record is about nearest to, by octaves of ranks.
 
         Args:
-            counts: Of coordinates by key, (batch, KEYS).
+            counts: (keys, batch), of coordinates by key.
+            ranks: Their sums up to each key.
         """
-        ranks = counts.cumsum(dim=1)
-        last = (ranks.long() - 1).clamp_(min=0)
-        bins = self.bins.index_select(0, last.flatten()).view_as(last)
-        nearest = self.nearest(self._masses(counts, ranks))
-        return self.values[nearest].gather(1, bins)
-
-    def _masses(self, counts: Tensor, ranks: Tensor) -> Tensor:
-        """Return the sums of magnitudes over each bin's ranks: of the keys', key 0 being 1."""
-        keys = torch.arange(counts.shape[1], device=counts.device, dtype=counts.dtype)
-        sizes = torch.exp2(-keys / OCTAVE) * counts
-        grown = _from_0(sizes.cumsum(dim=1))
-        reached = _from_0(ranks)
-        edges = self.edges.to(ranks.dtype).expand(len(ranks), -1).contiguous()
-        right = torch.searchsorted(reached, edges).clamp_(1, counts.shape[1])
+        sizes = torch.exp2(-_column(len(counts), counts) / OCTAVE)
+        grown, reached = (_from_0(v.T).contiguous() for v in ((counts * sizes).cumsum(0), ranks))
+        edges = self.octaves.expand(len(reached), -1).contiguous()
+        right = torch.searchsorted(reached, edges).clamp_(1, len(counts))
         low, high = reached.gather(1, right - 1), reached.gather(1, right)
         share = ((edges - low) / (high - low).clamp_(min=1.0)).clamp_(0.0, 1.0)
-        at_edges = torch.lerp(grown.gather(1, right - 1), grown.gather(1, right), share)
-        return at_edges.diff(dim=1)
+        masses = torch.lerp(grown.gather(1, right - 1), grown.gather(1, right), share).diff(dim=1)
+        return torch.cat([self._most_similar(part) for part in masses.split(SOUGHT)])
+
+    def _most_similar(self, masses: Tensor) -> Tensor:
+        """Find the largest group first: a place takes ten times longer to find than a maximum."""
+        similar = (masses @ self.means).unflatten(1, (-1, GROUP))
+        group = similar.amax(dim=2).argmax(dim=1)
+        chosen = similar.gather(1, group[:, None, None].expand(-1, 1, GROUP))
+        return (GROUP * group + chosen[:, 0].argmax(dim=1)) % len(self.values)
+
+    def logs_at(self, ranks: Tensor, vectors: Tensor) -> Tensor:
+        """Return the logarithm of each record's vector at ranks from 0, (n, batch)."""
+        last = ranks.long().clamp_(0, len(self.bins) - 1)
+        return self.logs.take(self.bins.take(last) + vectors * self.values.shape[1])
 
 
 @lru_cache(maxsize=4)
 def _on(codebook: Codebook, device: torch.device) -> _Public:
     values = torch.from_numpy(codebook.values.copy()).to(device)
     counts = torch.from_numpy(codebook.counts.copy()).to(device)
-    directions = codebook.values / codebook.norms[:, None]
+    directions = (codebook.values / codebook.norms[:, None]).astype(np.float32)
+    reached = np.concatenate([[0], codebook.counts.cumsum()])
+    octaves = np.unique([0, *(2 ** np.arange(24)).clip(max=codebook.dimension)])
+    sums = np.pad((directions * codebook.counts).cumsum(axis=1, dtype=float), ((0, 0), (1, 0)))
+    means = np.array([np.diff(np.interp(octaves, reached, row)) for row in sums]) / np.diff(octaves)
+    again = np.arange(-(-len(means) // GROUP) * GROUP) % len(means)
     return _Public(
         values=values,
-        directions=torch.from_numpy(directions.astype(np.float32)).to(device),
+        logs=values.log2().clamp_(min=NEVER).flatten(),
+        directions=torch.from_numpy(directions.T.copy()).to(device),
         edges=_from_0(counts.cumsum(0)),
-        bins=torch.repeat_interleave(torch.arange(len(counts), device=device), counts),
+        bins=torch.repeat_interleave(
+            torch.arange(len(counts), device=device, dtype=torch.int32), counts
+        ),
+        octaves=torch.from_numpy(octaves.astype(np.float32)).to(device),
+        means=torch.from_numpy(means[again].T.astype(np.float32)).to(device),
     )
 
 

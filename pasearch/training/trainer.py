@@ -221,7 +221,7 @@ class State:
 
     bounds: tuple[float, ...] = ()
     noise_deviation: float = 0.0
-    weights: tuple[float, int] = (0.0, 0)
+    weights: tuple[Tensor | float, int] = (0.0, 0)
 
     @classmethod
     def start(cls, network: nn.Module, recipe: Recipe) -> State:
@@ -315,12 +315,15 @@ def batch_sum(
 def _denoise(
     sums: list[Tensor], denoising: KolmogorovSmirnov, density: Density, state: State
 ) -> None:
-    """Weigh the noisy sum by its distance from pure noise: post-processing."""
-    weight = float(denoising.weight(torch.cat([each.flatten() for each in sums]), density))
+    """Weigh the noisy sum by its distance from pure noise: post-processing.
+
+    The weight stays on the device, which is not waited for.
+    """
+    weight = denoising.weight(torch.cat([each.flatten() for each in sums]), density).double()
     if denoising.relative:
         total, count = state.weights[0] + weight, state.weights[1] + 1
         state.weights = (total, count)
-        weight *= count / total if total > 0 else 1.0
+        weight = torch.where(total > 0, weight * count / total, weight)
     for each in sums:
         each.mul_(weight)
 

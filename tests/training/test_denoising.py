@@ -176,7 +176,7 @@ def test_sorting_gives_the_kolmogorov_smirnov_distance(kind: Density, signal: fl
 
 
 @pytest.mark.property
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     place=st.integers(0, len(KINDS) - 1),
     cells=st.sampled_from([2, 7, 64, 4096]),

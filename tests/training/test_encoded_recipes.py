@@ -538,8 +538,8 @@ def test_a_record_beside_another_moves_the_sum_by_at_most_the_charged_shifts(
 def no_clamp(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         encoding._Public,
-        "bounds",
-        lambda self, counts: torch.full(counts.shape, math.inf),
+        "logs_at",
+        lambda self, ranks, vectors: torch.full(ranks.shape, math.inf),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_a_codebook_is_a_function_of_its_public_seed_alone(make: Callable[..., C
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     dimension=st.integers(1, 4000),
     vectors=st.integers(1, 9),
@@ -237,7 +238,7 @@ def test_encoding_is_the_papers_algorithm(make: Callable[..., Codebook], scale: 
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     power=st.floats(-38, 38),
     shape=st.floats(0.1, 12),
@@ -282,7 +283,7 @@ def spiked(scale: float, kind: str) -> Tensor:
 @pytest.mark.contract
 @ways
 @each_net
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     scale=st.sampled_from([0.0, 1e-30, 1e-4, 1.0, 1e5, 1e18, 1e30]),
     heat=st.sampled_from([1e-6, 1.0, 1e4, 1e15]),
@@ -316,9 +317,12 @@ def test_a_record_to_null_moves_the_sum_by_at_most_a_vector(name: str, exact: bo
 
 
 def first_ranks(patch: pytest.MonkeyPatch) -> None:
-    honest = encoding._Public.bounds
+    """Bound every coordinate by the largest entry."""
+    honest = encoding._Public.logs_at
     patch.setattr(
-        encoding._Public, "bounds", lambda self, counts: honest(self, counts.roll(1, dims=1))
+        encoding._Public,
+        "logs_at",
+        lambda self, ranks, vectors: honest(self, torch.zeros_like(ranks), vectors),
     )
 
 
@@ -330,20 +334,36 @@ def one_a_key(patch: pytest.MonkeyPatch) -> None:
 def one_layer_after_another(patch: pytest.MonkeyPatch) -> None:
     """Rank each layer's coordinates among themselves."""
 
-    def sums(layers: list, codebook: Codebook):
+    def sums(layers: list, codebook: Codebook, mask: Tensor):
         for layer in layers:
-            yield from encoding_ranked([layer], codebook)
+            yield from encoding_ranked([layer], codebook, mask)
 
     encoding_ranked = encoding._ranked_sums
     patch.setattr(encoding, "_ranked_sums", sums)
 
 
-def no_clamp(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(encoding.torch, "minimum", torch.maximum)
+def no_fall(patch: pytest.MonkeyPatch) -> None:
+    """Leave the factors as they were wanted."""
+
+    def zeros(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        return room.new_zeros(len(a) + 1, room.shape[1]), room.new_zeros(len(d) + 1, room.shape[1])
+
+    patch.setattr(encoding, "_fitting", zeros)
+
+
+def main_alone(patch: pytest.MonkeyPatch) -> None:
+    """Let the products of large inputs alone fall."""
+    honest = encoding._fitting
+
+    def half(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        falls_a, falls_d = honest(room, a, d)
+        return torch.zeros_like(falls_a), falls_d
+
+    patch.setattr(encoding, "_fitting", half)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("plant", [first_ranks, one_a_key, one_layer_after_another, no_clamp])
+@pytest.mark.parametrize("plant", [first_ranks, one_a_key, one_layer_after_another, no_fall])
 def test_planted_faults_are_found(plant: Callable, monkeypatch: pytest.MonkeyPatch):
     test_a_record_to_null_moves_the_sum_by_at_most_a_vector("plain", False)
     plant(monkeypatch)
@@ -416,20 +436,68 @@ def test_keys_come_near_to_sorting(name: str, clip_norm: float):
     for i in range(BATCH):
         found = summed(network, x[i : i + 1], own[i : i + 1], bounding)
         assert float(nn.functional.cosine_similarity(found, exact[i], dim=0)) > 0.98
-        assert 0.85 < float(found.norm() / exact[i].norm()) < 1.06
+        assert 0.78 < float(found.norm() / exact[i].norm()) < 1.06
 
 
 @pytest.mark.unit
-def test_inputs_of_0_and_1_are_not_rounded_and_outputs_by_2_percent():
+def test_inputs_of_0_and_1_are_not_rounded_and_outputs_by_15_percent():
+    """Where nothing is clamped: half a quarter of an octave is 9 %, its uneven length 6 %."""
     network = nn.Linear(12, 7)
     x = (torch.rand(1, 12, generator=torch.Generator().manual_seed(1)) > 0.5).float()
     found = summed(network, x, torch.ones(1), Encoded(clip_norm=1e4, vectors=3))
     row = formed_gradients(network, x, wave(torch.ones(1)))[0]
-    assert torch.allclose(found, row, rtol=0.0195, atol=0)
+    assert torch.allclose(found, row, rtol=0.16, atol=0)
     factors = (found / row)[:84].view(7, 12)
-    assert all(len(each[each.isfinite()].unique()) <= 2 for each in factors), (
-        "one, but for rounding"
-    )
+    for each in factors:
+        own = each[each.isfinite()]
+        assert torch.allclose(own, own[0].expand(len(own)), rtol=1e-6), "one, but for rounding"
+
+
+def product(inputs: float, outputs: float, zeros: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return one record and its output's gradient: powers of normal numbers, some of them 0."""
+    generator = torch.Generator().manual_seed(seed)
+    x, d = (torch.randn(size, generator=generator) for size in (40, 30))
+    x = x.sign() * x.abs() ** inputs
+    x[torch.rand(40, generator=generator) < zeros] = 0.0
+    x[0] = 1.0
+    return x[None], d.sign() * d.abs() ** outputs
+
+
+def of_product(x: Tensor, d: Tensor, bounding: Encoded) -> Tensor:
+    network = nn.Linear(40, 30, bias=False)
+    return encoded_sum(network, x, lambda out: out @ d, everyone(x), bounding)[0].flatten()
+
+
+@pytest.mark.contract
+@settings(max_examples=60)
+@given(
+    inputs=st.floats(0.1, 6),
+    outputs=st.floats(0.1, 6),
+    zeros=st.floats(0, 0.95),
+    clip_norm=st.sampled_from([0.01, 1.0, 100.0]),
+    seed=st.integers(0, 99),
+)
+def test_products_with_light_and_heavy_tails_are_below_a_vector(
+    inputs: float, outputs: float, zeros: float, clip_norm: float, seed: int
+):
+    bounding = Encoded(clip_norm=clip_norm, vectors=20)
+    x, d = product(inputs, outputs, zeros, seed)
+    found, codebook = of_product(x, d, bounding), bounding.codebook(1200)
+    assert dominated(found, codebook)
+    exact = encode((d[:, None] * x).flatten()[None], codebook)[0]
+    if max(inputs, outputs) <= 2:
+        assert float(nn.functional.cosine_similarity(found, exact, dim=0)) > 0.85
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("plant", [first_ranks, no_fall, main_alone])
+def test_a_fall_that_is_left_out_is_found(plant: Callable, monkeypatch: pytest.MonkeyPatch):
+    bounding = Encoded(clip_norm=0.01, vectors=20)
+    codebook = bounding.codebook(1200)
+    pairs = [product(2.0, 1.0, 0.0, seed) for seed in range(40)]
+    assert all(dominated(of_product(x, d, bounding), codebook) for x, d in pairs)
+    plant(monkeypatch)
+    assert not all(dominated(of_product(x, d, bounding), codebook) for x, d in pairs)
 
 
 @pytest.mark.oracle
@@ -446,8 +514,8 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
     chosen: list[Tensor] = []
     honest = encoding._Public.nearest
 
-    def noted(self: encoding._Public, masses: Tensor) -> Tensor:
-        chosen.append(honest(self, masses))
+    def noted(self: encoding._Public, counts: Tensor, ranks: Tensor) -> Tensor:
+        chosen.append(honest(self, counts, ranks))
         return chosen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -460,13 +528,14 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["ROWS", "TABLE", "FORMED"])
-def test_in_pieces_it_is_the_same_sum(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("ROWS", {"cpu": 2}), ("PIECE", {"cpu": 80}), ("FORMED", 700), ("SOUGHT", 2)],
+)
+def test_in_pieces_it_is_the_same_sum(name: str, size: Any, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made("convolved")
     whole = summed(network, x, own, Encoded(vectors=15))
-    monkeypatch.setattr(
-        encoding, name, 700 if name == "FORMED" else {"cpu": 400 if name == "TABLE" else 2}
-    )
+    monkeypatch.setattr(encoding, name, size)
     assert torch.allclose(summed(network, x, own, Encoded(vectors=15)), whole, atol=1e-6)
 
 
