@@ -23,6 +23,7 @@ import numpy as np
 
 from pasearch.accounting.checks import whole
 from pasearch.data.cache import behind
+from pasearch.data.columns import TextColumn, TextTable
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Receipt
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from pasearch.data.front_ends import Fitted
     from pasearch.data.schema import Schema
-    from pasearch.data.tables import TableSchema
+    from pasearch.data.tables import ColumnCells, TableCells, TableSchema
 
     AnySchema = Schema | TableSchema
 
@@ -90,8 +91,8 @@ class Sealed:
 
     __slots__ = ("_array",)
 
-    def __init__(self, array: np.ndarray | Sealed):
-        self._array: np.ndarray = array._array if isinstance(array, Sealed) else array
+    def __init__(self, array: np.ndarray | TextTable | TextColumn | Sealed):
+        self._array: Any = array._array if isinstance(array, Sealed) else array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -191,7 +192,7 @@ class Cells:
         """The partition's name, fixed: what is charged is what is opened."""
         return self._name
 
-    def open(self, receipt: Receipt) -> tuple[np.ndarray, np.ndarray]:
+    def open(self, receipt: Receipt) -> tuple[TableCells, ColumnCells]:
         """Return features and labels in the data's own units.
 
         Guarantee, raises: as of `Partition.open`.
@@ -226,7 +227,7 @@ class Split:
         search: Slots for candidates that are thrown away (the aside way); 0 for in place.
         train: Slots for the model that is kept.
         validation: Slots for the scores of candidates; 0 when nothing is compared.
-        test: Slots for the accuracy that is printed.
+        test: Slots for the accuracy that is printed; 0 where no model is trained.
         fixed_tail: The last so many slots form test, or validation and test, as in a data set with
             an official test set; 0 draws all partitions from all slots.
         portions: Into how many disjoint parts of equal size the slots for candidates are cut; each
@@ -242,8 +243,8 @@ class Split:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in PARTITIONS}
-        if not all(size >= 0 for size in sizes.values()) or not (self.train and self.test):
-            raise UsageError(f"A split has sizes {sizes}: expected some slots to train and test.")
+        if not all(size >= 0 for size in sizes.values()) or not self.train:
+            raise UsageError(f"A split has sizes {sizes}: expected some slots to train on.")
         if self.fixed_tail not in (0, self.test, self.validation + self.test):
             raise UsageError(
                 f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
@@ -389,8 +390,8 @@ class Dataset:
 
     name: str
     schema: AnySchema
-    features: Sealed | np.ndarray
-    labels: Sealed | np.ndarray
+    features: Sealed | TableCells
+    labels: Sealed | ColumnCells
     public: bool = False
     official_test: int = 0
     cache: Path | None = None
@@ -442,9 +443,7 @@ class Dataset:
         _check_public(self)
         return self._records(np.arange(self.n), front)
 
-    def completed(
-        self, complete: Callable[[AnySchema, np.ndarray, np.ndarray], AnySchema]
-    ) -> Dataset:
+    def completed(self, complete: Callable[[AnySchema, Any, Any], AnySchema]) -> Dataset:
         """Return the data set with the schema that `complete` reads from all its records.
 
         Only for what the user assumes public: no theorem covers it, and the card lists it.
@@ -472,7 +471,9 @@ class Dataset:
         arrays = [Sealed(each)._array for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for each in arrays:
-            if each.dtype.kind == "O":
+            if isinstance(each, TextTable | TextColumn):
+                each.feed(digest)
+            elif each.dtype.kind == "O":
                 for cell in each.ravel():
                     digest.update(repr(cell).encode() + b"\0")
             else:

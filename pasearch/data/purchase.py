@@ -17,7 +17,6 @@ Source: docs/rules.md, rule 13. Proof: docs/guarantees/bought-schema.md.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,13 @@ import numpy as np
 from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.accounting.events import Event
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, as_numbers, as_text
+from pasearch.data.tables import Column, as_numbers, count_texts
 from pasearch.runs.purchases import CategoryCounts, ClassCount, NumberBounds
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import ColumnCells
     from pasearch.runs.keys import Stream
 
 KIND_SHARE = 0.1
@@ -73,9 +73,7 @@ class Purchase:
         """How many slots must hold a category, about, for it to be bought."""
         return self._categories(1.0).threshold
 
-    def buy(
-        self, schema: AnySchema, features: np.ndarray, labels: np.ndarray, stream: Stream
-    ) -> AnySchema:
+    def buy(self, schema: AnySchema, features: Any, labels: Any, stream: Stream) -> AnySchema:
         """Return the schema with everything undeclared bought from these slots.
 
         Args:
@@ -126,7 +124,7 @@ class Purchase:
         return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
 
     def _buy_column(
-        self, column: Column, cells: np.ndarray, is_class: bool, stream: Stream
+        self, column: Column, cells: ColumnCells, is_class: bool, stream: Stream
     ) -> Column:
         kind, share, numbers = column.kind, 1.0, as_numbers(cells)
         if kind is None and is_class:
@@ -137,7 +135,7 @@ class Purchase:
         if kind == "number":
             low, high = self._bounds(share).release(numbers, stream.child("bounds"))
             return replace(column, kind=kind, low=low, high=high)
-        counts = Counter(each for each in as_text(cells) if each)
+        counts = count_texts(cells)
         found = self._categories(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
 
@@ -162,7 +160,7 @@ class Purchase:
         return asdict(self)
 
 
-def read_free(schema: AnySchema, features: np.ndarray, labels: np.ndarray, most: int) -> AnySchema:
+def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:
     """Return the schema with everything undeclared read from the records, as if it were public.
 
     Only for `--assume-public-schema`: no theorem covers it, and the card lists it.
@@ -185,7 +183,7 @@ def read_free(schema: AnySchema, features: np.ndarray, labels: np.ndarray, most:
     return schema.completed(read)
 
 
-def _read_column(column: Column, cells: np.ndarray, most: int, is_class: bool) -> Column:
+def _read_column(column: Column, cells: ColumnCells, most: int, is_class: bool) -> Column:
     numbers, kind = as_numbers(cells), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2
@@ -193,7 +191,7 @@ def _read_column(column: Column, cells: np.ndarray, most: int, is_class: bool) -
     if kind == "number":
         low, high = _range(numbers)
         return replace(column, kind=kind, low=low, high=high)
-    counts = Counter(each for each in as_text(cells) if each)
+    counts = count_texts(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
     return replace(column, kind="category", categories=tuple(sorted(common)))
 

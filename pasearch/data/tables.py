@@ -25,20 +25,27 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
     from pasearch.data.schema import Form
+
+ColumnCells = np.ndarray | TextColumn
+TableCells = np.ndarray | TextTable
+Made = TypeVar("Made")
 
 KINDS = ("number", "category", "text", "ignore")
 
@@ -242,7 +249,7 @@ class Column:
         inner = [f"{self.name} in [{a:.6g}, {b:.6g})" for a, b in pairwise(edges)]
         return [f"{self.name} < {edges[0]:.6g}", *inner, f"{self.name} >= {edges[-1]:.6g}"]
 
-    def encode(self, cells: np.ndarray, *, out: np.ndarray) -> None:
+    def encode(self, cells: ColumnCells, *, out: np.ndarray) -> None:
         """Write what the cells become.
 
         Args:
@@ -254,7 +261,12 @@ class Column:
         elif self.kind == "category":
             places = {name: i for i, name in enumerate(_known(self.categories))}
             other, missing = len(places), len(places) + 1
-            found = [missing if t is None else places.get(t, other) for t in as_text(cells)]
+
+            def place(cell: object) -> int:
+                text = _text(cell)
+                return missing if text is None else places.get(text, other)
+
+            found = each_cell(place, cells)
             out[np.arange(len(cells)), np.asarray(found, np.int64)] = 1.0
         elif self.kind == "text":
             places = {word: i for i, word in enumerate(_known(self.vocabulary))}
@@ -264,7 +276,7 @@ class Column:
                     if word in places:
                         row[places[word]] = 1.0
 
-    def _encode_numbers(self, cells: np.ndarray, out: np.ndarray) -> None:
+    def _encode_numbers(self, cells: ColumnCells, out: np.ndarray) -> None:
         values, known = self._clamped(cells)
         rows = np.flatnonzero(known)
         out[rows, 0] = self._scaled(values[rows])
@@ -272,12 +284,12 @@ class Column:
         if edges := self.edges:
             out[rows, 1 + np.searchsorted(edges, values[rows], side="right")] = 1.0
 
-    def scale(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def scale(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers clamped and scaled to [0, 1], float64, 0 if missing; and which are not."""
         values, known = self._clamped(cells)
         return self._scaled(values), known
 
-    def _clamped(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _clamped(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers within the bounds, the lower one if missing; and which are not."""
         low, high, values = _known(self.low), _known(self.high), as_numbers(cells)
         known = np.isfinite(values)
@@ -427,8 +439,8 @@ class TableSchema:
         return (self.widest(most),)
 
     def find(
-        self, name: str, features: np.ndarray, labels: np.ndarray
-    ) -> tuple[Column, np.ndarray]:
+        self, name: str, features: TableCells, labels: ColumnCells
+    ) -> tuple[Column, ColumnCells]:
         """Return a column, the target included, and its cells.
 
         Args:
@@ -453,7 +465,7 @@ class TableSchema:
             target=columns.get(self.target.name, self.target),
         )
 
-    def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
+    def encode(self, features: TableCells, *, out: np.ndarray) -> np.ndarray:
         """Encode rows; return which are no null record.
 
         Guarantee: a row is encoded from its own cells alone, into [0, 1]; no value raises.
@@ -465,27 +477,28 @@ class TableSchema:
         Returns:
             bool, (rows,); False where every cell is None.
         """
-        cells = np.asarray(features)
+        cells = features if isinstance(features, TextTable) else np.asarray(features)
         out[...] = 0.0
         start = 0
         for place, column in enumerate(self.columns):
             end = start + column.width
             column.encode(cells[:, place], out=out[:, start:end])
             start = end
+        if isinstance(cells, TextTable):
+            return cells.present()
         return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
-    def encode_labels(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
 
         Args:
             labels: Cells, (rows,). One that is missing or of no declared class is not valid.
         """
         if self.regression:
-            scaled, known = self.target.scale(np.asarray(labels))
+            scaled, known = self.target.scale(labels)
             return scaled.astype(np.float32), known
         places = {name: i for i, name in enumerate(_known(self.target.categories))}
-        found = [-1 if t is None else places.get(t, -1) for t in as_text(labels)]
-        classes = np.array(found, np.int64)
+        classes = np.array(each_cell(lambda cell: places.get(_text(cell), -1), labels), np.int64)
         return np.maximum(classes, 0), classes >= 0
 
     def completed_by(self, other: AnySchema) -> TableSchema:
@@ -660,13 +673,33 @@ def undeclared(header: Sequence[str], target: str, name: str = "table") -> Table
     return TableSchema(columns=columns, target=Column(name=target), name=name)
 
 
-def as_text(cells: np.ndarray) -> list[str | None]:
+def each_cell(function: Callable[[Any], Made], cells: ColumnCells) -> list[Made]:
+    """Return what a function makes of each cell; of equal cells it may be called for one."""
+    if isinstance(cells, TextColumn):
+        return cells.map(function)
+    return [function(cell) for cell in np.asarray(cells).tolist()]
+
+
+def as_text(cells: ColumnCells) -> list[str | None]:
     """Return each cell as text without space around it; None where it is missing."""
-    return [_text(cell) for cell in np.asarray(cells).tolist()]
+    return each_cell(_text, cells)
 
 
-def as_numbers(cells: np.ndarray) -> np.ndarray:
+def count_texts(cells: ColumnCells) -> Counter[str]:
+    """Return how often each text occurs; what is missing is not counted."""
+    if not isinstance(cells, TextColumn):
+        return Counter(text for text in as_text(cells) if text is not None)
+    counts: Counter[str] = Counter()
+    for cell, times in cells.counts():
+        if (text := _text(cell)) is not None:
+            counts[text] += times
+    return counts
+
+
+def as_numbers(cells: ColumnCells) -> np.ndarray:
     """Return each cell as a number, float64, (cells,); NaN where it is no finite one."""
+    if isinstance(cells, TextColumn):
+        return cells.numbers(lambda cell: _number(_text(cell)))
     cells = np.asarray(cells)
     with np.errstate(all="ignore"):
         if cells.dtype.kind in "iufb":
@@ -678,11 +711,11 @@ def as_numbers(cells: np.ndarray) -> np.ndarray:
 
 def read_table(
     path: str | Path, target: str | None = None, schema: TableSchema | None = None
-) -> tuple[TableSchema, np.ndarray, np.ndarray]:
+) -> tuple[TableSchema, TextTable, TextColumn]:
     """Read a CSV file with a header: UTF-8, separated by commas.
 
     Guarantee: every row keeps its slot. One that does not have the header's number of columns is
-    the null record: None in every cell.
+    the null record: None in every cell. No cell is changed by how it is kept.
 
     Args:
         path: The file.
@@ -690,28 +723,25 @@ def read_table(
         schema: What is declared; nothing if None.
 
     Returns:
-        The schema in the file's order, the cells, objects, (rows, columns), and the target's cells,
-        (rows,).
+        The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
 
     Raises:
         UsageError: The file's form is bad, or does not fit the schema.
+
+    Cost: time and memory linear in the rows, about as many bytes as `data.columns` says.
     """
     path = Path(path)
-    header, rows = read_rows(path)
-    if schema is None:
-        schema = undeclared(header, header[-1])
-    schema = replace(schema.for_header(header, where=str(path), target=target), name=path.stem)
-    if not schema.official_test < len(rows):
+    with _opened(path) as (header, rows):
+        fitted = undeclared(header, header[-1]) if schema is None else schema
+        fitted = replace(fitted.for_header(header, where=str(path), target=target), name=path.stem)
+        columns = build_columns(rows, width=len(header), most_rows=_most_rows(path))
+    labels = columns.pop(header.index(fitted.target.name))
+    if not fitted.official_test < len(labels):
         raise UsageError(
-            f"{path}: the schema says that the last {schema.official_test:,} rows are the test "
-            f"set, the file has {len(rows):,}: correct official_test, or leave it out."
+            f"{path}: the schema says that the last {fitted.official_test:,} rows are the test "
+            f"set, the file has {len(labels):,}: correct official_test, or leave it out."
         )
-    null = [None] * len(header)
-    table = np.empty((len(rows), len(header)), object)
-    for place, row in enumerate(rows):
-        table[place] = null if row is None else row
-    aim = header.index(schema.target.name)
-    return schema, np.delete(table, aim, axis=1), table[:, aim].copy()
+    return fitted, TextTable(cells=tuple(columns)), labels
 
 
 def read_rows(path: str | Path) -> tuple[list[str], list[list[str] | None]]:
@@ -723,28 +753,59 @@ def read_rows(path: str | Path) -> tuple[list[str], list[list[str] | None]]:
         UsageError: No such file, not UTF-8, no CSV, no header, no row, fewer than two columns, or
             two of one name. The message quotes nothing of the file.
     """
-    path = Path(path)
+    with _opened(Path(path)) as (header, rows):
+        return header, list(rows)
+
+
+Rows = Iterator[list[str] | None]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Rows]]:
+    """Give a CSV file's header and rows, one by one; raises as `read_rows` does."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
     limit = csv.field_size_limit(LONGEST_FIELD)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(_parse(file, path))
+            parsed = _parse(file, path)
+            first = next(parsed, [])
+            if first == [] and all(row == [] for row in parsed):
+                raise UsageError(f"{path} is empty: expected a CSV file with a header.")
+            header = _check_header(path, first)
+            yield header, _slots(parsed, len(header), path)
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8: save it as CSV UTF-8.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     finally:
         csv.field_size_limit(limit)
-    while rows and not (rows[-1] is None or rows[-1]):
-        rows.pop()
-    if not rows:
-        raise UsageError(f"{path} is empty: expected a CSV file with a header.")
-    header = _check_header(path, rows[0])
-    if not len(rows) > 1:
+
+
+def _slots(parsed: Rows, width: int, path: Path) -> Rows:
+    """Yield a row for each slot: None for one of another width, nothing for empty lines at the end.
+
+    Raises:
+        UsageError: There is no slot.
+    """
+    slots = empty = 0
+    for row in parsed:
+        if row == []:
+            empty += 1
+            continue
+        yield from (None for _ in range(empty))
+        yield row if row is not None and len(row) == width else None
+        slots, empty = slots + empty + 1, 0
+    if not slots:
         raise UsageError(f"{path} has a header and no row: expected at least one record.")
-    return header, [row if row and len(row) == len(header) else None for row in rows[1:]]
+
+
+def _most_rows(path: Path) -> int:
+    """Return how many lines a file has, or more: a row is a line, or several."""
+    with path.open("rb") as file:
+        parts = iter(lambda: file.read(2**20), b"")
+        return 1 + sum(part.count(b"\n") + part.count(b"\r") for part in parts)
 
 
 def _parse(file: Iterable[str], path: Path) -> Iterator[list[str] | None]:

@@ -1,0 +1,393 @@
+"""Columns in little memory: every cell comes back, however it is kept, and is read the same."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasearch.data import columns as module
+from pasearch.data.check import check_table
+from pasearch.data.columns import (
+    FEW,
+    MOST,
+    ROWS,
+    Coded,
+    Packed,
+    TextColumn,
+    TextTable,
+    build_columns,
+)
+from pasearch.data.partitions import Dataset, make_split
+from pasearch.data.purchase import Purchase, read_free
+from pasearch.data.sources import load_dataset
+from pasearch.data.tables import (
+    Column,
+    TableSchema,
+    as_numbers,
+    as_text,
+    count_texts,
+    read_rows,
+    read_table,
+    undeclared,
+)
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Receipt
+
+Cell = str | None
+
+DECIMALS = st.from_regex(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,19})?", fullmatch=True)
+ODD = st.sampled_from(
+    ["", "?", " 5", "5 ", "+5", "-0", "-0.0", "00", "01.5", ".5", "5.", "1e5", "1_0", "٣", "٣.٣",
+     "nan", "inf", "5\0", "1\n2", "é", "--1", "-", ".", "1.2.3", "-.5", "x" * 300, "free £"]
+)  # fmt: skip
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
+CELLS = st.one_of(st.none(), DECIMALS, ODD, TEXTS, st.integers(-99, 99).map(str))
+
+
+def kept(*cells: Cell) -> TextColumn:
+    """Return a column of these cells."""
+    return build_columns(iter([[cell] for cell in cells]), width=1, most_rows=len(cells))[0]  # type: ignore[list-item]
+
+
+def plain(cells: Sequence[Cell]) -> np.ndarray:
+    """Return the same as an array of objects."""
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array
+
+
+def way(column: TextColumn) -> str:
+    """Return in which way a column is kept."""
+    return str(column.codes.dtype) if isinstance(column, Coded) else "packed"
+
+
+@contextmanager
+def small(few: int = 3, most: int = 8, rows: int = 5) -> Iterator[None]:
+    """Let a column change early how it is kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"FEW": few, "MOST": most, "ROWS": rows}.items():
+            patch.setattr(module, name, value)
+        yield
+
+
+FEW_TEXTS = [None, "a", " a", "7", "7.0", "?"] * 20
+NUMBERS = [f"{i}.{i % 100:02}" for i in range(FEW + 50)] + ["", None, "-3", "abc", "1e3"] * 9
+MANY_TEXTS = [f"text {i} é" for i in range(MOST + 9)] + ["5", "", None, "-3.50", "1e3"]
+KEPT = {"few texts": FEW_TEXTS, "numbers": NUMBERS, "many texts": MANY_TEXTS}
+
+
+class TestColumn:
+    @pytest.mark.unit
+    def test_is_kept_in_as_little_as_its_cells_allow(self):
+        assert [way(kept(*cells)) for cells in KEPT.values()] == ["uint8", "int32", "packed"]
+        assert way(kept(*(str(i) for i in range(900)))) == "uint16"
+        assert way(kept(*(f"{i}.123456789" for i in range(900)))) == "int64"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("cells", KEPT.values(), ids=KEPT)
+    def test_gives_back_every_cell(self, cells: list[Cell]):
+        column = kept(*cells)
+        assert column.tolist() == cells
+        assert np.asarray(column).tolist() == cells
+        assert (len(column), column.shape) == (len(cells), (len(cells),))
+        order = np.random.default_rng(0).permutation(len(cells))
+        assert column[order].tolist() == [cells[i] for i in order]
+        assert column[order][3:7].tolist() == [cells[i] for i in order[3:7]]
+        assert column[order % 2 == 0].tolist() == [
+            c for c, i in zip(cells, order, strict=True) if i % 2 == 0
+        ]
+
+    @pytest.mark.property
+    @given(cells=st.lists(CELLS, min_size=1, max_size=40))
+    def test_gives_back_any_cell(self, cells: list[Cell]):
+        with small():
+            assert kept(*cells).tolist() == cells
+        with small(few=0, most=1000):
+            assert kept(*cells).tolist() == cells
+
+    @pytest.mark.oracle
+    @given(cells=st.lists(CELLS, min_size=1, max_size=40))
+    @pytest.mark.parametrize("most", [8, 1000], ids=["many texts", "numbers"])
+    def test_is_read_as_objects_are(self, cells: list[Cell], most: int):
+        with small(most=most):
+            column, objects = kept(*cells), plain(cells)
+            assert as_text(column) == as_text(objects)
+            assert (
+                count_texts(column)
+                == count_texts(objects)
+                == Counter(filter(None, as_text(objects)))
+            )
+            # Bit by bit, the sign of 0 included.
+            assert as_numbers(column).tobytes() == as_numbers(objects).tobytes()
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("decimals", [0, 1, 2, 6, 15, 16, 17])
+    def test_numbers_are_the_nearest_to_their_texts(self, decimals: int):
+        draw = random.Random(decimals)
+        cells = [f"{draw.uniform(-9, 9):.{decimals}f}" for _ in range(3000)]
+        cells += [repr(draw.uniform(0, 1)) for _ in range(3000)]
+        column = kept(*cells)
+        assert isinstance(column, Coded)
+        assert as_numbers(column).tolist() == [float(cell) for cell in cells]
+
+    @pytest.mark.unit
+    def test_a_number_costs_its_bytes_and_no_text(self):
+        column = kept(*(f"{i / 100:.2f}" for i in range(10 * ROWS)))
+        assert isinstance(column, Coded)
+        assert (column.codes.nbytes, len(column.texts)) == (4 * 10 * ROWS, 0)
+
+    @pytest.mark.unit
+    def test_more_characters_than_32_bits_count_are_kept(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(module, "ENDS", np.uint8)
+        with small():
+            cells = [f"{i:040} é" for i in range(60)]
+            column = kept(*cells)
+            assert column.tolist() == cells
+            assert isinstance(column, Packed)
+            assert column.stops.dtype == np.int64
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("cells", KEPT.values(), ids=KEPT)
+    def test_shows_no_value(self, cells: list[Cell]):
+        table = TextTable(cells=(kept(*cells),))
+        assert repr(table) == f"TextTable({len(cells)} rows, 1 columns)"
+        assert repr(table.cells[0]).endswith(f"({len(cells)} cells)")
+
+
+def mark(column: TextColumn) -> str:
+    digest = hashlib.sha256()
+    column.feed(digest)
+    return digest.hexdigest()
+
+
+class TestFingerprint:
+    @pytest.mark.property
+    @given(cells=st.lists(CELLS, min_size=1, max_size=30), data=st.data())
+    @pytest.mark.parametrize("most", [8, 1000], ids=["many texts", "numbers"])
+    def test_depends_on_every_cell(self, cells: list[Cell], data: st.DataObject, most: int):
+        at = data.draw(st.integers(0, len(cells) - 1))
+        other = list(cells)
+        other[at] = data.draw(CELLS.filter(lambda cell: cell != cells[at]))
+        with small(most=most):
+            assert mark(kept(*cells)) == mark(kept(*cells))
+            assert mark(kept(*cells)) != mark(kept(*other))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "pair", [("1", "1.0"), ("0", "-0"), ("", None), ("5", " 5"), ("5", "05")]
+    )
+    @pytest.mark.parametrize("rest", KEPT.values(), ids=KEPT)
+    def test_tells_texts_apart_that_mean_the_same(self, pair: tuple[Cell, Cell], rest: list[Cell]):
+        assert mark(kept(*rest, pair[0])) != mark(kept(*rest, pair[1]))
+
+    @pytest.mark.unit
+    def test_depends_on_where_a_text_ends(self):
+        one, other = kept(*MANY_TEXTS, "ab", "c"), kept(*MANY_TEXTS, "a", "bc")
+        assert way(one) == way(other) == "packed"
+        assert mark(one) != mark(other)
+
+    @pytest.mark.unit
+    def test_is_the_same_in_every_process(self, tmp_path: Path):
+        path = write(tmp_path / "people.csv", rows(600))
+        program = (
+            "import sys; from pasearch.data.sources import load_dataset;"
+            "print(load_dataset(sys.argv[1]).fingerprint())"
+        )
+        found = {
+            subprocess.run(
+                [sys.executable, "-c", program, str(path)], check=True, capture_output=True,
+                text=True, env={**os.environ, "PYTHONHASHSEED": seed},
+            ).stdout
+            for seed in ("1", "2")
+        }  # fmt: skip
+        assert found == {load_dataset(str(path)).fingerprint() + "\n"}
+
+
+HEADER = ["age", "job", "pay", "note", "id", "label"]
+SCHEMA = TableSchema(
+    columns=(
+        Column(name="age", low=20, high=60, bins=(30, 40)),
+        Column(name="job", categories=("cook", "nurse")),
+        Column(name="pay", low=0, high=5000),
+        Column(name="note", vocabulary=("cat", "£")),
+        Column(name="id", kind="ignore"),
+    ),
+    target=Column(name="label", categories=("no", "yes")),
+)
+
+
+def rows(n: int) -> list[list[str]]:
+    """Return rows of every kind, some of them ragged, equal, or with strange cells."""
+    draw = random.Random(n)
+    made = [
+        [
+            draw.choice(["?", "", "old", " 33 ", *map(str, range(18, 70))]),
+            draw.choice(["cook", " cook", "nurse", "spy", "?"]),
+            draw.choice([f"{draw.uniform(-50, 6000):.2f}", repr(draw.random()), "1e3", "nan"]),
+            " ".join(draw.choices(["cat", "dog", "£5", "?", "é", "mat"], k=3)),
+            str(10**6 + i),
+            draw.choice(["no", "yes", "yes", "perhaps", ""]),
+        ]
+        for i in range(n)
+    ]
+    made[7], made[11], made[-1] = made[7][:-1], [*made[11], "surplus"], list(made[3])
+    return made
+
+
+def write(path: Path, made: list[list[str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([HEADER, *made])
+    return path
+
+
+def objects(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return a file's features and labels as arrays of objects, row by row."""
+    _, found = read_rows(path)
+    table = np.array([[None] * len(HEADER) if row is None else row for row in found], object)
+    return table[:, :-1], table[:, -1]
+
+
+@pytest.fixture(params=["as it is", "changing early"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file whose columns are kept in each way."""
+    made = write(tmp_path / "people.csv", rows(700))
+    if request.param == "as it is":
+        yield made
+    else:
+        with small(few=4, most=80, rows=64):
+            yield made
+
+
+class TestTable:
+    @pytest.mark.oracle
+    def test_holds_what_the_rows_hold(self, path: Path):
+        schema, features, labels = read_table(path)
+        cells, aims = objects(path)
+        assert features.shape == cells.shape
+        assert features.tolist() == cells.tolist() == np.asarray(features).tolist()
+        assert labels.tolist() == aims.tolist()
+        assert schema == undeclared(HEADER, "label", "people")
+        order = np.random.default_rng(1).permutation(len(cells))[:90]
+        assert features[order].tolist() == cells[order].tolist()
+        assert features[order][:, 2].tolist() == cells[order, 2].tolist()
+        assert [each.tolist() for each in features.T] == cells.T.tolist()
+        assert np.flatnonzero(~features.present()).tolist() == [7, 11]
+
+    @pytest.mark.oracle
+    def test_is_encoded_as_objects_are(self, path: Path):
+        schema, features, labels = read_table(path, schema=SCHEMA)
+        cells, aims = objects(path)
+        slots = np.random.default_rng(2).permutation(len(cells))
+        want, found = (np.zeros((len(cells), *schema.shape), np.float32) for _ in range(2))
+        usable = schema.encode(cells[slots], out=want)
+        np.testing.assert_array_equal(schema.encode(features[slots], out=found), usable)
+        assert found.tobytes() == want.tobytes()
+        pay = schema.completed({"label": Column(name="label", low=0, high=1)})
+        for each in (schema, pay):
+            for one, other in zip(
+                each.encode_labels(labels[slots]), each.encode_labels(aims[slots]), strict=True
+            ):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("target", ["label", "pay", "age"])
+    def test_is_bought_as_objects_are(self, path: Path, target: str):
+        schema, features, labels = read_table(path, target)
+        _, found = read_rows(path)
+        table = np.array([[None] * len(HEADER) if row is None else row for row in found], object)
+        aim = HEADER.index(target)
+        cells, aims = np.delete(table, aim, axis=1), table[:, aim]
+        purchase = Purchase(noise_multiplier=2.0, delta=1e-3, most=8)
+        bought = [
+            purchase.buy(schema, *data, Keys.from_seed(1).stream("schema", 0))
+            for data in ((features, labels), (cells, aims))
+        ]
+        assert bought[0] == bought[1]
+        assert not bought[0].undeclared
+        assert read_free(schema, features, labels, 8) == read_free(schema, cells, aims, 8)
+
+    @pytest.mark.oracle
+    def test_a_data_set_of_it_gives_the_same_records(self, path: Path):
+        schema, features, labels = read_table(path, schema=SCHEMA)
+        made = [
+            Dataset(name="people", schema=schema, features=x, labels=y)
+            for x, y in ((features, labels), objects(path))
+        ]
+        for each in made:
+            each.partition(make_split(each.n), np.random.default_rng(3))
+        for name in ("train", "validation", "test"):
+            one, other = (each._records(each[name]._slots, None) for each in made)
+            for field in ("x", "y", "valid"):
+                np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+        free = [each.completed(lambda s, x, y: read_free(s, x, y, 8)).schema for each in made]
+        assert free[0] == free[1]
+
+    @pytest.mark.unit
+    def test_a_charge_opens_its_cells(self, path: Path):
+        dataset = load_dataset(str(path))
+        dataset.partition(make_split(dataset.n), np.random.default_rng(3))
+        features, labels = dataset["test"].cells().open(Receipt("test"))
+        assert features.shape == (70, 5)
+        assert labels.shape == (70,)
+        assert "cook" not in repr((features, labels, dataset))
+
+    @pytest.mark.oracle
+    def test_the_curators_check_does_not_depend_on_how_it_is_kept(self, tmp_path: Path):
+        path = write(tmp_path / "people.csv", rows(700))
+        for schema in (None, SCHEMA):
+            want = check_table(path, None, schema)
+            with small(few=4, most=80, rows=64):
+                assert check_table(path, None, schema) == want
+            assert "not as many values" in want.text()
+            assert "(1 row: 701)" in want.text()
+
+    @pytest.mark.unit
+    def test_empty_lines_are_null_records_but_at_the_end(self, tmp_path: Path):
+        path = tmp_path / "x.csv"
+        path.write_text("a,b\n\n1,2\n\n\n3,4\n\n\n", encoding="utf-8")
+        _, features, labels = read_table(path)
+        assert features.tolist() == [[None], ["1"], [None], [None], ["3"]]
+        assert labels.tolist() == [None, "2", None, None, "4"]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"], ids=repr)
+    def test_there_is_room_for_every_row(self, tmp_path: Path, end: str):
+        path = tmp_path / "x.csv"
+        path.write_bytes(end.join(["a,b", *["1,2"] * 5000]).encode())
+        assert read_table(path)[1].shape == (5000, 1)
+
+    @pytest.mark.property
+    def test_takes_a_tenth_of_what_objects_take(self, tmp_path: Path):
+        draw, width = random.Random(0), 12
+        path = tmp_path / "x.csv"
+        with path.open("w", encoding="utf-8") as file:
+            for i in range(16 * ROWS + 1):
+                cells = [f"{draw.uniform(0, 999):.2f}", f"value {draw.randrange(9)}"] * (width // 2)
+                file.write(",".join(cells if i else map(str, range(width))) + "\n")
+        tracemalloc.start()
+        try:
+            _, features, labels = read_table(path)
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        table = 16 * ROWS * width
+        assert isinstance(labels, Coded)
+        # Five bytes for two cells, beside a chunk of rows while they are read.
+        assert held < 3 * table
+        assert peak < 3 * table + 100 * ROWS * width + 2 * 2**20
+        assert len(features) == 16 * ROWS
