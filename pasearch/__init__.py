@@ -22,37 +22,57 @@ if TYPE_CHECKING:
         PrivateArchitectureSearchClassifier,
         PrivateArchitectureSearchRegressor,
     )
-    from pasearch.results import SearchResult, load, load_result, verify
+    from pasearch.feature_selection import (
+        plan_feature_selection,
+        resume_selection,
+        select_features,
+    )
+    from pasearch.results import FeatureResult, SearchResult, load, load_result, verify
+    from pasearch.selectors import PAFS, PrivateCFS, PrivatePCA
 
 _HOME = {
+    "PAFS": "pasearch.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
+    "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",
     "PrivateArchitectureSearchClassifier": "pasearch.estimators",
     "PrivateArchitectureSearchRegressor": "pasearch.estimators",
+    "PrivateCFS": "pasearch.selectors",
+    "PrivatePCA": "pasearch.selectors",
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
     "load": "pasearch.results",
     "load_result": "pasearch.results",
     "plan_architecture_search": "pasearch.api",
+    "plan_feature_selection": "pasearch.feature_selection",
     "resume_search": "pasearch.api",
+    "resume_selection": "pasearch.feature_selection",
     "search_architecture": "pasearch.api",
+    "select_features": "pasearch.feature_selection",
     "verify": "pasearch.results",
 }
 
 __all__ = [
+    "PAFS",
     "Budget",
     "BudgetError",
+    "FeatureResult",
     "PasearchError",
     "PrivateArchitectureSearchClassifier",
     "PrivateArchitectureSearchRegressor",
+    "PrivateCFS",
+    "PrivatePCA",
     "SearchResult",
     "UsageError",
     "load",
     "load_result",
     "plan_architecture_search",
+    "plan_feature_selection",
     "resume_search",
+    "resume_selection",
     "search_architecture",
+    "select_features",
     "verify",
 ]
 

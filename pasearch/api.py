@@ -16,7 +16,8 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from numbers import Integral
@@ -56,8 +57,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pasearch.accounting.densities import Density
+    from pasearch.feature_selection import Prepared as PreparedSelection
+    from pasearch.feature_selection import Request as Selection
+    from pasearch.features.plan import FeaturePlan
     from pasearch.results import SearchResult
     from pasearch.runs.keys import Keys
+    from pasearch.runs.ledger import Ledger
     from pasearch.search.engine import Outcome, Progress
     from pasearch.search.strategy import Strategy
     from pasearch.spaces.portfolio import Study
@@ -331,19 +336,19 @@ def resume_search(
     """
     from pasearch.runs.folder import RunFolder
 
-    _destroy_left_keys(Path(path))
+    destroy_left_keys(Path(path))
     folder = RunFolder.open(path)
     request = read_request(folder.private)
     if data is None and request.data == "arrays":
         raise UsageError(f"{path} began on arrays in memory: pass them again as `data`.")
-    dataset = _dataset(request.data if data is None else data, request)
+    dataset = dataset_of(request.data if data is None else data, request)
     try:
         return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
 
 
-def _destroy_left_keys(path: Path) -> None:
+def destroy_left_keys(path: Path) -> None:
     """Destroy the keys of a run that was killed between publishing and destroying them."""
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.keys import Keys
@@ -363,7 +368,7 @@ def prepare(data: Data, *, budget: Budget, **options: Unpack[Options]) -> Prepar
         )
     name = str(data) if isinstance(data, (str, Path)) else "arrays"
     request = Request(data=name, epsilon=budget.epsilon, delta=budget.delta, **options)
-    return _prepare(request, _dataset(data, request))
+    return _prepare(request, dataset_of(data, request))
 
 
 def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None) -> SearchResult:
@@ -372,21 +377,21 @@ def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None
 
     device_of(prepared.request)
     if not prepared.plan.public:
-        _check_total(prepared.request)
-    request = json.dumps(asdict(_anywhere(prepared)), default=_plain)
+        check_total(prepared.request)
+    request = json.dumps(asdict(_anywhere(prepared)), default=plain_json)
     folder = RunFolder.create(out, prepared.dataset.name)
     try:
         folder.atomic_write("request.json", request)
         return _run(prepared, folder, resumed=False, progress=progress)
     except PasearchError:
-        if not _has_spent(folder):
+        if not has_spent(folder):
             shutil.rmtree(folder.path)
         raise
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
 
 
-def _has_spent(folder: Any) -> bool:
+def has_spent(folder: Any) -> bool:
     """Return whether a run that was refused had charged anything."""
     from pasearch.runs.ledger import Ledger
 
@@ -418,7 +423,7 @@ def _anywhere(prepared: Prepared) -> Request:
     return replace(request, **paths)
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Return a number of numpy's or a path as JSON can hold it."""
     return value.item() if hasattr(value, "item") else os.fspath(value)
 
@@ -436,7 +441,7 @@ def read_request(private: Path) -> Request:
         ) from None
 
 
-def device_of(request: Request) -> str:
+def device_of(request: Request | Selection) -> str:
     """Return "cpu" or "cuda".
 
     Raises:
@@ -456,7 +461,8 @@ def device_of(request: Request) -> str:
     return "cpu"
 
 
-def _dataset(data: Data, request: Request) -> Dataset:
+def dataset_of(data: Data, request: Request | Selection) -> Dataset:
+    """Return the data that a request names, or was given: its form is looked at, no value."""
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
     if not isinstance(data, (str, Path)) and not (isinstance(data, tuple) and len(data) == 2):
@@ -470,11 +476,11 @@ def _dataset(data: Data, request: Request) -> Dataset:
     return _load(str(data), request, tuple(BELONGS))
 
 
-def _load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
+def _load(source: str, request: Request | Selection, declared: tuple[str, ...]) -> Dataset:
     return load_dataset(source, **_said(request, declared))
 
 
-def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
+def _said(request: Request | Selection, declared: tuple[str, ...]) -> dict[str, Any]:
     """Return what the user says about data, as `Declared` takes it."""
     said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
     return {**said, "public": request.data_is_public}
@@ -803,26 +809,35 @@ def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
             f"--search-share sets slots aside for a private search; strategy {strategy.name!r} "
             "makes none. Leave it out, or take rs, mgrs or paas."
         )
-    shares: Any = None
-    if request.split not in (None, "paper"):
-        try:
-            shares = tuple(float(share) for share in request.split.split(","))
-        except ValueError:
-            shares = ()
-        if len(shares) != 3:
-            raise UsageError(
-                f"--split is {request.split!r}: expected 'paper', or three shares "
-                "'train,validation,test' such as 0.8,0.1,0.1."
-            )
     return make_split(
         dataset.n,
-        shares=shares,
+        shares=shares_of(request.split),
         search_share=request.search_share,
         scored=strategy.scored or _looks(request),
         official_test=dataset.official_test,
         paper=request.split == "paper",
         portions=strategy.portions,
     )
+
+
+def shares_of(split: str | None) -> Any:
+    """Return the shares of train, validation and test that `--split` names; None without any.
+
+    Raises:
+        UsageError: Not three numbers.
+    """
+    if split in (None, "paper"):
+        return None
+    try:
+        shares = tuple(float(share) for share in str(split).split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3:
+        raise UsageError(
+            f"--split is {split!r}: expected 'paper', or three shares 'train,validation,test' such "
+            "as 0.8,0.1,0.1."
+        )
+    return shares
 
 
 def _looks(request: Request) -> bool:
@@ -855,32 +870,17 @@ def _made(request: Request, values: Mapping[str, Any], slots: int) -> Recipe:
 def _run(
     prepared: Prepared, folder: Any, *, resumed: bool, progress: Progress | None
 ) -> SearchResult:
+    from pasearch.buying import buy_schema
     from pasearch.runs.journal import Journal
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
     from pasearch.search.engine import Progress as Silent
-    from pasearch.search.engine import Search, buy_schema, place_fits
+    from pasearch.search.engine import Search, place_fits
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     device = device_of(request)
-    ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
-    begun, known = keys_path.exists(), ledger_path.exists()
-    if resumed:
-        _check_whole(folder, keys=begun, ledger=known)
-    # The ledger's lock comes first: two processes never hold the keys of one run.
-    ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
-    with ledger:
-        marks = fingerprint(dataset, plan, device, prepared.proxy, prepared.energy)
-        if resumed and begun:
-            keys = Keys.open(keys_path, marks)
-        elif ledger.spent():
-            raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
-        elif ledger.lines != plan.lines:
-            raise UsageError(f"{folder.path} was made for another plan: start a new run.")
-        else:
-            keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
-            keys.save(keys_path, marks)
-        _reserve(prepared, folder, keys)
+    with opened(prepared, folder, device, prepared.proxy, prepared.energy, resumed=resumed) as (
+        ledger,
+        keys,
+    ):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.cache = Path(request.cache or folder.private / "cache")
         plan = buy_schema(plan, dataset, ledger, keys, folder)
@@ -912,7 +912,49 @@ def _run(
     return result
 
 
-def _ledger(prepared: Prepared) -> dict[str, float] | None:
+@contextmanager
+def opened(
+    prepared: Prepared | PreparedSelection,
+    folder: Any,
+    device: str,
+    proxy: Proxy | None = None,
+    energy: Dataset | None = None,
+    *,
+    resumed: bool,
+) -> Iterator[tuple[Ledger, Keys]]:
+    """Open a run's ledger and keys, made anew or found again, its plan reserved.
+
+    Raises:
+        UsageError: Parts that do not belong together; another process has the ledger.
+        BudgetError: Data, plan, code, versions or device differ from the run that began; the
+            ledger of the data set has no room for the plan.
+    """
+    from pasearch.runs.keys import Keys
+    from pasearch.runs.ledger import Ledger
+
+    plan, request = prepared.plan, prepared.request
+    ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
+    begun, known = keys_path.exists(), ledger_path.exists()
+    if resumed:
+        check_whole(folder, keys=begun, ledger=known)
+    # The ledger's lock comes first: two processes never hold the keys of one run.
+    ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
+    with ledger:
+        marks = fingerprint(prepared.dataset, plan, device, proxy, energy)
+        if resumed and begun:
+            keys = Keys.open(keys_path, marks)
+        elif ledger.spent():
+            raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
+        elif ledger.lines != plan.lines:
+            raise UsageError(f"{folder.path} was made for another plan: start a new run.")
+        else:
+            keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
+            keys.save(keys_path, marks)
+        reserve(prepared, folder, keys)
+        yield ledger, keys
+
+
+def shared_ledger(prepared: Prepared | PreparedSelection) -> dict[str, float] | None:
     """Return the budget of all runs that share the ledger, if the user named one."""
     from pasearch.runs.allowance import Allowance
 
@@ -944,7 +986,10 @@ def _on_public(
     shutil.rmtree(place, ignore_errors=True)
     fixed = run(beside, out=place, progress=progress).document
     shown["compared"] = {
-        "this": {"name": prepared.strategy.name, **_score(plan, outcome)},
+        "this": {
+            "name": prepared.strategy.name,
+            **score_json(plan, outcome.test_points, outcome.exact_points),
+        },
         "fixed": {"name": "fixed", **fixed["score"]},
     }
     beside_it = [{**each, "name": "fixed"} for each in fixed.get("curves", ())]
@@ -952,7 +997,7 @@ def _on_public(
     return shown
 
 
-def _check_total(request: Request) -> None:
+def check_total(request: Request | Selection) -> None:
     """Refuse a ledger that is not there yet and has no budget."""
     if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
         return
@@ -962,14 +1007,14 @@ def _check_total(request: Request) -> None:
     )
 
 
-def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
+def reserve(prepared: Prepared | PreparedSelection, folder: Any, keys: Keys) -> None:
     """Reserve the whole plan in the ledger of the data set, if the user named one."""
     from pasearch.runs.allowance import Allowance
 
     request, plan = prepared.request, prepared.plan
     if request.ledger is None or plan.public:
         return
-    _check_total(request)
+    check_total(request)
     path, identity = Path(request.ledger), folder.private / "run-id"
     if not keys.reproducible:
         # Other keys make other releases: what they reserve must be a reservation of their own.
@@ -987,7 +1032,7 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
     allowance.reserve(name, events, plan.split.n)
 
 
-def _check_whole(folder: Any, **parts: bool) -> None:
+def check_whole(folder: Any, **parts: bool) -> None:
     """Refuse a run whose parts do not belong together: trials without the keys that made them."""
     trials = any((folder.private / name).exists() for name in ("trials.sqlite", "trials"))
     gone = [name for name, there in parts.items() if not there]
@@ -1000,7 +1045,7 @@ def _check_whole(folder: Any, **parts: bool) -> None:
 
 def fingerprint(
     dataset: Dataset,
-    plan: Plan,
+    plan: Plan | FeaturePlan,
     device: str,
     proxy: Proxy | None = None,
     energy: Dataset | None = None,
@@ -1029,7 +1074,9 @@ def fingerprint(
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of everything a result depends on."""
-    names = ("dp-accounting", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna")
+    names = (
+        "dp-accounting", "diffprivlib", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna",
+    )  # fmt: skip
     found = {name: version(name) for name in names}
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
 
@@ -1084,19 +1131,13 @@ def result_document(
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "task": task_of(plan),
-        "dataset": {
-            "name": plan.name,
-            "n": plan.split.n,
-            "slots": plan.split.sizes(),
-            "schema": schema.to_json(),
-            "declared_public": plan.public,
-        },
+        "dataset": data_json(plan),
         "budget": planned["budget"],
         "price": planned["price"],
         "price_by_partition": planned["price_by_partition"],
         "events": planned["lines"],
         "way": planned["way"],
-        "selection": _selection(plan, strategy),
+        "selection": selection_json(strategy.way, strategy.describe(), plan.price.accountant),
         "strategy": planned["strategy"],
         "space": planned["space"],
         "recipe": {
@@ -1110,7 +1151,7 @@ def result_document(
             "parameters": total,
             "trainable_parameters": trainable,
         },
-        "score": _score(plan, outcome),
+        "score": score_json(plan, outcome.test_points, outcome.exact_points),
         "model": {"file": "model.pt", "sha256": digest(weights)},
         "bought": list(outcome.bought),
         "assumed_public": list(plan.assumed_public),
@@ -1120,10 +1161,10 @@ def result_document(
         "auto": plan.auto,
         "searched_on": plan.searched_on,
         "judged_on": plan.judged_on,
-        "ledger": _ledger(prepared),
+        "ledger": shared_ledger(prepared),
         "device": device,
         "reproducible": reproducible,
-        "randomness": _randomness(device, reproducible),
+        "randomness": randomness_words(device, reproducible),
         "warnings": planned["warnings"],
         "versions": versions(),
     }
@@ -1138,18 +1179,29 @@ def result_document(
     return document
 
 
-def _score(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def data_json(plan: Plan | FeaturePlan) -> dict[str, Any]:
+    """Return what `result.json` says of the data."""
+    return {
+        "name": plan.name,
+        "n": plan.split.n,
+        "slots": plan.split.sizes(),
+        "schema": plan.schema.to_json(),
+        "declared_public": plan.public,
+    }
+
+
+def score_json(plan: Plan | FeaturePlan, points: int, exact: int | None) -> dict[str, Any]:
     """Return what the released model does on the test slots: noisy, and exact on public data."""
     tested, most = plan.split.test, plan.points_each
 
-    def share(points: int) -> float:
-        right = min(1.0, max(0.0, points / (tested * most)))
+    def share(of: int) -> float:
+        right = min(1.0, max(0.0, of / (tested * most)))
         return 1.0 - right if plan.schema.regression else right
 
     score: dict[str, Any] = {
         "metric": "mean absolute error" if plan.schema.regression else "accuracy",
-        "test": share(outcome.test_points),
-        "points": outcome.test_points,
+        "test": share(points),
+        "points": points,
         "of": tested,
         "noise": {
             "mechanism": "two-sided geometric",
@@ -1159,12 +1211,12 @@ def _score(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
     if plan.schema.regression:
         score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
-    if outcome.exact_points is not None:
-        score["exact"] = share(outcome.exact_points)
+    if exact is not None:
+        score["exact"] = share(exact)
     return score
 
 
-def _selection(plan: Plan, strategy: Strategy) -> dict[str, Any]:
+def selection_json(way: str, law: str, bound: str) -> dict[str, Any]:
     """Return how the winner was chosen: the law of the number of trainings, never the number."""
     formulas = {
         "none": "nothing is compared",
@@ -1176,14 +1228,15 @@ def _selection(plan: Plan, strategy: Strategy) -> dict[str, Any]:
         "not private": "the search reads data that the user declared public",
     }
     return {
-        "way": strategy.way,
-        "law": strategy.describe(),
-        "bound": plan.price.accountant,
-        "formula": formulas[strategy.way],
+        "way": way,
+        "law": law,
+        "bound": bound,
+        "formula": formulas[way],
     }
 
 
-def _randomness(device: str, reproducible: bool) -> str:
+def randomness_words(device: str, reproducible: bool) -> str:
+    """Return where a run's noise came from."""
     if reproducible:
         return "derived from --seed: noise reproducible, not private"
     bits = "64 bits of it for CUDA's Philox" if device == "cuda" else "128-bit Philox keys"

@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `train`, `recipes`, `plan arch`, `check`, `account`, `verify`.
+"""The command line: `pasearch arch`, `features`, `train`, `plan`, `check`, `account`, `verify`.
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -24,7 +24,8 @@ from pasearch.errors import PasearchError, UsageError
 
 if TYPE_CHECKING:
     from pasearch.api import Prepared
-    from pasearch.results import SearchResult
+    from pasearch.feature_selection import Prepared as PreparedFeatures
+    from pasearch.results import Result
 
 INTERRUPTED = 130
 
@@ -293,6 +294,71 @@ def _asked(
     """What may be said about an architecture search, to `arch` and to `plan arch` alike."""
 
 
+def _asked_features(
+    data: Data = "digits",
+    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the whole run.")] = 1.0,
+    delta: Delta = None,
+    target: Target = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, subsets or max-pool.",
+        ),
+    ] = "auto",
+    k: Annotated[
+        int | None, typer.Option("--k", help="How many features. [default: the method's own]")
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", help="auto, dpsgd, or objective (also: logistic): how it is trained."
+        ),
+    ] = "auto",
+    merits: Annotated[
+        str, typer.Option("--merits", help="Of cfs: from noisy tables, or entropies (the paper).")
+    ] = "tables",
+    population: Annotated[int, typer.Option("--population", help="Of pafs: sets each time.")] = 20,
+    generations: Annotated[int, typer.Option("--generations", help="Of pafs.")] = 3,
+    pick: Annotated[
+        str, typer.Option("--pick", help="Of top: permute-and-flip or gumbel.")
+    ] = "permute-and-flip",
+    law: Annotated[
+        str, typer.Option("--law", help="Of subsets: geometric, logarithmic or poisson.")
+    ] = "geometric",
+    candidates: Annotated[
+        float, typer.Option("--candidates", help="Of subsets: mean number of trainings.")
+    ] = 8.0,
+    pool: Annotated[int, typer.Option("--pool", help="Of max-pool: side, pixels.")] = 2,
+    selection_share: Annotated[
+        float | None,
+        typer.Option("--selection-share", help="Share of epsilon that the choice takes."),
+    ] = None,
+    split: SplitOption = None,
+    search_share: SearchShare = 0.0,
+    ledger: LedgerOption = None,
+    ledger_budget: LedgerBudget = None,
+    data_is_public: Public = False,
+    schema: SchemaOption = None,
+    private_schema: Annotated[
+        bool,
+        typer.Option("--private-schema", help="Buy what is undeclared (the default, said aloud)."),
+    ] = False,
+    assume_public_schema: AssumePublic = False,
+    regression: Regression = False,
+    max_categories: MaxCategories = 32,
+    bounds: Bounds = None,
+    classes: Classes = None,
+    image_side: ImageSide = None,
+    grey: Grey = False,
+    data_root: DataRoot = "data",
+    download: Download = False,
+    device: Device = "auto",
+    seed: Seed = None,
+) -> None:
+    """What may be said about a feature selection, to `features` and `plan features` alike."""
+
+
 SEARCHED = frozenset(
     {
         "strategy", "space", "candidates", "generations", "law", "max_candidates", "preset",
@@ -305,11 +371,14 @@ SEARCH_OPTIONS = frozenset(f"--{name.replace('_', '-')}" for name in SEARCHED)
 
 
 def _asks(
-    command: Callable[..., None], *, without: frozenset[str] = frozenset()
+    command: Callable[..., None],
+    *,
+    of: Callable[..., None] = _asked,
+    without: frozenset[str] = frozenset(),
 ) -> Callable[..., None]:
-    """Give a command, whose first argument is `asked`, the options of `_asked` in its place."""
+    """Give a command, whose first argument is `asked`, the options of `of` in its place."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    every = list(inspect.signature(_asked, eval_str=True).parameters.values())
+    every = list(inspect.signature(of, eval_str=True).parameters.values())
     shared = [each for each in every if each.name not in without]
 
     @functools.wraps(command)
@@ -322,7 +391,7 @@ def _asks(
     place = sum(each.default is inspect.Parameter.empty for each in own)
     merged = [*own[:place], *shared, *own[place:]]
     run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-    hints = get_type_hints(_asked, include_extras=True)
+    hints = get_type_hints(of, include_extras=True)
     run.__annotations__ = {**hints, **get_type_hints(command, include_extras=True)}
     return run
 
@@ -390,6 +459,48 @@ def train(
 
 
 app.command("train")(_asks(train, without=SEARCHED))
+
+
+def features(
+    asked: dict[str, Any],
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Choose features and train a model on them, under one budget that pays for both."""
+    from pasearch.feature_selection import resume_selection, run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if resume is not None:
+        _check_alone(context)
+        _show_result(resume_selection(resume), as_json=as_json, quiet=quiet)
+        return
+    prepared = _prepared_features(asked)
+    if not dry_run:
+        _check_out(out)
+    _show_feature_plan(
+        prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run)
+    )
+    if not dry_run:
+        _show_result(run(prepared, out=out), as_json=as_json, quiet=quiet)
+
+
+app.command("features")(_asks(features, of=_asked_features))
+
+
+def plan_features(asked: dict[str, Any], as_json: Json = False) -> None:
+    """Print the plan of a feature selection: nothing is written."""
+    _show_feature_plan(_prepared_features(asked), as_json=as_json, quiet=False)
+
+
+plan_app.command("features")(_asks(plan_features, of=_asked_features))
 
 
 @app.command()
@@ -629,6 +740,36 @@ def _prepared(options: dict[str, Any], *, show: bool) -> Prepared:
         return prepare(options["data"], budget=budget, **settings)  # type: ignore[typeddict-item]
 
 
+def _prepared_features(options: dict[str, Any]) -> PreparedFeatures:
+    """Make the plan that a command's options ask for."""
+    from pasearch.accounting.budget import Budget
+    from pasearch.feature_selection import Options, prepare
+
+    if options["private_schema"] and options["assume_public_schema"]:
+        raise UsageError(
+            "--private-schema buys what is undeclared, --assume-public-schema reads it for "
+            "nothing: leave one of them out."
+        )
+    renamed = {
+        **options,
+        "trainer": {"logistic": "objective"}.get(options["model"], options["model"]),
+    }
+    settings = {name: renamed[name] for name in Options.__annotations__ if name in renamed}
+    budget = Budget(options["eps"], options["delta"])
+    return prepare(options["data"], options["target"], budget=budget, **settings)  # type: ignore[typeddict-item]
+
+
+def _show_feature_plan(prepared: PreparedFeatures, *, as_json: bool, quiet: bool) -> None:
+    from pasearch.report.plan import feature_plan_text
+
+    if as_json:
+        typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
+    elif not quiet:
+        typer.echo(feature_plan_text(prepared.plan) + "\n")
+        if prepared.request.seed is not None:
+            typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
+
+
 def _check_alone(context: typer.Context) -> None:
     """Refuse options beside --resume: the run keeps those it began with."""
     given = [
@@ -680,8 +821,24 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
     _show_result(resume_search(path), as_json=as_json, quiet=quiet)
 
 
+def _features_words(document: dict[str, Any]) -> str:
+    """Return what was chosen, in a line or two."""
+    best, method = document["best"], document["strategy"]["name"]
+    chosen = best["features"]
+    if best["directions"] is not None:
+        return f"Features: {best['directions']} directions in all {best['of']} features ({method})"
+    if len(chosen) == best["of"]:
+        return f"Features: all {best['of']} ({method})"
+    shown = ", ".join(chosen[:8]) + (", ..." if len(chosen) > 8 else "")
+    return f"Features: {len(chosen)} of {best['of']} ({method}): {shown}"
+
+
 def _best_words(document: dict[str, Any]) -> str:
     """Return the released network, and how long it was trained where only the run could tell."""
+    from pasearch.results import FEATURES
+
+    if document["task"] == FEATURES:
+        return _features_words(document)
     from pasearch.report.stages import TRAINING, setting_words, steps_words
     from pasearch.spaces.space import Candidate
 
@@ -695,7 +852,7 @@ def _best_words(document: dict[str, Any]) -> str:
     return f"{name}: {Candidate.from_json(best).describe_network()} ({'; '.join(details)})"
 
 
-def _show_result(result: SearchResult, *, as_json: bool, quiet: bool) -> None:
+def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     from pasearch.results import standard_error
 
     document = result.document

@@ -258,6 +258,9 @@ class _PrivateArchitectureSearch(BaseEstimator):
     def _cells(self, X: Any, **form: Any) -> np.ndarray:
         """Return X as an array, checked by its form alone."""
         X = X if self.assume_public_schema else _typed(X)
+        if set(_kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
+            # scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+            X = X.astype(object)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 

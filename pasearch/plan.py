@@ -153,8 +153,73 @@ class Priced(Protocol):
         ...
 
 
+class Charged:
+    """What every solved plan can say of itself, from its lines alone."""
+
+    budget: Budget
+    split: Split
+    lines: tuple[Line, ...]
+    schema: AnySchema
+
+    @property
+    def delta(self) -> float:
+        """The resolved delta."""
+        assert self.budget.delta is not None
+        return self.budget.delta
+
+    @cached_property
+    def prices(self) -> tuple[Price, dict[str, Price]]:
+        """The price of the whole run, and of each partition."""
+        return price_partitions(events_by_partition(self.lines), self.delta)
+
+    @property
+    def price(self) -> Price:
+        """The price of the whole run: the maximum over its partitions."""
+        return self.prices[0]
+
+    @property
+    def purchase_partition(self) -> str:
+        """The partition that an undeclared schema is bought from: it has epsilon to spare."""
+        return purchase_partition(self.split)
+
+    @property
+    def points_each(self) -> int:
+        """How many points the best answer to a record has: 1, or the grid of an error."""
+        return ERROR_GRID if self.schema.regression else 1
+
+    def priced_json(self) -> dict[str, Any]:
+        """Return budget, lines and prices as plain values."""
+        from pasearch.accounting.events import to_json
+
+        total, by_partition = self.prices
+        return {
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
+            "split": self.split.sizes(),
+            "lines": [
+                {
+                    "name": line.name,
+                    "partition": line.partition,
+                    "count": line.count,
+                    "event": to_json(line.event),
+                }
+                for line in self.lines
+            ],
+            "price": {
+                "epsilon": total.epsilon,
+                "delta": total.delta,
+                "accountant": total.accountant,
+                "adjacency": ADJACENCY,
+                "unit": UNIT,
+            },
+            "price_by_partition": {
+                name: {"epsilon": price.epsilon, "accountant": price.accountant}
+                for name, price in by_partition.items()
+            },
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Charged):
     """A solved plan. Made by `make_plan`; nothing runs outside it.
 
     Args:
@@ -236,32 +301,6 @@ class Plan:
         """The partition that candidates are trained on."""
         return self.split.trial_partition
 
-    @property
-    def purchase_partition(self) -> str:
-        """The partition that an undeclared schema is bought from: it has epsilon to spare."""
-        return purchase_partition(self.split)
-
-    @property
-    def delta(self) -> float:
-        """The resolved delta."""
-        assert self.budget.delta is not None
-        return self.budget.delta
-
-    @cached_property
-    def prices(self) -> tuple[Price, dict[str, Price]]:
-        """The price of the whole run, and of each partition."""
-        return price_partitions(events_by_partition(self.lines), self.delta)
-
-    @property
-    def price(self) -> Price:
-        """The price of the whole run: the maximum over its partitions."""
-        return self.prices[0]
-
-    @property
-    def points_each(self) -> int:
-        """How many points the best answer to a record has: 1, or the grid of an error."""
-        return ERROR_GRID if self.schema.regression else 1
-
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
         return candidate_recipe(self.recipes, candidate, self.trial_mu, self.split.trial_slots)
@@ -321,7 +360,7 @@ class Plan:
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
             lines = _trial_lines(self.strategy, self.split, of_mu)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
-        _, fits = _solve_front_ends(fronts, self.trial_partition, budget)
+        _, fits = solve_front_ends(fronts, self.trial_partition, budget)
         return calibration.about(_dialled(lines, fits), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
@@ -375,41 +414,17 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
-        from pasearch.accounting.events import to_json
-
-        total, by_partition = self.prices
         return {
+            **self.priced_json(),
             "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
             "purchase": None if self.purchase is None else self.purchase.to_json(),
             "assumed_public": list(self.assumed_public),
             "data_is_public": self.public,
-            "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
-            "split": self.split.sizes(),
             "strategy": self.strategy.to_json(),
             "way": "aside" if self.aside else "in place",
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
             "recipes": [recipe.to_json() for recipe in self.recipes],
-            "lines": [
-                {
-                    "name": line.name,
-                    "partition": line.partition,
-                    "count": line.count,
-                    "event": to_json(line.event),
-                }
-                for line in self.lines
-            ],
-            "price": {
-                "epsilon": total.epsilon,
-                "delta": total.delta,
-                "accountant": total.accountant,
-                "adjacency": ADJACENCY,
-                "unit": UNIT,
-            },
-            "price_by_partition": {
-                name: {"epsilon": price.epsilon, "accountant": price.accountant}
-                for name, price in by_partition.items()
-            },
             "auto": self.auto,
             "searched_on": self.searched_on,
             "judged_on": self.judged_on,
@@ -555,33 +570,33 @@ def make_plan(
     _check_views(recipes, space, form[0])
     dimensions = _dimensions(recipes, strategy, space, schema, form)
 
-    purchase, bought = _solve_purchase(schema, split, budget, most_categories, leak_share)
+    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share)
     fitted = () if free_front_ends else strategy.front_ends(space)
     if split.portions > 1 and any(each.fitted for each in fitted):
         raise UsageError(
             "A front end that is fitted (pca, standardise) would read the records of every "
             "portion: take another front end, or a strategy without portions."
         )
-    front_noise, fits = _solve_front_ends(fitted, trial_on, budget)
+    front_noise, fits = solve_front_ends(fitted, trial_on, budget)
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
         of_mu = _of_mu(strategy, space, recipes, slots, dimensions)
         trial_lines = _trial_lines(strategy, split, of_mu)
-        trial_mu, charged = _solve(trial_lines, budget, MU_RANGE, lines)
+        trial_mu, charged = solve(trial_lines, budget, MU_RANGE, lines)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if aside:
         final_lines = _final_lines(_of_mu(strategy, space, finals, split.train, dimensions))
-        final_mu, charged = _solve(final_lines, budget, MU_RANGE, lines)
+        final_mu, charged = solve(final_lines, budget, MU_RANGE, lines)
         lines += charged
     if strategy.scored:
         score, charged = _solve_score(strategy, budget, score_epsilon, lines)
         lines += charged
     judge = None
     if looks and judged_on is None:
-        value, charged = _solve(
+        value, charged = solve(
             lambda value: [
                 Line(name=LOOK, partition="validation", event=Geometric(epsilon=value), count=looks)
             ],
@@ -594,8 +609,8 @@ def make_plan(
             NoisySum(epsilon=value, most=GRID) if screens else score_noise(schema.regression, value)
         )
         lines += charged
-    epsilon, charged = _solve(
-        lambda value: [_test_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines
+    epsilon, charged = solve(
+        lambda value: [accuracy_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines
     )
     lines += charged
     plan = Plan(
@@ -615,9 +630,9 @@ def make_plan(
         lines=tuple(lines),
         warnings=(
             *budget.warnings(split.n),
-            *_untold(schema),
-            *_unbought(purchase, split),
-            *_drowned(trial_mu if final_mu is None else final_mu, split.train, form[1]),
+            *untold(schema),
+            *unbought(purchase, split),
+            *drowned(trial_mu if final_mu is None else final_mu, split.train, form[1]),
         ),
         purchase=purchase,
         front_noise=front_noise,
@@ -657,14 +672,15 @@ def purchase_partition(split: Split) -> str:
     return "validation" if split.validation else "test"
 
 
-def _solve_purchase(
+def solve_purchase(
     schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float
 ) -> tuple[Purchase | None, list[Line]]:
+    """Return how what is undeclared is bought, and its lines; None where all is declared."""
     items = len(schema.undeclared)
     if not items:
         return None, []
     partition = purchase_partition(split)
-    delta = leak_share * _known_delta(budget) / items
+    delta = leak_share * known_delta(budget) / items
 
     def purchase(sigma: float) -> Purchase:
         return Purchase(noise_multiplier=sigma, delta=delta, most=most)
@@ -678,7 +694,7 @@ def _solve_purchase(
     return purchase(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
 
 
-def _solve_front_ends(
+def solve_front_ends(
     front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget
 ) -> tuple[tuple[tuple[str, float], ...], list[Line]]:
     """Return the noise of every fitted front end, and their lines."""
@@ -694,7 +710,7 @@ def _solve_front_ends(
     return tuple(noise), lines
 
 
-def _untold(schema: AnySchema) -> list[str]:
+def untold(schema: AnySchema) -> list[str]:
     """Warn when nobody said whether a class or a number is to be predicted."""
     aim = schema.task_untold
     if aim is None:
@@ -702,7 +718,7 @@ def _untold(schema: AnySchema) -> list[str]:
     return [f"column {aim!r} is taken as classes; if it is a number to predict, say --regression."]
 
 
-def _unbought(purchase: Purchase | None, split: Split) -> list[str]:
+def unbought(purchase: Purchase | None, split: Split) -> list[str]:
     """Warn when a category must be common to be bought."""
     if purchase is None:
         return []
@@ -716,7 +732,7 @@ def _unbought(purchase: Purchase | None, split: Split) -> list[str]:
     ]
 
 
-def _drowned(mu: float | None, slots: int, classes: int) -> list[str]:
+def drowned(mu: float | None, slots: int, classes: int) -> list[str]:
     """Warn when the training's noise is as large as what its records can say together.
 
     Measured with `fixed` on digits: epsilon .05 is warned of and guesses; .1 is not and gets .5.
@@ -815,11 +831,12 @@ def _final_lines(of_mu: Callable[[float], Event]) -> Dial:
     return lambda mu: [Line(name="final training", partition="train", event=of_mu(mu), count=1)]
 
 
-def _test_line(event: Event) -> Line:
+def accuracy_line(event: Event) -> Line:
+    """Return the line of the score that is printed."""
     return Line(name="test accuracy", partition="test", event=event, count=1)
 
 
-def _solve(
+def solve(
     make_lines: Dial,
     budget: Budget,
     bounds: tuple[float, float],
@@ -883,10 +900,11 @@ def _solve_score(
     if not strategy.private_trials:
         return budget.epsilon, lines(budget.epsilon)
     if score_epsilon is None:
-        return _solve(lines, budget, SCORE_RANGE, others)
+        return solve(lines, budget, SCORE_RANGE, others)
     return score_epsilon, lines(score_epsilon)
 
 
-def _known_delta(budget: Budget) -> float:
+def known_delta(budget: Budget) -> float:
+    """Return the delta of a resolved budget."""
     assert budget.delta is not None
     return budget.delta

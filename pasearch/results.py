@@ -29,32 +29,26 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Candidate
 
 SCHEMA_VERSION = 2
+FEATURES = "feature selection"
+"""The task of a feature selection, as `result.json` names it."""
+
 TOLERANCE = 1e-6
 """By how much two computations of one price may differ, relatively."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """A finished architecture search.
+class Result:
+    """A finished run of any kind.
 
     Args:
         path: The run's folder, or its `release/` folder.
         document: `result.json`.
         card: The privacy card, Markdown.
-        trials: Every trial, where the strategy allows it to be shown; otherwise empty.
     """
 
     path: Path
     document: dict[str, Any]
     card: str
-    trials: tuple[Any, ...] = ()
-
-    @property
-    def best(self) -> Candidate:
-        """The architecture that won, with its settings."""
-        from pasearch.spaces.space import Candidate
-
-        return Candidate.from_json(self.document["best"])
 
     @property
     def price(self) -> Price:
@@ -85,14 +79,32 @@ class SearchResult:
         return float(score["test"])
 
     @property
-    def model(self) -> nn.Module:
-        """The trained network with its front end; see `load`."""
-        return load(self.path)
-
-    @property
     def schema(self) -> AnySchema:
         """The schema of the records: declared, bought or assumed public."""
         return schema_of(self.document)
+
+    @property
+    def model(self) -> Any:
+        """The trained model; see `load`."""
+        return load(self.path)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SearchResult(Result):
+    """A finished architecture search.
+
+    Args:
+        trials: Every trial, where the strategy allows it to be shown; otherwise empty.
+    """
+
+    trials: tuple[Any, ...] = ()
+
+    @property
+    def best(self) -> Candidate:
+        """The architecture that won, with its settings."""
+        from pasearch.spaces.space import Candidate
+
+        return Candidate.from_json(self.document["best"])
 
     def scores(self, records: Any) -> np.ndarray:
         """Return what the network says of new records.
@@ -125,6 +137,47 @@ class SearchResult:
         return (
             f"SearchResult({self.best.describe()}: test {score['metric']} {score['test']:.3f} "
             f"for epsilon {self.price.epsilon:.4g}, in {self.path})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FeatureResult(Result):
+    """A finished feature selection."""
+
+    @property
+    def features(self) -> list[str]:
+        """The chosen features of an encoded record, in the order in which they were chosen."""
+        return list(self.document["best"]["features"])
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that they come from; arrays have none."""
+        return list(self.document["best"]["columns"])
+
+    @property
+    def support(self) -> np.ndarray:
+        """Which features of an encoded record were chosen, (features,) bool."""
+        import numpy as np
+
+        best = self.document["best"]
+        mask = np.zeros(best["of"], bool)
+        mask[best["places"]] = True
+        return mask
+
+    def predict(self, records: Any) -> np.ndarray:
+        """Return the class, or the number, of each new record; (rows,).
+
+        Args:
+            records: In the data's own units: an array, or a table with the data's columns.
+        """
+        return self.model.predict(records)
+
+    def __repr__(self) -> str:
+        score, best = self.document["score"], self.document["best"]
+        return (
+            f"FeatureResult({self.document['strategy']['name']}: {len(best['features'])} of "
+            f"{best['of']} features, test {score['metric']} {score['test']:.3f} for epsilon "
+            f"{self.price.epsilon:.4g}, in {self.path})"
         )
 
 
@@ -163,8 +216,8 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return document
 
 
-def load_result(path: str | Path) -> SearchResult:
-    """Return a finished run's result.
+def load_result(path: str | Path) -> SearchResult | FeatureResult:
+    """Return a finished run's result: of an architecture search, or of a feature selection.
 
     Raises:
         UsageError: No result is there, of another version, or without its card.
@@ -174,17 +227,19 @@ def load_result(path: str | Path) -> SearchResult:
         card = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}.") from None
-    return SearchResult(path=Path(path), document=document, card=card)
+    kind = FeatureResult if document.get("task") == FEATURES else SearchResult
+    return kind(path=Path(path), document=document, card=card)
 
 
-def load(path: str | Path) -> nn.Module:
+def load(path: str | Path) -> Any:
     """Return the trained model of a finished run.
 
     Args:
         path: The run's folder, or its `release/` folder.
 
     Returns:
-        nn.Sequential: In evaluation mode. Of arrays it clamps and rescales records in the data's
+        Of a feature selection, a fitted scikit-learn estimator (`features.model`). Of other runs an
+        nn.Sequential in evaluation mode. Of arrays it clamps and rescales records in the data's
         own units, (batch, *shape); of tables it takes rows encoded by the schema (`scores` and
         `predict` of `load_result` take the table itself). It gives logits, (batch, classes), or the
         scaled number, (batch, 1).
@@ -199,7 +254,12 @@ def load(path: str | Path) -> nn.Module:
     from pasearch.data.schema import Schema
     from pasearch.spaces.modules import Rescale
 
-    schema = schema_of(read_document(path))
+    document = read_document(path)
+    schema = schema_of(document)
+    if document["task"] == FEATURES:
+        from pasearch.features.model import model_of
+
+        return model_of(schema, document["model"], _model_file(path, document))
     model = behind_encoding(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
         model = nn.Sequential(Rescale(schema.low, schema.high), *model)
@@ -234,10 +294,16 @@ def standard_error(score: dict[str, Any]) -> float:
 def behind_encoding(path: str | Path) -> nn.Sequential:
     """Return front end and network of a finished run: they take records scaled to [0, 1]."""
     document = read_document(path)
+    return network_of(document, _model_file(path, document))
+
+
+def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
+    """Return the content of the model's file, if it is the one that the document describes."""
     file = release_of(path) / document["model"]["file"]
-    if not file.is_file() or digest(file.read_bytes()) != document["model"]["sha256"]:
+    content = file.read_bytes() if file.is_file() else b""
+    if not content or digest(content) != document["model"]["sha256"]:
         raise UsageError(f"{file} is missing or not the file that result.json describes.")
-    return network_of(document, file.read_bytes())
+    return content
 
 
 def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:

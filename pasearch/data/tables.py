@@ -67,6 +67,9 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 LONGEST_FIELD = 2**31 - 1
 """The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
 
+MOST_COLUMNS = 20_000
+"""The most columns of a file."""
+
 TOP_KEYS = ("name", "target", "official_test", "columns")
 COLUMN_KEYS = ("kind", "low", "high", "bins", "categories", "vocabulary")
 
@@ -343,8 +346,8 @@ class TableSchema:
         """Check the columns against each other."""
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [column.name for column in (*self.columns, self.target)]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise UsageError(f"Column {name!r} is there twice: expected each name once.")
         if self.target.kind in ("text", "ignore") or self.target.bins is not None:
             has = self.target.kind if self.target.bins is None else "a number with bins"
@@ -587,9 +590,9 @@ class TableSchema:
             UsageError: A column that is not in the file.
         """
         declared = {column.name: column for column in (*self.columns, self.target)}
-        aim = target or self.target.name
+        aim, known = target or self.target.name, set(header)
         for name in (aim, *declared):
-            if name not in header:
+            if name not in known:
                 raise UsageError(f"{where} has no column {name!r}{_nearest(name, header)}.")
         columns = {name: declared.get(name, Column(name=name)) for name in header}
         return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
@@ -844,21 +847,27 @@ def _check_header(path: Path, row: list[str] | None) -> list[str]:
             f"{path}: its first line is not a header of two or more columns, separated by commas: "
             "write the names of the columns there."
         )
+    if len(header) > MOST_COLUMNS:
+        raise UsageError(
+            f"{path} has {len(header):,} columns: expected at most {MOST_COLUMNS:,}. Keep those "
+            "that could matter; pixels and the like belong into a .npz file."
+        )
     numbers = [name for name in header if not math.isnan(_number(name))]
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "
             "Write the names of the columns into the first line."
         )
+    first: dict[str, int] = {}
     for place, name in enumerate(header):
         if not name:
             raise UsageError(
                 f"{path}: column {place + 1} has no name: give it one in the header, or leave the "
                 "column out (pandas: to_csv(path, index=False))."
             )
-        if header.index(name) < place:
+        if first.setdefault(name, place) < place:
             raise UsageError(
-                f"{path}: columns {header.index(name) + 1} and {place + 1} have the same name: "
+                f"{path}: columns {first[name] + 1} and {place + 1} have the same name: "
                 "rename one in the header."
             )
     return header

@@ -22,6 +22,7 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
+from pasearch.results import FEATURES
 
 Section = tuple[str, list[str]]
 
@@ -100,7 +101,7 @@ def _statement(document: dict[str, Any]) -> list[str]:
             f"{price['delta']:g})-differentially private."
         ]
     return [
-        f"The joint release of everything in release/ (architecture, weights, test accuracy) is "
+        f"The joint release of everything in release/ ({_released(document)}) is "
         f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private: for any two data "
         f"sets of n = {document['dataset']['n']:,} slots that differ in one slot, which holds a "
         "record in one and the null record in the other, and any set S of outputs, "
@@ -109,7 +110,14 @@ def _statement(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def _released(document: dict[str, Any]) -> str:
+    what = "features" if document["task"] == FEATURES else "architecture"
+    return f"{what}, weights, test accuracy"
+
+
 def _covered(document: dict[str, Any]) -> str:
+    if document["task"] == FEATURES:
+        return "the model *and* the choice of its features"
     if document["task"] == TRAINING:
         return "whatever read a record"
     return "the model *and* the search that found it"
@@ -159,17 +167,33 @@ def _accesses(document: dict[str, Any]) -> list[str]:
 def _mechanisms(document: dict[str, Any]) -> list[str]:
     recipe = document["recipe"]
     items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
+    if recipe.get("trainer") == "objective" and recipe["noise_multiplier"] is not None:
+        items.append(
+            "The released model: linear regression solved from second moments of records cut to a "
+            "public norm, with symmetric Gaussian noise."
+        )
+    elif recipe.get("trainer") == "objective":
+        items.append(
+            "The released model: regression by objective perturbation, each record cut to a public "
+            "norm, the minimiser found to 1e-8; the proof is for the exact minimiser."
+        )
     if recipe["bounding"] is not None:
         items.append(
             f"The released model: {steps_words(recipe)} steps of DP-SGD ({optimizer_words(recipe)})"
-            f", noise multiplier {noise_words(recipe)}, each record in a batch with probability "
-            f"{recipe['sampling_probability']:.5f} ({batching_words(recipe)}), its gradient "
+            f", noise multiplier {noise_words(recipe)}, {_sampled(recipe)}, its gradient "
             f"{bound_words(recipe['bounding'])}; sums divided by the public "
             f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
         )
         items += [f"In it: {words}." for words in stage_words(recipe)]
         items += [f"Its recipe is {recipe['name']}."] if recipe.get("name") else []
     return items
+
+
+def _sampled(recipe: dict[str, Any]) -> str:
+    if recipe["sampling_probability"] == 1.0:
+        return "every record in every batch"
+    share = f"{recipe['sampling_probability']:.5f}"
+    return f"each record in a batch with probability {share} ({batching_words(recipe)})"
 
 
 def _mechanism(line: dict[str, Any]) -> str:
@@ -184,7 +208,7 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
         f"Accountant: {price['accountant']}. The price is the least of the upper bounds that are "
         "proved for the plan, and the maximum over partitions at the same delta.",
         "The plan was fixed before a record was read; it is charged in full, however the run went.",
-        "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise.",
+        _trainings(document["recipe"]),
         "Accuracies and scores that are released are whole numbers with two-sided geometric noise, "
         "drawn by an exact sampler.",
         f"Randomness: {document['randomness']}.",
@@ -200,6 +224,12 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
             "mechanism, and only that one is released."
         )
     return items
+
+
+def _trainings(recipe: dict[str, Any]) -> str:
+    if recipe.get("trainer") == "objective":
+        return "Every training has noise of its own."
+    return "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise."
 
 
 def _claims(document: dict[str, Any]) -> list[str]:

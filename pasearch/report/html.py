@@ -34,7 +34,7 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
-from pasearch.results import standard_error
+from pasearch.results import FEATURES, standard_error
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ SHOWN_APART = frozenset(
     {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
 )
 """Sections of the card that the report has sections of its own for."""
+
+MOST_ROWS = 25
+"""How many features a table lists."""
 
 MOST_NAMES = 6
 """How many names a sentence lists."""
@@ -111,22 +114,18 @@ def _environment() -> Environment:
 
 def _page(document: Values, schema: AnySchema) -> Values:
     """Return everything that the template writes."""
-    from pasearch.spaces.space import Candidate
-
-    candidate = Candidate.from_json(document["best"])
     card = card_json(document)
     public = document["dataset"]["declared_public"]
+    of_task = _of_features if document["task"] == FEATURES else _of_network
     return {
+        **of_task(document, schema),
         "document": document,
         "private": card["private"],
         "public": public,
         "score": _score(document),
         "asked": _asked(document, schema),
-        "found": _network_words(candidate, schema),
         "covered": _covered(document),
         "not_covered": _not_covered(document, card),
-        "network": figures.network(_stages(candidate, schema)),
-        "training": _training(document),
         "partitions": _partitions(document),
         "alternatives": _alternatives(document, schema.outputs),
         "curves": _curves(document) if public else None,
@@ -134,10 +133,132 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "selection": _selection(document),
         "auto": _auto(document),
         "claims": [claim_words(claim) for claim in document["claims"]],
-        "trials": _trials(document),
         "items": _visible(schema.describe_items()),
         "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
     }
+
+
+def _of_network(document: Values, schema: AnySchema) -> Values:
+    """Return what the template writes of an architecture search, or of one training."""
+    from pasearch.spaces.space import Candidate
+
+    candidate = Candidate.from_json(document["best"])
+    return {
+        "found": _network_words(candidate, schema),
+        "network": figures.network(_stages(candidate, schema)),
+        "features": None,
+        "training": _training(document),
+        "trials": _trials(document),
+    }
+
+
+def _of_features(document: Values, schema: AnySchema) -> Values:
+    """Return what the template writes of a feature selection."""
+    best, method = document["best"], document["strategy"]["name"]
+    chosen, count = best["features"], len(best["features"])
+    every = count == best["of"]
+    if best["directions"] is not None:
+        found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
+    elif every:
+        found = f"A linear model on all {count:,} features: selecting them was not worth its price."
+        found = found if method in ("all", "max-pool") else f"A linear model on all {count:,}."
+    else:
+        found = f"A linear model on {count:,} of {best['of']:,} features, chosen by {method}."
+    return {
+        "found": found,
+        "network": None,
+        "features": {
+            "rows": _relevance(document),
+            "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
+            "more": 0 if every else max(0, count - MOST_ROWS),
+            "columns": best["columns"],
+            "curve": _by_size(document),
+        },
+        "training": _linear_training(document),
+        "trials": _set_trials(document),
+    }
+
+
+def _relevance(document: Values) -> list[Values]:
+    """Return the features that tell most of the target, with their noisy uncertainty."""
+    given = document.get("relevance") or []
+    ranked = sorted(given, key=lambda each: -each["uncertainty"])[:MOST_ROWS]
+    most = max((each["uncertainty"] for each in ranked), default=0.0)
+    chosen = set(document["best"]["features"])
+    return [
+        {
+            "feature": each["feature"],
+            "value": f"{each['uncertainty']:.3f}",
+            "is_chosen": each["feature"] in chosen,
+            "bar": figures.bar(
+                each["uncertainty"] / most if most > 0 else 0.0,
+                f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
+                tone="accent" if each["feature"] in chosen else "plain",
+            ),
+        }
+        for each in ranked
+    ]
+
+
+def _by_size(document: Values) -> Values | None:
+    """Return the chart of accuracy by number of features, on declared-public data only."""
+    given = document.get("by_size") or []
+    if not (given and document["dataset"]["declared_public"]):
+        return None
+    epsilon = document["budget"]["epsilon"]
+    names = [("private", f"at epsilon {epsilon:g}"), ("without", "without privacy")]
+    curves = [
+        figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
+        for key, name in names
+    ]
+    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
+    return {
+        "chart": figures.chart(curves, f"Accuracy by number of features: {ends}."),
+        "names": [each.name for each in curves],
+    }
+
+
+def _linear_training(document: Values) -> list[tuple[str, str]]:
+    """Return how the released model was trained, as names and values."""
+    recipe, best = document["recipe"], document["best"]
+    rows = [("Numbers trained", f"{best['parameters']:,}")]
+    if recipe["noise_multiplier"] is not None and recipe["trainer"] == "objective":
+        noise = f"{recipe['noise_multiplier']:.4g}"
+        return [*rows, ("Training", "noisy second moments"), ("Noise multiplier", noise)]
+    if recipe["trainer"] == "objective":
+        return [
+            *rows,
+            ("Training", "objective perturbation"),
+            ("Its epsilon", f"{recipe['epsilon']:.4g}, pure"),
+        ]
+    return [
+        *rows,
+        ("Training", "DP-SGD, full batches"),
+        ("Steps", steps_words(recipe)),
+        ("Learning rate", f"{recipe['learning_rate']:.4g}"),
+        ("Optimizer", _capital(optimizer_words(recipe))),
+        ("Each gradient", bound_words(recipe["bounding"])),
+        ("Noise multiplier", noise_words(recipe)),
+    ]
+
+
+def _set_trials(document: Values) -> list[Values]:
+    """Return every set that was tried, where it may be shown."""
+    most = _most_points(document)
+    found = []
+    for number, trial in enumerate(document.get("trials") or [], 1):
+        share = None if most is None else trial["noisy_correct"] / most
+        found.append(
+            {
+                "number": number,
+                "network": f"{len(trial['features']):,} features",
+                "settings": _some(trial["features"]),
+                "score": None if share is None else f"{100 * share:.1f} %",
+                "is_best": trial["features"] == document["best"]["features"],
+                "bar": "" if share is None else figures.bar(share, f"Trial {number}"),
+            }
+        )
+    return found
 
 
 def _visible(value: Any) -> Any:
@@ -211,7 +332,8 @@ def _covered(document: Values) -> list[str]:
     items = [
         f"{line['name']}, {_times(line)}: reads {line['partition']}" for line in document["events"]
     ]
-    return ["everything in release/: architecture, weights and test score, jointly", *items]
+    what = "features" if document["task"] == FEATURES else "architecture"
+    return [f"everything in release/: {what}, weights and test score, jointly", *items]
 
 
 def _not_covered(document: Values, card: Values) -> list[str]:

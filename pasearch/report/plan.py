@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
+from pasearch.features.plan import TRAINERS
 from pasearch.report.stages import (
     CHOICE,
     SEARCH,
@@ -17,25 +18,66 @@ from pasearch.report.stages import (
 
 if TYPE_CHECKING:
     from pasearch.accounting.events import Event
+    from pasearch.features.plan import FeaturePlan
     from pasearch.plan import Plan
 
 
 def plan_text(plan: Plan) -> str:
     """Return the plan, one subject a line; the first line is the budget and what it covers."""
-    total, by_partition = plan.prices
-    lines = [
+    return "\n".join(
+        [
+            *_head(plan),
+            *_chosen(plan),
+            *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
+            _row(
+                "Training", ("by the first: " if task_of(plan) == CHOICE else "") + _training(plan)
+            ),
+            _row("Time", time_text(plan)),
+            *_priced(plan),
+            *_hint(plan),
+            _price(plan),
+        ]
+    )
+
+
+def feature_plan_text(plan: FeaturePlan) -> str:
+    """Return the plan of a feature selection, as `plan_text`."""
+    choice = plan.choice
+    why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
+    return "\n".join(
+        [
+            *_head(plan),
+            _row("Target", _target(plan)),
+            _row("Method", f"{choice.method}: {choice.describe()}"),
+            _row("Model", TRAINERS[choice.trainer]),
+            *why,
+            *_priced(plan),
+            _price(plan),
+        ]
+    )
+
+
+def _target(plan: FeaturePlan) -> str:
+    target = getattr(plan.schema, "target", None)
+    name = getattr(target, "name", None)
+    kind = "a number" if plan.schema.regression else "classes"
+    return f"{'y' if name is None else f'column {name!r}'}, {kind}"
+
+
+def _head(plan: Plan | FeaturePlan) -> list[str]:
+    return [
         f"Budget: epsilon {plan.budget.epsilon:g}, delta {plan.delta:g}, for everything this run "
         f"reads and releases (unit: one of {plan.split.n:,} records).",
         "",
         _row("Data", _data(plan)),
         _row("Slots", _slots(plan)),
-        *_chosen(plan),
-        *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
-        _row("Training", ("by the first: " if task_of(plan) == CHOICE else "") + _training(plan)),
-        _row("Time", time_text(plan)),
-        "",
-        f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by",
     ]
+
+
+def _priced(plan: Plan | FeaturePlan) -> list[str]:
+    """Return every release with what it costs, what papers claim, and warnings."""
+    by_partition = plan.prices[1]
+    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by"]
     seen: set[Event] = set()
     for line in plan.lines:
         name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
@@ -55,16 +97,23 @@ def plan_text(plan: Plan) -> str:
         lines.append(
             f"Warning: not charged, because you say it is public: {', '.join(plan.assumed_public)}."
         )
-    if plan.strategy.hides_trials and not plan.aside and plan.auto is None:
-        lines.append(
-            "Hint: on few records one good default often beats a private search. `--strategy "
-            "fixed` trains it; it is another run, with a price of its own."
-        )
-    lines.append(
-        f"Price: epsilon {total.epsilon:.4f} at delta {total.delta:g} ({total.accountant}): the "
-        "largest of the partitions, because each record is in one."
+    return lines
+
+
+def _hint(plan: Plan) -> list[str]:
+    if not plan.strategy.hides_trials or plan.aside or plan.auto is not None:
+        return []
+    return [
+        "Hint: on few records one good default often beats a private search. `--strategy fixed` "
+        "trains it; it is another run, with a price of its own."
+    ]
+
+
+def _price(plan: Plan | FeaturePlan) -> str:
+    return (
+        f"Price: epsilon {plan.price.epsilon:.4f} at delta {plan.delta:g} "
+        f"({plan.price.accountant}): the largest of the partitions, because each record is in one."
     )
-    return "\n".join(lines)
 
 
 def task_of(plan: Plan) -> str:
@@ -92,7 +141,7 @@ def time_text(plan: Plan) -> str:
     return text
 
 
-def _bought(plan: Plan) -> str:
+def _bought(plan: Plan | FeaturePlan) -> str:
     names = ", ".join(plan.schema.undeclared)
     return (
         f"Undeclared, so bought from `{plan.purchase_partition}` before the first training: "
@@ -115,12 +164,12 @@ def _row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
-def _data(plan: Plan) -> str:
+def _data(plan: Plan | FeaturePlan) -> str:
     declared = "; declared public" if plan.public else ""
     return f"{plan.name}: {plan.schema.describe()}{declared}"
 
 
-def _slots(plan: Plan) -> str:
+def _slots(plan: Plan | FeaturePlan) -> str:
     sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
     return f"{sizes}; by a permutation that sees no value"
 

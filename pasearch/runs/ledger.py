@@ -190,7 +190,9 @@ class Ledger:
         return self._lines
 
     @contextmanager
-    def charged(self, line: str, *partitions: Partition, key: str) -> Iterator[Any]:
+    def charged(
+        self, line: str, *partitions: Partition, key: str | list[str] | tuple[str, ...]
+    ) -> Iterator[Any]:
         """Charge a release, durably, then open what it reads, for the length of a `with` block.
 
         Args:
@@ -198,7 +200,8 @@ class Ledger:
             partitions: What the release reads; each is charged.
             key: Which release of the line this is, such as "trial 3". The same key again (a resumed
                 run, or further reads of one release) costs nothing more: the caller must then
-                compute from the same inputs and streams.
+                compute from the same inputs and streams. Several keys are as many releases,
+                charged together: all of them, or none.
 
         Yields:
             What the partition's `open` returned; for several partitions a tuple.
@@ -210,7 +213,8 @@ class Ledger:
         Cost: the line's event, once per key, to each partition, before anything is opened. An error
             inside the block takes nothing back.
         """
-        self._charge(line, [partition.name for partition in partitions], key)
+        keys = list(key) if isinstance(key, (list, tuple)) else [key]
+        self._charge(line, [partition.name for partition in partitions], keys)
         receipts = [Receipt(partition.name) for partition in partitions]
         try:
             opened = [p.open(receipt) for p, receipt in zip(partitions, receipts, strict=True)]
@@ -219,35 +223,38 @@ class Ledger:
             for receipt in receipts:
                 receipt.close()
 
-    def _charge(self, line: str, names: list[str], key: str) -> None:
-        """Check and write one release, in one transaction; return when it is on disk."""
+    def _charge(self, line: str, names: list[str], keys: list[Any]) -> None:
+        """Check and write releases, in one transaction; return when they are on disk."""
         if os.getpid() != self._owner:
             raise RuntimeError("A worker process tried to spend: charge in the process that began.")
-        if not isinstance(key, str) or not key or not names or len(set(names)) < len(names):
-            raise UsageError(f"charge to {line!r}: expected a key and distinct partitions.")
+        known = keys and all(isinstance(key, str) and key for key in keys)
+        if not known or not names or any(len(set(x)) < len(x) for x in (names, keys)):
+            raise UsageError(f"charge to {line!r}: expected distinct keys and distinct partitions.")
         limits = {each.partition: each.count for each in self._lines if each.name == line}
         for name in names:
             if name not in limits:
-                known = ", ".join(f"{each.name} ({each.partition})" for each in self._lines)
+                planned = ", ".join(f"{each.name} ({each.partition})" for each in self._lines)
                 raise BudgetError(
                     f"The plan has no line {line!r} for partition {name!r}, so nothing pays for "
-                    f"this read. It has: {known}."
+                    f"this read. It has: {planned}."
                 )
-        with _exclusive(self._connection) as connection:
-            rows = connection.execute(
-                "SELECT partition FROM charges WHERE line = ? AND key = ?", (line, key)
-            )
-            before = {partition for (partition,) in rows}
-            if before == set(names):
-                return
-            if before:
-                raise BudgetError(
-                    f"Release {key!r} of line {line!r} was charged for {sorted(before)}, and now "
-                    f"asks for {sorted(names)}: another input is another release, with its own key."
-                )
-            for name in names:
-                self._insert(line, name, key, limits[name])
+        with _exclusive(self._connection):
+            for key in keys:
+                self._charge_one(line, names, key, limits)
         sync_folder(self._path.parent)
+
+    def _charge_one(self, line: str, names: list[str], key: str, limits: dict[str, int]) -> None:
+        rows = self._connection.execute(
+            "SELECT partition FROM charges WHERE line = ? AND key = ?", (line, key)
+        )
+        before = {partition for (partition,) in rows}
+        if before and before != set(names):
+            raise BudgetError(
+                f"Release {key!r} of line {line!r} was charged for {sorted(before)}, and now "
+                f"asks for {sorted(names)}: another input is another release, with its own key."
+            )
+        for name in () if before else names:
+            self._insert(line, name, key, limits[name])
 
     def _insert(self, line: str, partition: str, key: str, limit: int) -> None:
         try:

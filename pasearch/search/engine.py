@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,39 +108,6 @@ class Outcome:
     bought: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     steps_made: int = 0
-
-
-def buy_schema(plan: Plan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder) -> Plan:
-    """Buy what the schema leaves undeclared, and return the plan with the complete schema.
-
-    Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
-
-    Args:
-        plan: With a purchase, or without (then nothing happens).
-        dataset: Partitioned; it gets the complete schema.
-        ledger: Opened with the plan's lines.
-        keys: The run's secret randomness.
-        folder: What was bought is kept in `private/`, so a resume buys nothing twice.
-
-    Cost: the plan's line "schema", on the partition that has epsilon to spare.
-    """
-    purchase, schema = plan.purchase, plan.schema
-    if purchase is None:
-        return plan
-    path = folder.private / "schema.json"
-    if path.exists():
-        bought = type(schema).from_json(json.loads(path.read_text(encoding="utf-8")))
-    else:
-        cells = dataset[plan.purchase_partition].cells()
-        keys_of = [f"item {number}" for number in range(len(schema.undeclared))]
-        for key in keys_of[1:]:
-            with ledger.charged("schema", cells, key=key):
-                pass
-        with ledger.charged("schema", cells, key=keys_of[0]) as (features, labels):
-            bought = purchase.buy(schema, features, labels, keys.stream("schema"))
-        folder.atomic_write("schema.json", json.dumps(bought.to_json()))
-    dataset.adopt(bought)
-    return replace(plan, schema=bought)
 
 
 def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from pasearch.plan import ERROR_GRID
+from pasearch.scoring import points_of
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:
@@ -95,13 +95,8 @@ def points(network: nn.Module, records: Records, *, device: str, chunk: int = 81
     total = 0
     for start in range(0, len(records), chunk):
         part = slice(start, start + chunk)
-        answers, y = network(records.x[part].to(device)).cpu(), records.y[part]
-        if y.is_floating_point():
-            error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)
-            each = (ERROR_GRID * (1.0 - error.clamp(max=1.0))).floor().long()
-        else:
-            each = (answers.argmax(dim=1) == y).long()
-        total += int(each[records.valid[part]].sum())
+        answers = network(records.x[part].to(device)).cpu()
+        total += points_of(answers, records.y[part], records.valid[part])
     return total
 
 

@@ -13,6 +13,7 @@ Source: Nasr et al., Fig. 6 (at equal divergence of order 2). Proof: docs/guaran
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,8 @@ from pasearch.accounting.densities import (
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.training.encoding import Encoded
+
+logger = logging.getLogger(__name__)
 
 LAWS: tuple[Density, ...] = (
     GaussianNoise(),
@@ -118,6 +121,7 @@ def ranking(
     """
     delta = budget.delta
     assert delta is not None, "resolve the budget first"
+    logger.info("Ranking %d laws of the noise at equal price: up to half a minute.", len(laws))
     encoded = bounding or Encoded()
     shifts = encoded.codebook(dimension).envelope()
     rows = compare(laws, shifts, sampling_probability, steps, budget.epsilon, delta)

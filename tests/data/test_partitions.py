@@ -153,7 +153,7 @@ class TestMakeSplit:
         "sizes",
         [
             {"train": 0, "test": 5},
-            {"train": 5, "test": 0},
+            {"train": 5, "test": -1},
             {"train": 5, "test": 5, "search": -1},
             {"train": 5, "test": 5, "fixed_tail": 3},
             {"train": 5, "validation": 4, "test": 5, "fixed_tail": 4},

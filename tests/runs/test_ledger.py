@@ -102,6 +102,23 @@ def test_the_charge_is_committed_and_synced_before_anything_opens(
 
 
 @pytest.mark.unit
+def test_several_keys_are_as_many_releases_all_or_none(ledger: Ledger, path: Path):
+    late = Partition("validation")
+    with ledger.charged("score", late, key=["trial 0", "trial 1"]):
+        assert len(late.receipts) == 1
+    with (
+        pytest.raises(BudgetError, match="all are charged"),
+        ledger.charged("score", late, key=["trial 2", "trial 3"]),
+    ):
+        pytest.fail("opened")
+    assert ledger.spent() == [("score", "validation", SCORE, 2)]
+    with ledger.charged("score", late, key=("trial 1", "trial 2")):
+        pass
+    ledger.close()
+    assert keys_charged(path) == {"trial 0", "trial 1", "trial 2"}
+
+
+@pytest.mark.unit
 def test_the_same_key_is_the_same_release(ledger: Ledger):
     for _ in range(5):
         with ledger.charged("training", Partition("train"), key="search"):
@@ -191,7 +208,10 @@ def test_a_key_cannot_change_its_partitions(ledger: Ledger):
 @pytest.mark.unit
 def test_empty_charges_are_refused(ledger: Ledger):
     train = Partition("train")
-    for partitions, key in (([], "k"), ([train], ""), ([train, train], "k"), ([train], None)):
+    for partitions, key in (
+        ([], "k"), ([train], ""), ([train, train], "k"), ([train], None), ([train], []),
+        ([train], ["k", "k"]), ([train], ["k", ""]),
+    ):  # fmt: skip
         with (
             pytest.raises(UsageError, match="distinct partitions"),
             ledger.charged(

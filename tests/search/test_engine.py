@@ -16,6 +16,7 @@ import torch
 
 from pasearch import api
 from pasearch.accounting.budget import Budget
+from pasearch.buying import buy_schema
 from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.purchase import Purchase
@@ -26,7 +27,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
-from pasearch.search.engine import Outcome, Progress, Search, buy_schema
+from pasearch.search.engine import Outcome, Progress, Search
 
 SPACE = {
     "name": "small",

@@ -1,0 +1,1 @@
+"""Choosing features: tables of counts, merits, searches over sets, and models of the sets."""

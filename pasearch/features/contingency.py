@@ -1,0 +1,596 @@
+"""Contingency tables of all pairs of columns, in one noisy release, and what features share.
+
+A column is a discrete variable, and every record falls in one cell of the table of each pair:
+
+    n_ij(a, b) = how many records have code a in column i and code b in column j
+    release      n_ij(a, b) + N(0, sigma^2 T) in every cell of all T tables      sensitivity sqrt(T)
+    SU(x, y)   = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))                       0: one is constant
+
+A feature of an encoded record (an indicator of one code, or the number itself in its bins) is a
+function of its column's code, so its tables are sums of cells: one release serves every feature,
+every set of features and every merit. All that follows the release is post-processing:
+
+1. The tables are made to agree on how many records there are and how many have each code.
+2. Noise looks like dependence: independent columns with noise of deviation s in a cell have about
+   s^2 / (2 ln 2 N n(a, b)) bits too much. What a table has beyond independence is shrunk by what
+   noise of the known size would show.
+
+Source: Bao et al. Section VIII-B (CFS); Hall 1999 (the measure); Barak et al. 2007 (consistent
+tables). Proof: docs/guarantees/contingency-tables.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import Gaussian
+from pasearch.accounting.profiles import Array
+from pasearch.data import tables
+from pasearch.data.schema import Schema
+from pasearch.data.tables import BINS
+from pasearch.errors import UsageError
+from pasearch.runs.sums import GaussianSum
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import Column, TableSchema
+    from pasearch.runs.keys import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """What is public about one column as a discrete variable.
+
+    Args:
+        name: Of the column; of a text's, the column and the word.
+        size: How many codes there are: 0 .. size - 1.
+        reads: How a code comes from the record: `one-hot` (the place of the 1), `binned` (the same,
+            behind the scaled number), `cut` (the scaled number's bin, and whether it is missing),
+            `flag` (0 or 1), `class` or `target` (of y).
+        features: For each of its features, in the record's order, which value it has at each code.
+    """
+
+    name: str
+    size: int
+    reads: str
+    features: tuple[tuple[int, ...], ...] = ()
+
+    def codes(self, block: np.ndarray) -> np.ndarray:
+        """Return the code of every record, whatever stands in the block: one of 0 .. size - 1.
+
+        Args:
+            block: (n, features) of the encoded records; of a target (n, 1), y.
+        """
+        if self.reads == "one-hot":
+            return block.argmax(axis=1)
+        if self.reads == "binned":
+            return block[:, 1:].argmax(axis=1)
+        if self.reads == "flag":
+            return (block[:, 0] > 0.5).astype(np.int64)
+        if self.reads == "class":
+            return np.clip(block[:, 0], 0, self.size - 1).astype(np.int64)
+        scaled = np.clip(np.nan_to_num(block[:, 0]), 0.0, 1.0)
+        tenths = np.minimum(scaled * BINS, BINS - 1).astype(np.int64)
+        missing = block.shape[1] == 2
+        return np.where(block[:, 1] > 0.5, BINS, tenths) if missing else tenths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attributes:
+    """All columns as discrete variables, the target last: public.
+
+    Args:
+        items: One for each column, or word of a text.
+    """
+
+    items: tuple[Attribute, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no memory holds, and what has no table."""
+        if not len(self.items) > 1:
+            raise UsageError("There is no column beside the target: expected one that is used.")
+        if not sum(self.sizes) <= MOST_CODES:
+            raise UsageError(
+                f"The columns have {sum(self.sizes):,} codes together: expected at most "
+                f"{MOST_CODES:,}, as the tables of all pairs have that many squared. Ignore "
+                "columns, or declare fewer categories, words or bins."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, (m,)."""
+        return tuple(each.name for each in self.items)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many codes each column has, (m,)."""
+        return tuple(each.size for each in self.items)
+
+    @property
+    def width(self) -> int:
+        """How many features an encoded record has, d."""
+        return sum(len(each.features) for each in self.items)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where the codes of each column begin among all codes, (m,)."""
+        return np.cumsum((0, *self.sizes[:-1]))
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """Which column each code belongs to, (S,)."""
+        return np.repeat(np.arange(len(self.items)), self.sizes)
+
+    def codes(self, x: Any, y: Any, valid: Any) -> np.ndarray:
+        """Return the codes of encoded records.
+
+        Guarantee: a record's codes depend on itself alone, and a null record's are all -1.
+
+        Args:
+            x: (n, d) or (n, *shape) in [0, 1], as `Records` holds them behind no front end.
+            y: (n,) classes, or numbers in [0, 1].
+            valid: (n,) False marks a null record.
+
+        Returns:
+            (n, m) int16, the target last.
+
+        Raises:
+            UsageError: Records of another width.
+        """
+        rows, last = np.asarray(x), np.asarray(y)[:, None]
+        rows = rows.reshape(len(rows), -1)
+        if rows.shape[1] != self.width:
+            raise UsageError(
+                f"The records have {rows.shape[1]} features: expected {self.width}, as the schema "
+                "encodes them, behind no front end."
+            )
+        found, start = np.empty((len(rows), len(self.items)), np.int16), 0
+        for place, each in enumerate(self.items[:-1]):
+            end = start + len(each.features)
+            found[:, place] = each.codes(rows[:, start:end])
+            start = end
+        found[:, -1] = self.items[-1].codes(last)
+        found[~np.asarray(valid, bool)] = -1
+        return found
+
+
+MOST_CODES = 2**14
+"""The most codes of all columns: 2 GiB of tables."""
+
+
+def attributes_of(schema: AnySchema) -> Attributes:
+    """Return what is public about every column as a discrete variable.
+
+    Args:
+        schema: Complete. Of arrays, each feature is a number with `BINS` bins of equal width.
+    """
+    if isinstance(schema, Schema):
+        names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
+        items = [Attribute(name=n, size=BINS, reads="cut", features=(_SAME,)) for n in names]
+    else:
+        items = [each for column in schema.columns for each in _of_column(column)]
+    return Attributes(items=(*items, _of_target(schema)))
+
+
+_SAME = tuple(range(BINS))
+
+
+def _of_column(column: Column) -> list[Attribute]:
+    if column.kind == "ignore":
+        return []
+    if column.kind == "text":
+        flags = column.feature_names()
+        return [Attribute(name=n, size=2, reads="flag", features=((0, 1),)) for n in flags]
+    if column.kind == "category":
+        size = column.width
+        return [Attribute(name=column.name, size=size, reads="one-hot", features=_indicators(size))]
+    edges = column.edges
+    size = len(edges) + 2 if edges else BINS + 1
+    # A missing number is encoded as the lower bound is.
+    low = int(np.searchsorted(edges, column.low or 0.0, side="right")) if edges else 0
+    number = (*range(size - 1), low)
+    told = _indicators(size)
+    return [
+        Attribute(
+            name=column.name,
+            size=size,
+            reads="binned" if edges else "cut",
+            features=(number, *(told if edges else told[-1:])),
+        )
+    ]
+
+
+def _of_target(schema: Schema | TableSchema) -> Attribute:
+    name = "target" if isinstance(schema, Schema) else schema.target.name
+    if schema.regression:
+        return Attribute(name=name, size=BINS, reads="target")
+    return Attribute(name=name, size=schema.outputs, reads="class")
+
+
+def _indicators(size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in np.eye(size, dtype=int).tolist())
+
+
+PAIRS = ("all", "class")
+"""Which tables are released: of all pairs of columns, or of each column and the target only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Joint:
+    """How many records have each pair of codes: the tables of all pairs of columns in one matrix.
+
+    Args:
+        counts: (S, S) float64, symmetric, S codes of all columns; a column's block with itself is
+            diagonal, and a block that is not known is 0.
+        slots: How many records were looked at, null ones included: public.
+        pairs: Which tables are known, one of `PAIRS`.
+    """
+
+    counts: Array
+    slots: int
+    pairs: str = "all"
+
+    def __add__(self, other: Joint) -> Joint:
+        """Return the counts of both."""
+        return Joint(counts=self.counts + other.counts, slots=self.slots + other.slots)
+
+
+def count(codes: np.ndarray, attributes: Attributes) -> Joint:
+    """Return all tables at once, exact.
+
+    Guarantee: a record adds 1 to one cell of each table; a null record adds nothing.
+
+    Args:
+        codes: (n, m), as `Attributes.codes` returns them: private.
+        attributes: Their columns.
+
+    Cost: nothing by itself: the counts are as private as the records.
+    """
+    sizes, starts = attributes.sizes, attributes.starts.tolist()
+    counts = np.zeros((sum(sizes), sum(sizes)))
+    filled = codes[(codes >= 0).all(axis=1)]
+    columns = np.ascontiguousarray(filled.T, np.int64)
+    for i, first in enumerate(columns):
+        rows = slice(starts[i], starts[i] + sizes[i])
+        for j in range(i, len(columns)):
+            size = sizes[i] * sizes[j]
+            table = np.bincount(first * sizes[j] + columns[j], minlength=size)
+            block = slice(starts[j], starts[j] + sizes[j])
+            counts[rows, block] = table.reshape(sizes[i], sizes[j])
+            counts[block, rows] = counts[rows, block].T
+    return Joint(counts=counts, slots=len(codes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContingencyTables:
+    """All tables of pairs of columns, with Gaussian noise: one release.
+
+    Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
+    Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) move by 1 in L2.
+
+    Args:
+        noise_multiplier: The noise's standard deviation / sqrt(T), in records, above 0.
+        pairs: One of `PAIRS`. `class` has less noise, and says nothing of how features depend on
+            each other.
+    """
+
+    noise_multiplier: float
+    pairs: str = "all"
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        sigma = positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", sigma)
+        if self.pairs not in PAIRS:
+            raise UsageError(f"pairs is {self.pairs!r}: expected one of {', '.join(PAIRS)}.")
+
+    @property
+    def event(self) -> Gaussian:
+        """What the release of all tables costs."""
+        return Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def tables(self, attributes: Attributes) -> int:
+        """Return how many tables are released, T."""
+        m = len(attributes.items)
+        return m * (m - 1) // 2 if self.pairs == "all" else m - 1
+
+    def standard_deviation(self, attributes: Attributes) -> float:
+        """Return the noise of one cell, in records."""
+        return self.noise_multiplier * math.sqrt(self.tables(attributes))
+
+    def release(self, joint: Joint, attributes: Attributes, stream: Stream) -> Joint:
+        """Return the tables with noise, made consistent, nowhere negative, and shrunk.
+
+        Args:
+            joint: Of all records, exact: private.
+            attributes: Their columns.
+            stream: The release's own randomness; the noise's key contains the counts.
+
+        Cost: `event`, on every partition that was counted; charge it first.
+        """
+        cells = self._cells(attributes)
+        scale = math.sqrt(self.tables(attributes))
+        sums = GaussianSum(noise_multiplier=self.noise_multiplier)
+        noisy = np.zeros_like(joint.counts)
+        noisy[cells] = scale * sums.release(joint.counts[cells] / scale, stream)
+        noisy += noisy.T
+        counts = _Tables(attributes, self.pairs).consistent(
+            noisy, self.standard_deviation(attributes), joint.slots
+        )
+        return Joint(counts=counts, slots=joint.slots, pairs=self.pairs)
+
+    def _cells(self, attributes: Attributes) -> np.ndarray:
+        """Return which entries of the matrix are released, bool (S, S): each table once."""
+        owners, last = attributes.owners, len(attributes.items) - 1
+        cells = owners[:, None] < owners
+        return cells if self.pairs == "all" else cells & (owners == last)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"noise_multiplier": self.noise_multiplier, "pairs": self.pairs}
+
+
+ROUNDS = 20
+"""How often rows and columns are fitted to the marginals in turn."""
+
+MOST_SPECTRAL = 2000
+"""The most codes for which eigenvalues are taken: their time grows as the cube."""
+
+LEAST_SHARE = 0.1
+"""What is kept of a table that noise alone would explain: so much that columns keep an order."""
+
+
+class _Tables:
+    """Post-processing of noisy tables; no record is looked at.
+
+    Args:
+        attributes: The columns.
+        pairs: Which tables are known.
+    """
+
+    __slots__ = ("_known", "_owners", "_sizes", "_spectral", "_starts")
+
+    def __init__(self, attributes: Attributes, pairs: str):
+        self._starts, self._owners = attributes.starts, attributes.owners
+        self._sizes = np.array(attributes.sizes, float)
+        m = len(self._sizes)
+        last = np.arange(m) == m - 1
+        known = (last[:, None] | last) if pairs == "class" else np.ones((m, m), bool)
+        self._known = (known & ~np.eye(m, dtype=bool)).astype(float)
+        self._spectral = pairs == "all" and len(self._owners) <= MOST_SPECTRAL
+
+    def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
+        """Return tables with common marginals, nowhere negative, shrunk towards independence.
+
+        Args:
+            noisy: (S, S), 0 where not known.
+            deviation: Of the noise in one cell, in records.
+            slots: The most records that there can be.
+        """
+        total, marginals = self._marginals(noisy, slots)
+        independent = np.outer(marginals, marginals) / total
+        own = np.diag(marginals) - independent
+        beyond = np.where(self._own, own, self._centred(noisy - independent))
+        kept = np.where(self._own, own, self._shrunk(beyond, deviation))
+        # No cell can hold more records than its row or column, nor fewer than both leave over.
+        most = np.minimum(marginals[:, None], marginals)
+        least = np.maximum(0.0, marginals[:, None] + marginals - total)
+        fitted = self._fitted(np.clip(independent + kept, least, most), marginals)
+        known = self._known[self._owners][:, self._owners] > 0
+        fitted = np.where(known, fitted, 0.0)
+        return np.where(self._own, np.diag(marginals), fitted)
+
+    @property
+    def _own(self) -> np.ndarray:
+        """Which entries are of a column with itself, bool (S, S)."""
+        return self._owners[:, None] == self._owners
+
+    def _by_column(self, entries: Array) -> Array:
+        """Return the sums of a matrix over the codes of each column, (rows, m)."""
+        return np.add.reduceat(entries, self._starts, axis=1)
+
+    def _by_table(self, entries: Array) -> Array:
+        """Return the sum of each table, (m, m)."""
+        return np.add.reduceat(self._by_column(entries), self._starts, axis=0)
+
+    def _spread(self, tables: Array) -> Array:
+        """Return a number of each table in all its cells, (S, S)."""
+        return tables[self._owners][:, self._owners]
+
+    def _marginals(self, noisy: Array, slots: int) -> tuple[float, Array]:
+        """Return how many records there are, and how many have each code.
+
+        Each table tells both, the smaller the better (its noise is that of as many cells as are
+        added up): means, weighted by 1 / variance.
+        """
+        weight = self._known / np.outer(self._sizes, self._sizes)
+        total = float((weight * self._by_table(noisy)).sum() / weight.sum())
+        total = min(max(total, 1.0), float(max(slots, 1)))
+        weight = (self._known / self._sizes)[self._owners]
+        found = (weight * self._by_column(noisy)).sum(axis=1) / weight.sum(axis=1)
+        parts = np.split(found, self._starts[1:])
+        return total, np.concatenate([_onto_simplex(part, total) for part in parts])
+
+    def _centred(self, entries: Array) -> Array:
+        """Return the tables with rows and columns that add up to 0: the nearest such tables."""
+        rows = self._by_column(entries) / self._sizes
+        both = self._spread(self._by_table(entries) / np.outer(self._sizes, self._sizes))
+        return entries - rows[:, self._owners] - rows.T[self._owners] + both
+
+    def _shrunk(self, beyond: Array, deviation: float) -> Array:
+        """Return what the tables have beyond independence, less what noise would show.
+
+        Twice. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2 with noise of
+        deviation s than without. And all tables are one covariance matrix of S indicators: it has
+        no eigenvalue below 0, and noise makes eigenvalues up to 2 s sqrt(S).
+        """
+        noise = deviation**2 * np.outer(self._sizes - 1, self._sizes - 1)
+        squares = self._by_table(beyond**2)
+        excess = 1 - np.divide(noise, squares, out=np.ones_like(noise), where=squares > 0)
+        share = self._spread(np.maximum(np.sqrt(np.maximum(excess, 0.0)), LEAST_SHARE))
+        if not self._spectral:
+            return beyond * share
+        values, vectors = np.linalg.eigh(beyond)
+        edge = deviation**2 * len(values)
+        values = np.maximum(values, 0.0)
+        values *= values**2 / (values**2 + edge)
+        return (vectors * values) @ vectors.T * share
+
+    def _fitted(self, tables: Array, marginals: Array) -> Array:
+        """Return the tables with the marginals, by iterative proportional fitting."""
+        upper = self._owners[:, None] < self._owners
+        for _ in range(ROUNDS):
+            tables = self._fitted_rows(tables, marginals)
+            tables = self._fitted_rows(tables.T, marginals).T
+        tables = np.where(upper, tables, 0.0)
+        return tables + tables.T
+
+    def _fitted_rows(self, tables: Array, marginals: Array) -> Array:
+        sums = self._by_column(tables)
+        aims = np.broadcast_to(marginals[:, None], sums.shape)
+        scale = np.divide(aims, sums, out=np.zeros_like(sums), where=sums > 0)
+        return tables * scale[:, self._owners]
+
+
+def _onto_simplex(values: Array, total: float) -> Array:
+    """Return the nearest numbers, 0 or above, that add up to the total."""
+    falling = np.sort(values)[::-1]
+    excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
+    return np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0.0)
+
+
+CHUNK = 16_384
+"""How many rows of a file are counted at a time."""
+
+PART = 1024
+"""How many rows of a file are texts at a time: few enough for a processor's cache."""
+
+MOST_TEXTS = 2**14
+"""The most different texts of a column whose codes are remembered: 2 MB a column."""
+
+
+def count_csv(
+    path: str | Path, schema: TableSchema, *, rows: int = CHUNK, keep: np.ndarray | None = None
+) -> Joint:
+    """Return all tables of a CSV file, read once: time linear in its rows, memory flat.
+
+    Guarantee: the same as `count` of what `read_table` and the schema make of the file; a row that
+    cannot be told apart, or whose class is unknown, is a null record in its slot.
+
+    Args:
+        path: The file, with a header; columns that the schema does not have are not read.
+        schema: Complete.
+        rows: How many are counted at a time, in parts of `PART`.
+        keep: (n,) False leaves a row out, as if it were null: public, such as one partition's rows
+            (a schema's `official_test` leaves nothing out by itself). None counts all.
+
+    Raises:
+        UsageError: The file's form is bad or does not fit the schema, or is not as long as `keep`.
+
+    Cost: nothing by itself: the counts are as private as the records. Charge their release first.
+    """
+    size, attributes = whole("rows", rows), attributes_of(schema)
+    mask, found = None if keep is None else np.asarray(keep, bool), None
+    with tables._opened(Path(path)) as (header, lines):
+        schema.for_header(header, where=str(path))
+        parts = _codes_of(header, lines, schema, min(size, PART))
+        while block := list(islice(parts, -(-size // PART))):
+            codes, start = np.concatenate(block), 0 if found is None else found.slots
+            if mask is not None:
+                kept = mask[start : start + len(codes)]
+                if len(kept) != len(codes):
+                    raise _refused_keep(mask, path)
+                codes[~kept] = -1
+            joint = count(codes, attributes)
+            found = joint if found is None else found + joint
+    # A file without a row was refused when it was opened.
+    assert found is not None
+    if mask is not None and len(mask) != found.slots:
+        raise _refused_keep(mask, path)
+    return found
+
+
+def _refused_keep(keep: np.ndarray, path: str | Path) -> UsageError:
+    return UsageError(f"{path}: keep has {len(keep):,} entries: expected one for each row.")
+
+
+def _codes_of(
+    header: Sequence[str], lines: Iterator[list[str] | None], schema: TableSchema, part: int
+) -> Iterator[np.ndarray]:
+    """Yield the codes of so many rows at a time, (rows, m) int16."""
+    coders = [_Coder.of(each) for each in schema.columns if each.kind != "ignore"]
+    coders.append(_Coder.of_target(schema))
+    places = [header.index(coder.name) for coder in coders]
+    null = (None,) * len(header)
+    while rows := list(islice(lines, part)):
+        cells = list(zip(*(null if row is None else row for row in rows), strict=True))
+        codes = np.hstack([each.codes(cells[at]) for each, at in zip(coders, places, strict=True)])
+        codes[[row is None for row in rows]] = -1
+        yield codes
+
+
+class _Coder:
+    """From a column's cells to their codes, by the schema's own encoding of each different text.
+
+    Args:
+        name: Of the column.
+        encode: From cells, (k,), to codes, (k, attributes).
+    """
+
+    __slots__ = ("_encode", "_places", "_table", "name")
+
+    def __init__(self, name: str, encode: Callable[[np.ndarray], np.ndarray]):
+        self.name, self._encode = name, encode
+        self._places: dict[str | None, int] = {}
+        self._table = encode(np.empty(0, object)).astype(np.int16)
+
+    @classmethod
+    def of(cls, column: Column) -> _Coder:
+        """Return the coder of a column of features."""
+        items = _of_column(column)
+
+        def encode(cells: np.ndarray) -> np.ndarray:
+            block = np.zeros((len(cells), column.width), np.float32)
+            column.encode(cells, out=block)
+            if column.kind != "text":
+                return items[0].codes(block)[:, None]
+            return np.stack([each.codes(block[:, [i]]) for i, each in enumerate(items)], axis=1)
+
+        return cls(column.name, encode)
+
+    @classmethod
+    def of_target(cls, schema: TableSchema) -> _Coder:
+        """Return the coder of the target: -1 where a record is null for it."""
+        target = _of_target(schema)
+
+        def encode(cells: np.ndarray) -> np.ndarray:
+            y, known = schema.encode_labels(cells)
+            return np.where(known, target.codes(y[:, None]), -1)[:, None]
+
+        return cls(schema.target.name, encode)
+
+    def codes(self, cells: Sequence[str | None]) -> np.ndarray:
+        """Return the codes of cells, (rows, attributes) int16."""
+        found = list(map(self._places.get, cells))
+        if None in found:
+            self._learn(cells)
+            found = list(map(self._places.get, cells))
+        return self._table[np.array(found, np.intp)]
+
+    def _learn(self, cells: Sequence[str | None]) -> None:
+        new = list(set(cells).difference(self._places))
+        if len(self._places) + len(new) > MOST_TEXTS:
+            self._places, self._table, new = {}, self._table[:0], list(set(cells))
+        array = np.empty(len(new), object)
+        array[:] = new
+        self._places |= {cell: len(self._places) + i for i, cell in enumerate(new)}
+        self._table = np.concatenate([self._table, self._encode(array).astype(np.int16)])

@@ -1,0 +1,223 @@
+"""Private linear regression of a bounded target: one noisy matrix, and every subset from it.
+
+    v_i = (x_i, 1, y_i) / T,  T = sqrt(data_norm^2 + 2), y in [0, 1];  a null record has v_i = 0
+    A   = sum v_i v_i' + symmetric Gaussian noise                   released once (Analyze Gauss)
+    w_S = argmin over the features S of  w'A w - 2 w'a + ridge ||w||^2         free, for any S
+
+The release serves all subsets, so a search over them costs it once. Noise may leave A with
+eigenvalues below 0: the ridge is counted from 0 or the least of them, whichever is lower.
+
+Source: Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"); Wang 2018 (ridge by the noise).
+Proof: docs/guarantees/objective-perturbation.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pasearch.accounting.checks import nonnegative, positive
+from pasearch.accounting.events import Gaussian
+from pasearch.accounting.profiles import Array
+from pasearch.errors import UsageError
+from pasearch.features.logistic import SLACK, fields_of, plain, usable_rows
+from pasearch.runs.keys import Stream
+from pasearch.runs.sums import GaussianSum, bounded_rows
+
+STRENGTH = 2.0
+"""The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
+PUBLIC_RIDGE = 1e-6
+"""The usual ridge where there is no noise, for features that depend on each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyMoments:
+    """The second moments of bounded records, features, 1 and target, with Gaussian noise.
+
+    Guarantee: `release` costs `event`, as far as float64 noise is Gaussian.
+
+    Args:
+        noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
+        data_norm: A public bound of a record's norm, all its features; above 0. Longer records are
+            shortened to it.
+    """
+
+    noise_multiplier: float
+    data_norm: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("noise_multiplier", "data_norm"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+
+    @property
+    def event(self) -> Gaussian:
+        """What the release costs, however many models are made of it."""
+        return Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def release(self, x: Any, y: Any, valid: Any, stream: Stream) -> Moments:
+        """Return the noisy moments.
+
+        Args:
+            x: (n, d) features; a record that is not finite is null.
+            y: (n,) targets; clamped to [0, 1].
+            valid: (n,) False for a null record.
+            stream: The release's own randomness; its key contains the sums.
+
+        Raises:
+            UsageError: Shapes that do not fit.
+
+        Cost: `event`, on every partition that the records are from; charge it first.
+        """
+        total = _second_moments(x, y, valid, self.data_norm)
+        noisy = GaussianSum(noise_multiplier=self.noise_multiplier).release_symmetric(total, stream)
+        return Moments(matrix=noisy, data_norm=self.data_norm, noise=self.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Released second moments: whatever is computed from them is free.
+
+    Args:
+        matrix: (d + 2, d + 2) sum of v v', the intercept's 1 and the target last.
+        data_norm: As of the release.
+        noise: The standard deviation of each entry's noise; 0 for public records.
+    """
+
+    matrix: Array
+    data_norm: float
+    noise: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers and the shape."""
+        matrix = plain("matrix", self.matrix, (-1, -1))
+        if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
+            raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "data_norm", positive("data_norm", self.data_norm))
+        object.__setattr__(self, "noise", nonnegative("noise", self.noise))
+
+    def fit_many(self, masks: Any, *, ridge: float | None = None) -> Array:
+        """Fit one model for each subset of the features, in closed form.
+
+        Args:
+            masks: (p, d) bool, which features each model uses.
+            ridge: Above 0, for records of norm at most 1. None takes `STRENGTH` times the noise
+                times sqrt(features + 1), and `PUBLIC_RIDGE` where there is no noise.
+
+        Returns:
+            (p, d + 1) float64: weights, 0 for features that are not used; the intercept last.
+
+        Raises:
+            UsageError: Masks of another shape, or a ridge that is no such number.
+
+        Cost: none beside the release.
+        """
+        used = np.asarray(masks, dtype=bool)
+        features = len(self.matrix) - 2
+        if used.ndim != 2 or used.shape[1] != features:
+            raise UsageError(f"masks are {used.shape}: expected (p, {features}).")
+        given = None if ridge is None else positive("ridge", ridge)
+        found = np.zeros((len(used), features + 1))
+        # Subsets of one size are one stack of equal matrices.
+        sizes = used.sum(axis=1)
+        for size in np.unique(sizes):
+            at = np.flatnonzero(sizes == size)
+            columns = np.full((len(at), size + 1), features)
+            columns[:, :-1] = np.nonzero(used[at])[1].reshape(len(at), size)
+            least = self._usual_ridge(size) if given is None else given
+            found[at[:, None], columns] = self._solved(columns, least)
+        # In units of 1 / T both sides: T cancels, as the target is divided by it too.
+        return found
+
+    def _usual_ridge(self, size: int) -> float:
+        return STRENGTH * self.noise * math.sqrt(size + 1) or PUBLIC_RIDGE
+
+    def _solved(self, columns: np.ndarray[Any, Any], ridge: float) -> Array:
+        """Return the weights at these columns, (stack, columns)."""
+        among = self.matrix[columns[:, :, None], columns[:, None]]
+        values, vectors = np.linalg.eigh(among)
+        values = values - np.minimum(values[:, :1], 0.0) + ridge
+        along = np.einsum("sij,si->sj", vectors, self.matrix[columns, -1])
+        return np.einsum("sij,sj->si", vectors, along / values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedLinear:
+    """A fitted linear regression: plain numbers, which know nothing of how they were fitted.
+
+    Args:
+        weights: (1, d); 0 for a feature that is not used.
+        intercept: (1,).
+    """
+
+    weights: Array
+    intercept: Array
+
+    def __post_init__(self) -> None:
+        """Check the shapes."""
+        for name, shape in (("weights", (1, -1)), ("intercept", (1,))):
+            object.__setattr__(self, name, plain(name, getattr(self, name), shape))
+
+    @classmethod
+    def of(cls, weights: Array) -> FittedLinear:
+        """Return the model of one of the results of `Moments.fit_many`, (d + 1,)."""
+        return cls(weights=weights[None, :-1], intercept=weights[-1:])
+
+    def decision(self, x: Any) -> Array:
+        """Return the linear prediction, (n, 1), of encoded records (n, d)."""
+        return np.asarray(x, dtype=np.float64) @ self.weights.T + self.intercept
+
+    def predict(self, x: Any) -> Array:
+        """Return the predicted numbers, (n,), in [0, 1] as the encoded target."""
+        return np.clip(self.decision(x)[:, 0], 0.0, 1.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "kind": "linear",
+            "weights": self.weights.tolist(),
+            "intercept": self.intercept.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> FittedLinear:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Another kind of file, a field that lacks, or shapes that do not fit.
+        """
+        return cls(**fields_of("linear", values, ("weights", "intercept")))
+
+
+def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
+    """Return the moments without noise: of public data only.
+
+    Args:
+        x: As of `NoisyMoments.release`, like y and valid.
+        y: See x.
+        valid: See x.
+        data_norm: As of `NoisyMoments`.
+
+    Cost: none is charged, so the records must be public.
+    """
+    norm = positive("data_norm", data_norm)
+    return Moments(matrix=_second_moments(x, y, valid, norm), data_norm=norm, noise=0.0)
+
+
+def _second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
+    """Return the sum of v v' over records, norms at most 1, (d + 2, d + 2)."""
+    targets, usable = np.asarray(y, dtype=np.float64), np.asarray(valid, dtype=bool)
+    if targets.shape != usable.shape:
+        raise UsageError(f"y is {targets.shape}: expected one target a record.")
+    usable = usable & np.isfinite(targets)
+    rows = usable_rows(x, usable)
+    # The features alone are shortened: the 1 and the target of a long record stay what they are.
+    rows[:, :-1] = bounded_rows(rows[:, :-1] / data_norm, usable) * data_norm
+    aims = np.where(usable & (rows[:, -1] == 1.0), np.clip(np.nan_to_num(targets), 0.0, 1.0), 0.0)
+    whole = np.column_stack([rows, aims]) / (math.sqrt(data_norm**2 + 2) * SLACK)
+    bounded = bounded_rows(whole, usable)
+    return bounded.T @ bounded

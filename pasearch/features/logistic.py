@@ -1,0 +1,623 @@
+"""Private logistic regression: one model by diffprivlib, hundreds of feature subsets in one call.
+
+    v_i = (x_i, 1) / T,  T = sqrt(data_norm^2 + 1);  a null record has v_i = 0, the 1 included
+    u   = argmin  sum_i log(1 + e^(v_i u)) - y_i v_i u  +  (a / 2) ||u||^2  +  b u
+    b   has the density ~ exp(-epsilon ||b||),  and  a >= 1 / epsilon;  weights = u / T
+
+That is objective perturbation, epsilon-DP under zero-out adjacency. `fit_one` hands the bounded
+rows to `diffprivlib.models.LogisticRegression`; `fit_many` minimises the same objective, with the
+same noise for the same stream, for all subsets at once. More than two classes: one against the
+rest, each with epsilon / classes.
+
+Source: Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2; docs/rules.md, rules 2, 3, 8 and 11.
+Proof: docs/guarantees/objective-perturbation.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import Pure
+from pasearch.accounting.profiles import Array
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STRENGTH = 8.0
+"""The usual regularisation, in units of 1 / epsilon: by measurement, on the proof's page."""
+SLACK = 1 + 1e-9
+"""How much too large a norm, and too small an epsilon, is taken for the rounding of its numbers."""
+LARGEST = 10.0
+"""Features are clamped to this size; those of encoded records are in [0, 1]."""
+TOLERANCE = 1e-7
+"""How far weights may be from the minimiser, in the L2 norm, beside rounding."""
+MEMORY = 8
+"""How many earlier steps an accelerated step combines."""
+MOST_STEPS = 1000
+HALVES = np.full(4, 0.5)
+CHUNK = 1 << 22
+"""How many numbers, for each of a few arrays, the solver holds at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectivePerturbation:
+    """A logistic regression whose objective has noise.
+
+    Guarantee: `fit_one`, and each model of `fit_many`, costs `event`, as far as float64 weights are
+    the exact minimiser.
+
+    Args:
+        epsilon: The price of one fit, all classes together, above 0.
+        data_norm: A public bound of a record's norm, its features that are used; above 0. Longer
+            records are shortened to it.
+        classes: How many classes, 2 or more: public, whether they occur or not.
+        regularisation: a, for records of norm at most 1 (`scale`); at least `outputs` / epsilon.
+            None takes `STRENGTH` times that.
+    """
+
+    epsilon: float
+    data_norm: float
+    classes: int = 2
+    regularisation: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("epsilon", "data_norm"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+        object.__setattr__(self, "classes", _classes(self.classes))
+        least = self.outputs / self.epsilon
+        given = STRENGTH * least if self.regularisation is None else self.regularisation
+        strength = positive("regularisation", given)
+        if not strength >= least:
+            raise UsageError(
+                f"regularisation is {strength:g}: expected {least:g} or above, which is outputs / "
+                "epsilon; with less, a record could cost more than epsilon. Leave it out for the "
+                "usual one."
+            )
+        object.__setattr__(self, "regularisation", strength)
+
+    @property
+    def outputs(self) -> int:
+        """How many models a fit has: one for two classes, otherwise one a class."""
+        return 1 if self.classes == 2 else self.classes
+
+    @property
+    def event(self) -> Pure:
+        """What one fit costs."""
+        return Pure(epsilon=self.epsilon)
+
+    @property
+    def scale(self) -> float:
+        """T: what records, the intercept's 1 included, are divided by to have norm at most 1."""
+        return _scale(self.data_norm)
+
+    @property
+    def rate(self) -> float:
+        """What a model's noise b is drawn with: its density falls as exp(-rate ||b||)."""
+        return self.epsilon / self.outputs / SLACK
+
+    @property
+    def strength(self) -> float:
+        """The regularisation, a."""
+        assert self.regularisation is not None
+        return self.regularisation
+
+    @property
+    def library_epsilon(self) -> float:
+        """The epsilon at which diffprivlib draws this noise.
+
+        It promises epsilon for a record that is replaced, and charges a curvature of up to 1/4
+        beside the largest gradient: 2 rate + 2 log(1 + 1/(4 a)) for each output.
+        """
+        return self.outputs * (2 * self.rate + 2 * math.log1p(0.25 / self.strength))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedLogistic:
+    """A fitted logistic regression: plain numbers, which know nothing of how they were fitted.
+
+    Args:
+        weights: (outputs, d): one row for two classes, otherwise one a class; 0 for a feature that
+            is not used.
+        intercept: (outputs,).
+        classes: How many classes.
+    """
+
+    weights: Array
+    intercept: Array
+    classes: int
+
+    def __post_init__(self) -> None:
+        """Check the shapes."""
+        object.__setattr__(self, "classes", _classes(self.classes))
+        outputs = 1 if self.classes == 2 else self.classes
+        for name, shape in (("weights", (outputs, -1)), ("intercept", (outputs,))):
+            object.__setattr__(self, name, plain(name, getattr(self, name), shape))
+
+    @classmethod
+    def of(cls, weights: Array, classes: int) -> FittedLogistic:
+        """Return the model of one of the results of `fit_many`, (outputs, d + 1)."""
+        return cls(weights=weights[:, :-1], intercept=weights[:, -1], classes=classes)
+
+    def decision(self, x: Any) -> Array:
+        """Return the logits, (n, outputs), of encoded records (n, d)."""
+        return np.asarray(x, dtype=np.float64) @ self.weights.T + self.intercept
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return a probability for each class, (n, classes); of several, shares of their sum."""
+        chances = 0.5 * (1 + np.tanh(0.5 * self.decision(x)))
+        if self.classes == 2:
+            return np.concatenate([1 - chances, chances], axis=1)
+        total = chances.sum(axis=1, keepdims=True)
+        even = np.full_like(chances, 1 / self.classes)
+        return np.divide(chances, total, out=even, where=total > 0)
+
+    def predict(self, x: Any) -> np.ndarray[Any, Any]:
+        """Return the likeliest class of each record, int64 (n,)."""
+        logits = self.decision(x)
+        return (logits[:, 0] > 0).astype(np.int64) if self.classes == 2 else logits.argmax(axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "kind": "logistic",
+            "weights": self.weights.tolist(),
+            "intercept": self.intercept.tolist(),
+            "classes": self.classes,
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> FittedLogistic:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Another kind of file, a field that lacks, or shapes that do not fit.
+        """
+        return cls(**fields_of("logistic", values, ("weights", "intercept", "classes")))
+
+
+def fit_one(
+    x: Any, y: Any, valid: Any, mechanism: ObjectivePerturbation, stream: Stream, mask: Any = None
+) -> FittedLogistic:
+    """Fit one model with diffprivlib.
+
+    diffprivlib stops near the minimiser, and the proof is for the minimiser itself: so its weights
+    are then moved there, with the noise that it drew.
+
+    Args:
+        x: (n, d) features.
+        y: (n,) classes, whole numbers.
+        valid: (n,) False for a null record; one that is not finite, or of no class, is null too.
+        mechanism: What is fitted, and at what price.
+        stream: The fit's own randomness; its key contains the records.
+        mask: (d,) which features are used; None for all.
+
+    Raises:
+        UsageError: Shapes that do not fit.
+
+    Cost: `mechanism.event`, on every partition that the records are from; charge it first.
+    """
+    import torch
+
+    rows, hot = _prepared(x, y, valid, mechanism.classes)
+    used = np.ones((1, rows.shape[1] - 1), bool) if mask is None else _masks([mask], rows)
+    columns = np.append(used[0], True)
+    own = rows[:, columns]
+    own[:, :-1] *= _factors(own[:, :-1], mechanism.data_norm)[:, None]
+    own /= mechanism.scale
+    [key] = _keys(rows, hot, used, [mechanism], [stream])
+    noise = _noise(mechanism, own.shape[1], key)
+    found = _library_fit(own, hot, mechanism, key)
+    solved = _minimised(
+        torch.from_numpy(own),
+        None,
+        torch.from_numpy((hot.T @ own - noise)[None]),
+        torch.ones(1, own.shape[1], dtype=torch.float64),
+        torch.tensor([mechanism.strength], dtype=torch.float64),
+        torch.from_numpy(found[None]),
+    )
+    weights = np.zeros((mechanism.outputs, rows.shape[1]))
+    weights[:, columns] = solved[0].numpy() / mechanism.scale
+    return FittedLogistic.of(weights, mechanism.classes)
+
+
+def fit_many(
+    x: Any,
+    y: Any,
+    valid: Any,
+    masks: Any,
+    mechanisms: Sequence[ObjectivePerturbation],
+    streams: Sequence[Stream],
+    *,
+    device: str = "cpu",
+) -> Array:
+    """Fit one model for each subset of the features, all in one call.
+
+    Guarantee: the model of a subset is what `fit_one` gives for its mechanism and stream, to 1e-6
+    a weight; so each costs its own `event`, and no two share noise unless they share a stream.
+
+    Args:
+        x: As of `fit_one`, like y and valid.
+        y: See x.
+        valid: See x.
+        masks: (p, d) bool, which features each model uses.
+        mechanisms: p of them, for the same number of classes.
+        streams: p of them, each the own randomness of one model.
+        device: Where torch computes.
+
+    Returns:
+        (p, outputs, d + 1) float64: weights, 0 for features that are not used; the intercept last.
+
+    Raises:
+        UsageError: Shapes or numbers of things that do not fit.
+
+    Cost: the `event` of every mechanism, on every partition that the records are from.
+    """
+    used = np.asarray(masks, dtype=bool)
+    classes = {each.classes for each in mechanisms}
+    if not len(used) == len(mechanisms) == len(streams) or len(classes) > 1:
+        raise UsageError(
+            f"there are {len(used)} masks, {len(mechanisms)} mechanisms of {len(classes)} numbers "
+            f"of classes and {len(streams)} streams: expected one of each a model, and one number."
+        )
+    rows, hot = _prepared(x, y, valid, classes.pop() if classes else 2)
+    used = _masks(used, rows)
+    keys = _keys(rows, hot, used, mechanisms, streams)
+    noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
+    columns = np.pad(used, ((0, 0), (0, 1)), constant_values=True)
+    widths = columns.sum(axis=1).tolist()
+    for own, at, width, mechanism, key in zip(
+        noise, columns, widths, mechanisms, keys, strict=True
+    ):
+        own[:, at] = mechanism.scale * _noise(mechanism, width, key)
+    norms = np.array([each.data_norm for each in mechanisms])
+    ridges = np.array([each.strength * each.scale**2 for each in mechanisms])
+    return _solved(rows, hot, used, norms, ridges, noise, device)
+
+
+def fit_public(
+    x: Any,
+    y: Any,
+    valid: Any,
+    masks: Any,
+    *,
+    data_norms: Any,
+    classes: int = 2,
+    regularisation: float = 1.0,
+    device: str = "cpu",
+) -> Array:
+    """Fit one model for each subset without noise: of public data only.
+
+    Args:
+        x: As of `fit_many`, like y, valid and masks.
+        y: See x.
+        valid: See x.
+        masks: See x.
+        data_norms: (p,) as `ObjectivePerturbation.data_norm`.
+        classes: How many classes.
+        regularisation: a, above 0, as `ObjectivePerturbation.regularisation`.
+        device: Where torch computes.
+
+    Returns:
+        (p, outputs, d + 1) float64, as of `fit_many`.
+
+    Cost: none is charged, so the records must be public.
+    """
+    rows, hot = _prepared(x, y, valid, _classes(classes))
+    used = _masks(masks, rows)
+    norms = np.array([positive("data_norms", float(norm)) for norm in np.asarray(data_norms)])
+    if norms.shape != (len(used),):
+        raise UsageError(
+            f"data_norms are {norms.shape}: expected one of each of {len(used)} masks."
+        )
+    ridges = positive("regularisation", regularisation) * np.array([_scale(r) for r in norms]) ** 2
+    noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
+    return _solved(rows, hot, used, norms, ridges, noise, device)
+
+
+def plain(name: str, values: Any, shape: tuple[int, ...]) -> Array:
+    """Return a model's numbers as float64 that nobody can write to; -1 in a shape is any length.
+
+    Raises:
+        UsageError: Not numbers, not finite, or of another shape.
+    """
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{name} of a model are no numbers: expected what `to_json` wrote."
+        ) from None
+    fits = array.ndim == len(shape) and all(
+        wanted in (-1, side) for side, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not (fits and np.isfinite(array).all()):
+        raise UsageError(
+            f"{name} of a model have the shape {array.shape}: expected {shape}, finite numbers."
+        )
+    array.flags.writeable = False
+    return array
+
+
+def fields_of(kind: str, values: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a model's JSON.
+
+    Raises:
+        UsageError: Another kind of file, or other fields.
+    """
+    if not isinstance(values, dict) or values.get("kind") != kind:
+        raise UsageError(f"this is no {kind} model: expected what its `to_json` wrote.")
+    if set(values) != {"kind", *names}:
+        raise UsageError(
+            f"a {kind} model has the fields {', '.join(names)}: expected all, no other."
+        )
+    return {name: values[name] for name in names}
+
+
+def usable_rows(x: Any, valid: Any) -> Array:
+    """Return (n, d + 1) float64 rows (x, 1), clamped to `LARGEST`; null ones are 0, the 1 included.
+
+    Raises:
+        UsageError: Shapes that do not fit.
+    """
+    features, usable = np.asarray(x, dtype=np.float64), np.asarray(valid, dtype=bool)
+    if features.ndim != 2 or usable.shape != features.shape[:1]:
+        raise UsageError(
+            f"records are {features.shape} and valid is {usable.shape}: expected (n, d) and (n,)."
+        )
+    usable = usable & np.isfinite(features).all(axis=1)
+    rows = np.empty((len(features), features.shape[1] + 1))
+    np.clip(features, -LARGEST, LARGEST, out=rows[:, :-1])
+    rows[:, -1] = 1.0
+    rows[~usable] = 0.0
+    return rows
+
+
+def _classes(value: object) -> int:
+    number = whole("classes", value)
+    if not number >= 2:
+        raise UsageError(f"classes is {number}: expected 2 or more, declared by the schema.")
+    return number
+
+
+def _scale(data_norm: float) -> float:
+    return math.sqrt(data_norm**2 + 1) * SLACK
+
+
+def _prepared(x: Any, y: Any, valid: Any, classes: int) -> tuple[Array, Array]:
+    """Return rows (n, d + 1), and 1 where a record is of an output's class, (n, outputs)."""
+    labels = np.asarray(y)
+    if labels.shape != np.asarray(valid).shape:
+        raise UsageError(f"y is {labels.shape}: expected one class a record.")
+    known = (labels >= 0) & (labels < classes)
+    rows = usable_rows(x, np.asarray(valid, dtype=bool) & known)
+    counted = np.array([1]) if classes == 2 else np.arange(classes)
+    return rows, (labels[:, None] == counted).astype(np.float64)
+
+
+def _masks(masks: Any, rows: Array) -> np.ndarray[Any, Any]:
+    used = np.asarray(masks, dtype=bool)
+    if used.ndim != 2 or used.shape[1] != rows.shape[1] - 1:
+        raise UsageError(f"masks are {used.shape}: expected (p, {rows.shape[1] - 1}).")
+    return used
+
+
+def _factors(features: Array, data_norm: float) -> Array:
+    """Return by what each row's features are multiplied to have at most the norm."""
+    norms = np.sqrt(np.einsum("ij,ij->i", features, features))
+    return data_norm / np.maximum(norms, data_norm)
+
+
+def _keys(
+    rows: Array,
+    hot: Array,
+    masks: np.ndarray[Any, Any],
+    mechanisms: Sequence[ObjectivePerturbation],
+    streams: Sequence[Stream],
+) -> list[Stream]:
+    """Return each model's own randomness, bound to everything that the model depends on."""
+    digest = hashlib.blake2b(repr(rows.shape).encode(), digest_size=32)
+    for each in (rows, hot):
+        digest.update(np.ascontiguousarray(each).data)
+    numbers = np.array([(each.rate, each.strength, each.data_norm) for each in mechanisms])
+    keys = []
+    for mask, own, stream in zip(masks, numbers, streams, strict=True):
+        bound = digest.copy()
+        bound.update(own.tobytes() + mask.tobytes())
+        keys.append(stream.child("objective perturbation " + bound.hexdigest()))
+    return keys
+
+
+def _random_state(key: Stream) -> np.random.RandomState:
+    """Return Philox under a key in the form that diffprivlib takes."""
+    return np.random.RandomState(key.generator().bit_generator)
+
+
+def _noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Array:
+    """Return b of each output, (outputs, dimension), number for number as diffprivlib draws it.
+
+    The norm is Gamma(dimension, 1 / rate), the direction uniform: a density ~ exp(-rate ||b||).
+    Both are sums of four draws, so that the low bits tell less of them.
+    """
+    source = _random_state(key)
+    noise = np.empty((mechanism.outputs, dimension))
+    for own in noise:
+        own[:] = source.standard_normal((dimension, 4)) @ HALVES
+        norm = source.gamma(dimension / 4, 1 / mechanism.rate, 4).sum()
+        own *= norm / math.sqrt(own @ own)
+    return noise
+
+
+def _library_fit(rows: Array, hot: Array, mechanism: ObjectivePerturbation, key: Stream) -> Array:
+    """Return diffprivlib's weights, (outputs, columns), of rows of norm at most 1.
+
+    A null record of each class is added, so that which classes occur decides nothing; the intercept
+    is a column of the rows, because diffprivlib would not regularise its own.
+    """
+    from diffprivlib.accountant import BudgetAccountant
+    from diffprivlib.models import LogisticRegression
+
+    labels = hot[:, 0] if mechanism.classes == 2 else np.where(hot.any(1), hot.argmax(1), 0)
+    anchors = np.zeros((mechanism.classes, rows.shape[1]))
+    model = LogisticRegression(
+        epsilon=mechanism.library_epsilon, data_norm=1.0, C=1 / mechanism.strength, tol=1e-9,
+        fit_intercept=False, max_iter=1000, n_jobs=1, random_state=_random_state(key),
+        accountant=BudgetAccountant(),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it did not converge would tell of the records
+        model.fit(np.concatenate([rows, anchors]), np.append(labels, np.arange(mechanism.classes)))
+    return np.asarray(model.coef_, dtype=np.float64)
+
+
+def _solved(
+    rows: Array,
+    hot: Array,
+    masks: np.ndarray[Any, Any],
+    norms: Array,
+    ridges: Array,
+    noise: Array,
+    device: str,
+) -> Array:
+    """Return the minimisers, (p, outputs, d + 1), in chunks that fit into memory.
+
+    In units of the weights: the ridge is a T^2, the noise T b.
+    """
+    import torch
+
+    def on(array: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(device)
+
+    (n, width), outputs = rows.shape, hot.shape[1]
+    points, squares, answers = on(rows), on(rows[:, :-1]) ** 2, on(hot)
+    size = max(1, CHUNK // (n * outputs + width * (width + 3 * MEMORY * outputs)))
+    found = np.empty((len(masks), outputs, width))
+    for start in range(0, len(masks), size):
+        part = slice(start, start + size)
+        used = on(np.pad(masks[part], ((0, 0), (0, 1)), constant_values=True))
+        lengths, bounds = (used[:, :-1] @ squares.T).sqrt(), on(norms[part])[:, None]
+        shrink = None
+        target = (answers.T @ points)[None] * used[:, None] - on(noise[part])
+        if bool((lengths > bounds).any()):
+            shrink = bounds / torch.maximum(lengths, bounds)
+            kept = (shrink[:, None] * answers.T).reshape(-1, n) @ points[:, :-1]
+            target[..., :-1] = kept.view(len(used), outputs, -1) * used[:, None, :-1]
+            target[..., :-1] -= on(noise[part])[..., :-1]
+        zero = torch.zeros_like(target)
+        found[part] = _minimised(points, shrink, target, used, on(ridges[part]), zero).cpu().numpy()
+    return found
+
+
+def _minimised(
+    rows: Tensor, shrink: Tensor | None, target: Tensor, masks: Tensor, ridges: Tensor, w: Tensor
+) -> Tensor:
+    """Return argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
+
+    H = (X'X / 4 restricted to the mask) + ridge is at least the curvature everywhere, so
+    w - H^-1 gradient never makes the gradient longer, in the norm of H^-1. Each step is the
+    combination of the last ones that would be best if the objective were quadratic (Anderson 1965;
+    Walker and Ni 2011), and is replaced by that safe step if the gradient grew.
+
+    Args:
+        rows: (n, D), the last column the intercept's.
+        shrink: (p, n) factors of a row's features, not of its intercept; None for 1.
+        target: (p, outputs, D), 0 outside the mask.
+        masks: (p, D), 1 or 0.
+        ridges: (p,).
+        w: (p, outputs, D), where to start.
+
+    Cost: for each step two matrix products of all problems.
+    """
+    import torch
+
+    p, outputs, width = w.shape
+    squares = rows.T @ rows / 4
+    bound = masks[:, :, None] * masks[:, None]
+    bound *= squares
+    bound.diagonal(dim1=1, dim2=2).add_(ridges[:, None] * masks + (1 - masks))
+    eye = torch.eye(width, dtype=w.dtype, device=w.device)
+    # H^-1 = root' root
+    root = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(bound).L, eye, upper=False)
+    rounding = 1e-14 * math.sqrt(len(rows) * float(squares.trace()))
+    enough = torch.clamp(TOLERANCE * ridges, min=rounding)
+    result, left = w.clone(), torch.arange(p, device=w.device)
+    changes = w.new_zeros(p, outputs, MEMORY, width)  # of gradients, in the norm of H^-1
+    moves = torch.zeros_like(changes)  # of where safe steps lead
+    merit = w.new_full((p, outputs), math.inf)
+    lead = whitened = w
+    for count in range(MOST_STEPS):
+        gradient = _gradient(rows, shrink, w) - target
+        gradient = gradient * masks[:, None] + ridges[:, None, None] * w
+        done = (gradient.norm(dim=2) <= enough[:, None]).all(dim=1)
+        result[left] = w
+        if bool(done.all()):
+            break
+        if int(done.sum()) * 2 > len(done):
+            kept = ~done
+            shrink = None if shrink is None else shrink[kept]
+            left, w, gradient, target, masks, ridges, root, enough = (
+                each[kept] for each in (left, w, gradient, target, masks, ridges, root, enough)
+            )
+            changes, moves, merit, lead, whitened = (
+                each[kept] for each in (changes, moves, merit, lead, whitened)
+            )
+        new = gradient @ root.transpose(1, 2)
+        new_lead, length = w - new @ root, (new * new).sum(dim=2)
+        worse = length > merit
+        if count:
+            changes[:, :, count % MEMORY] = new - whitened
+            moves[:, :, count % MEMORY] = new_lead - lead
+        if bool(worse.any()):
+            changes[worse] = 0.0
+            new = torch.where(worse[..., None], whitened, new)
+            new_lead = torch.where(worse[..., None], lead, new_lead)
+            # After a safe step any length will do: if it grew, that was rounding.
+            length = torch.where(worse, math.inf, length)
+        whitened, lead, merit = new, new_lead, length
+        shares = _shares(changes[:, :, : count + 1], whitened)
+        w = lead - (shares[:, :, None] @ moves[:, :, : count + 1])[:, :, 0]
+    return result
+
+
+def _shares(changes: Tensor, gradient: Tensor) -> Tensor:
+    """Return which combination of earlier changes comes nearest to a gradient, (p, outputs, m).
+
+    Least squares for each model, the changes scaled to length 1; those that are 0 stay out.
+    """
+    import torch
+
+    products = changes @ changes.transpose(2, 3)
+    squares = products.diagonal(dim1=2, dim2=3)
+    empty = squares == 0
+    sizes = torch.where(empty, 1.0, squares).sqrt()
+    scaled = products / (sizes[..., None] * sizes[:, :, None])
+    scaled.diagonal(dim1=2, dim2=3).add_(1e-12 + empty.to(changes.dtype))
+    along = (changes @ gradient[..., None])[..., 0] / sizes
+    return torch.linalg.solve(scaled, along) / sizes
+
+
+def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
+    """Return the sum over records of sigmoid(z_i) times the row that gave z_i, (p, outputs, D)."""
+    import torch
+
+    p, outputs, width = w.shape
+    if shrink is None:
+        chances = torch.sigmoid_(w.reshape(-1, width) @ rows.T)
+        return (chances @ rows).view(p, outputs, width)
+    z = (w[..., :-1].reshape(-1, width - 1) @ rows[:, :-1].T).view(p, outputs, -1)
+    chances = torch.sigmoid_(z * shrink[:, None] + w[..., -1:] * rows[:, -1])
+    found = torch.empty_like(w)
+    found[..., :-1] = ((chances * shrink[:, None]).reshape(-1, len(rows)) @ rows[:, :-1]).view(
+        p, outputs, width - 1
+    )
+    found[..., -1] = chances @ rows[:, -1]
+    return found

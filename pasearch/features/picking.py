@@ -1,0 +1,231 @@
+"""The k features that tell most about the class, picked privately, without tables.
+
+    points(X) = sum over codes v and classes c of |1000 n(v, c) - P_c n(v)|
+
+n(v, c) counts records with X = v and class c, n(v) those with X = v; P_c are public or released
+class shares in thousandths. They are whole numbers, 0 where X tells nothing about a class of those
+shares, and one record moves each by at most 2 (1000 - min P_c). k times a feature is picked, each
+time among those that are left:
+
+    GumbelTop         P(i) ~ e^(epsilon points_i / (2 most)), the exponential mechanism: the same
+                      law as adding Gumbel noise once and taking the k largest, in order
+    PermuteAndFlip    in a random order, take the first i whose coin of probability
+                      e^(-epsilon gap_i / (2 most)) shows heads, gap_i what it is behind the best:
+                      each pick epsilon-DP as well, and never further behind on average
+
+Both in whole numbers only, so their laws are exact. k picks cost k epsilon at most.
+
+Source: McSherry and Talwar 2007; Durfee and Rogers 2019 (one-shot top k); McKenna and Sheldon 2020
+(permute and flip). Proof: docs/guarantees/picking-features.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Integral
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.events import Pure, SelfComposed
+from pasearch.errors import UsageError
+from pasearch.runs.mechanisms import ExponentialPick, decays
+
+if TYPE_CHECKING:
+    from pasearch.features.contingency import Attributes
+    from pasearch.runs.keys import Stream
+
+WHOLE = 1000
+"""Class shares are counted in parts of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassShares:
+    """How many of the records are of each class: public, or released before.
+
+    Args:
+        thousandths: P_c of each class, whole numbers from 0 on that add up to 1000.
+    """
+
+    thousandths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the shares."""
+        given = tuple(self.thousandths)
+        if len(given) < 2 or not all(_is_whole(p) and p >= 0 for p in given) or sum(given) != WHOLE:
+            raise UsageError(
+                f"thousandths is {given!r}: expected whole numbers, 0 or above, of two classes or "
+                f"more, that add up to {WHOLE}. `ClassShares.of` rounds shares."
+            )
+        object.__setattr__(self, "thousandths", tuple(map(int, given)))
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> ClassShares:
+        """Return shares in thousandths: rounded down, what is left to the largest remainders.
+
+        Args:
+            shares: Of each class, 0 or above and not all 0, in any unit: noisy counts clipped at 0.
+        """
+        values = np.asarray(shares, dtype=np.float64)
+        sound = values.ndim == 1 and np.isfinite(values).all() and (values >= 0).all()
+        if not (sound and values.sum() > 0):
+            raise UsageError(
+                f"shares is {list(shares)!r}: expected finite numbers, 0 or above, one above 0. "
+                "Clip noisy counts at 0."
+            )
+        exact = values / values.sum() * WHOLE
+        down = np.floor(exact)
+        left = WHOLE - int(down.sum())
+        down[np.argsort(down - exact, kind="stable")[:left]] += 1
+        return cls(thousandths=tuple(map(int, down)))
+
+    @property
+    def most(self) -> int:
+        """By how much one record may change a feature's points: 2 (1000 - min P_c)."""
+        return 2 * (WHOLE - min(self.thousandths))
+
+
+def association_points(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
+    """Return the points of a feature.
+
+    Guarantee: a record more, or fewer, in one cell changes them by at most `shares.most`.
+
+    Args:
+        table: How many records are in each cell, (codes, classes).
+        shares: Of the classes.
+    """
+    expected = table.sum(axis=1, keepdims=True) * np.array(shares.thousandths)
+    return int(np.abs(WHOLE * table - expected).sum())
+
+
+def feature_points(
+    codes: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
+) -> list[int]:
+    """Return the points of every feature of the encoded records.
+
+    Guarantee: a record that becomes null changes each by at most `shares.most`.
+
+    Args:
+        codes: What `attributes.codes` returned, (n, m), the target last; -1: in no cell.
+        attributes: What is public about the columns.
+        shares: Of the target's classes, or bins.
+
+    Raises:
+        UsageError: Another number of columns or classes.
+
+    Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
+    """
+    classes = attributes.sizes[-1]
+    if codes.shape[1:] != (len(attributes.sizes),) or len(shares.thousandths) != classes:
+        raise UsageError(
+            f"codes have the shape {codes.shape}, and there are {len(shares.thousandths)} shares: "
+            f"expected (n, {len(attributes.sizes)}), and {classes} shares."
+        )
+    points = []
+    for column, each in zip(codes.T, attributes.items[:-1], strict=False):
+        there = (column >= 0) & (codes[:, -1] >= 0)
+        cells = column[there].astype(np.int64) * classes + codes[there, -1]
+        table = np.bincount(cells, minlength=each.size * classes).reshape(each.size, classes)
+        for values in each.features:
+            folded = np.zeros((max(values) + 1, classes), dtype=np.int64)
+            np.add.at(folded, list(values), table)
+            points.append(association_points(folded, shares))
+    return points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopFeatures:
+    """What both ways to pick k features have in common.
+
+    Guarantee: each pick is epsilon-DP if one record changes each feature's points by at most
+    `most`; which k are picked, and in which order, is all that is released.
+
+    Args:
+        epsilon: The price of one pick, above 0.
+        k: How many are picked, all of them different.
+        most: By how much one record may change the points of a feature, such as
+            `ClassShares.most`.
+    """
+
+    name: ClassVar[str]
+    epsilon: float
+    k: int
+    most: int
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+        object.__setattr__(self, "k", whole("k", self.k))
+        object.__setattr__(self, "most", whole("most", self.most))
+
+    @property
+    def event(self) -> SelfComposed:
+        """What all k picks cost together, over any number of features."""
+        return SelfComposed(event=Pure(epsilon=self.epsilon), count=self.k)
+
+    def release(self, points: Sequence[int], stream: Stream) -> tuple[int, ...]:
+        """Return the k picked features, in the order of picking.
+
+        Args:
+            points: Of each feature, private.
+            stream: The release's own randomness; its keys contain the points, as of a count.
+
+        Raises:
+            UsageError: Fewer features than are to be picked.
+            TypeError: Points that are not whole numbers (their values are private and not named).
+
+        Cost: `event`, on every partition that the points were taken from; charge it first.
+        """
+        if not len(points) >= self.k:
+            raise UsageError(f"k is {self.k}: expected at most the {len(points)} features.")
+        if not all(map(_is_whole, points)):
+            raise TypeError("points are ints: count records.")
+        left, picked = list(range(len(points))), []
+        for turn in range(self.k):
+            place = self._pick([int(points[i]) for i in left], stream.child(self.name, turn))
+            picked.append(left.pop(place))
+        return tuple(picked)
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GumbelTop(TopFeatures):
+    """k exponential mechanisms without replacement: the k largest after one Gumbel noise each.
+
+    Guarantee: as of `TopFeatures`.
+    """
+
+    name: ClassVar[str] = "gumbel top"
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        return ExponentialPick(epsilon=self.epsilon, most=self.most).pick(points, stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermuteAndFlip(TopFeatures):
+    """k times permute and flip, without replacement.
+
+    Guarantee: as of `TopFeatures`; for the same points a pick is on average no further behind the
+    best than the exponential mechanism's.
+    """
+
+    name: ClassVar[str] = "permute and flip"
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        below = stream.child(self.epsilon.hex(), self.most, *points).integers().below
+        best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
+        waiting = list(range(len(points)))
+        while True:
+            index = waiting.pop(below(len(waiting)))
+            if decays(share * (best - points[index]), below):
+                return index
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

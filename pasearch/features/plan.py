@@ -1,0 +1,571 @@
+"""The plan of a feature selection: every release, priced and solved, before a record is read.
+
+    partition    lines                                              of the epsilon of the partition
+    train        feature means                                      MEANS_SHARE
+                 what the method reads to choose (table below)      SELECTION_SHARE, or half
+                 the final training                                 the rest
+    validation   scores of candidates (pafs, subsets)               all
+    test         the accuracy that is printed                       all
+
+Without a final model (`final=False`, as in `selectors`) the choice has all of epsilon, and means
+are bought only where candidates or components need them.
+
+| method | what it reads to choose | charged as |
+|---|---|---|
+| all, max-pool | nothing | - |
+| random | nothing | - |
+| cfs-greedy, cfs-ga | all contingency tables, or entropies | one Gaussian; Pure, composed |
+| top | class shares, then k picks by exact counts | Gaussian; k Pure |
+| pca | the second moments | Gaussian |
+| pafs | k l privately trained models, and their scores | all that are planned, composed |
+| subsets | K privately trained models, and their scores | one repeat-and-select |
+
+PAFS is charged for the k l trainings that are planned, whether sets repeat or not: how many are
+different depends on the data. The price of CFS does not depend on how many sets it scores.
+
+Source: Bao et al., sections V-B and VIII-B, VIII-C; docs/rules.md, rules 1, 4, 8 to 10. Proof:
+docs/guarantees/feature-selection.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.claims import Claim, eq8
+from pasearch.accounting.events import (
+    Event,
+    Gaussian,
+    Geometric,
+    Pure,
+    RepeatAndSelect,
+    SelfComposed,
+)
+from pasearch.accounting.selection import Law
+from pasearch.data.front_ends import MaxPool
+from pasearch.errors import BudgetError, UsageError
+from pasearch.features.contingency import attributes_of
+from pasearch.features.merit import NoisyEntropies
+from pasearch.plan import (
+    MU_RANGE,
+    PURCHASE_DELTA,
+    SCORE_RANGE,
+    SIGMA_RANGE,
+    Charged,
+    Dial,
+    ScoreNoise,
+    accuracy_line,
+    drowned,
+    planned_form,
+    score_noise,
+    solve,
+    solve_purchase,
+    unbought,
+    untold,
+)
+from pasearch.runs.ledger import Line
+from pasearch.training.bounding import Flat
+from pasearch.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema, Split
+    from pasearch.data.purchase import Purchase
+
+METHODS: dict[str, str] = {
+    "all": "every feature, nothing is chosen",
+    "random": "features drawn at random",
+    "cfs-greedy": "correlation-based selection from noisy tables, one feature after another",
+    "cfs-ga": "correlation-based selection from noisy tables, by a genetic algorithm",
+    "top": "the features most associated with the target, each picked privately",
+    "pca": "principal components of noisy second moments",
+    "pafs": "a genetic search over sets, scored by privately trained models",
+    "subsets": "random sets, each trained privately; the best is kept (repeat-and-select)",
+    "max-pool": "neighbouring pixels pooled, nothing is chosen",
+}
+"""What may be asked for, and what it does; `auto` takes one of them."""
+
+TRAINERS: dict[str, str] = {
+    "dpsgd": "a linear model by DP-SGD: full batches, momentum, averaged weights",
+    "objective": "logistic regression by objective perturbation, pure epsilon-DP; of a number, "
+    "linear regression from noisy second moments",
+}
+"""How the released model is trained."""
+
+SIZELESS: dict[str, str] = {
+    "all": "chooses nothing",
+    "max-pool": "chooses nothing",
+    "cfs-ga": "searches over sizes too",
+    "pafs": "searches over sizes too",
+    "subsets": "searches over sizes too",
+}
+"""Methods that take no number of features, and why."""
+
+MERITS = ("tables", "entropies")
+PICKS = ("permute-and-flip", "gumbel")
+
+MEANS_SHARE = 0.1
+"""The share of epsilon that the features' means take, of the slots that are trained on."""
+
+SELECTION_SHARE = 0.4
+"""The share of epsilon that the choice of features takes."""
+
+SEARCH_SHARE = 0.6
+"""The same of PAFS, whose choice trains every candidate."""
+
+MOST_SHARE = 0.8
+"""The largest share that the choice may take."""
+
+CLASS_SHARE = 0.1
+"""The share of the choice's epsilon that class shares take, where picks need them."""
+
+STEPS = 160
+"""Steps of DP-SGD: full batches, so more of them cost time and no epsilon."""
+
+CLIP_NORM = 1.0
+"""Norm that a record's gradient is cut to; records have a root mean square norm of ROW_NORM."""
+
+ROW_NORM = 5.0
+"""The root mean square norm that records are scaled to, by the bought means."""
+
+REACH = 1.25
+"""Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
+
+MOST_FEATURES = 20_000
+"""The most features: their correlations take a square of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How features are chosen, and how the model on them is trained: a frozen value.
+
+    Args:
+        method: One of `METHODS`.
+        trainer: One of `TRAINERS`.
+        size: How many features; None leaves it to the method: cfs-greedy takes where the merit is
+            largest, the others d^(3/4) of d. Methods in `SIZELESS` take None only.
+        merits: Of cfs: "tables" (Gaussian noise on all contingency tables) or "entropies" (Laplace
+            noise on every entropy, the paper's way).
+        population: k of Algorithm 4.
+        generations: l of Algorithm 4.
+        pick: Of top: "permute-and-flip" or "gumbel".
+        law: Of subsets: the law of the number of trainings.
+        mean: Of subsets: its mean.
+        pool: Of max-pool: the side of a pool, pixels.
+
+    Raises:
+        UsageError: A value outside these.
+    """
+
+    method: str
+    trainer: str = "dpsgd"
+    size: int | None = None
+    merits: str = "tables"
+    population: int = 20
+    generations: int = 3
+    pick: str = "permute-and-flip"
+    law: str = "geometric"
+    mean: float = 8.0
+    pool: int = 2
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        for name, known in (
+            ("method", METHODS), ("trainer", TRAINERS), ("merits", MERITS), ("pick", PICKS),
+        ):  # fmt: skip
+            if (value := getattr(self, name)) not in known:
+                raise UsageError(f"{name} is {value!r}: expected one of {', '.join(known)}.")
+        for name in ("population", "generations", "pool"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        if self.size is not None:
+            object.__setattr__(self, "size", whole("k", self.size))
+        object.__setattr__(self, "mean", positive("candidates", self.mean))
+        if self.method == "pafs" and self.population < 2:
+            raise UsageError("population is 1: expected 2 or above, a child has two parents.")
+
+    @property
+    def trains_candidates(self) -> bool:
+        """Whether models are compared."""
+        return self.method in ("pafs", "subsets")
+
+    @property
+    def centred(self) -> bool:
+        """Whether it is made on centred features, so that it needs their means."""
+        return self.trains_candidates or self.method == "pca"
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings PAFS is charged for: k l."""
+        return self.population * self.generations
+
+    def law_of(self) -> Law:
+        """Return the law of the number of trainings, of subsets."""
+        return Law.named(self.law, mean=self.mean)
+
+    @property
+    def way(self) -> str:
+        """How it is chosen, in the words of result.json."""
+        if self.method in ("all", "random", "max-pool"):
+            return "none"
+        return "repeat-and-select" if self.method == "subsets" else "composition"
+
+    def describe(self) -> str:
+        """Return it in words."""
+        words = METHODS[self.method]
+        if self.method == "pafs":
+            words += f"; {self.generations} generations of {self.population} sets"
+        if self.method == "subsets":
+            words += f"; the number of trainings is secret, {self.law_of().describe()}"
+        if self.method == "top":
+            words += f", by {self.pick}"
+        if self.method == "max-pool":
+            words += f", {self.pool} x {self.pool}"
+        if self.method.startswith("cfs") and self.merits == "entropies":
+            words = words.replace("tables", "entropies")
+        return words
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: what this method has a use for."""
+        used = {
+            "cfs-greedy": ("merits",), "cfs-ga": ("merits",), "top": ("pick",),
+            "pafs": ("population", "generations"), "subsets": ("law", "mean"),
+            "max-pool": ("pool",),
+        }.get(self.method, ())  # fmt: skip
+        own = {name: getattr(self, name) for name in used}
+        return {"name": self.method, "trainer": self.trainer, "size": self.size, **own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturePlan(Charged):
+    """A solved plan. Made by `make_feature_plan`; nothing runs outside it.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run.
+        split: Sizes of the partitions.
+        choice: How features are chosen and the model is trained.
+        lines: Everything that will be charged.
+        accuracy: The noise of the printed accuracy; None where no model is trained.
+        score: The noise of a candidate's score; None when nothing is compared.
+        means_sigma: Noise multiplier of the features' means; None when they are not bought.
+        selection_sigma: Of the tables, the second moments or the class shares.
+        entropy_epsilon: Epsilon of one entropy.
+        pick_epsilon: Epsilon of one pick.
+        trial_epsilon: Epsilon of a candidate's training by objective perturbation.
+        trial_sigma: Noise multiplier of candidates' second moments.
+        trial_mu: The dial of a candidate's DP-SGD.
+        final_epsilon: Epsilon of the final training by objective perturbation.
+        final_sigma: Noise multiplier of the final training's second moments.
+        final_mu: The dial of the final DP-SGD.
+        purchase: How what the schema leaves undeclared is bought; None when nothing is.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        most: The most categories that an undeclared column is bought with.
+        auto: Why `auto` took this method, where it did.
+    """
+
+    name: str
+    schema: AnySchema
+    public: bool
+    budget: Budget
+    split: Split
+    choice: Choice
+    lines: tuple[Line, ...]
+    accuracy: ScoreNoise | None = None
+    score: ScoreNoise | None = None
+    means_sigma: float | None = None
+    selection_sigma: float | None = None
+    entropy_epsilon: float | None = None
+    pick_epsilon: float | None = None
+    trial_epsilon: float | None = None
+    trial_sigma: float | None = None
+    trial_mu: float | None = None
+    final_epsilon: float | None = None
+    final_sigma: float | None = None
+    final_mu: float | None = None
+    purchase: Purchase | None = None
+    assumed_public: tuple[str, ...] = ()
+    most: int = 32
+    auto: dict[str, Any] | None = field(default=None, hash=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on: `search` if there is one."""
+        return self.split.trial_partition
+
+    @property
+    def test(self) -> ScoreNoise:
+        """The noise of the printed accuracy, of a plan that trains a model."""
+        assert self.accuracy is not None
+        return self.accuracy
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How the released model is trained by DP-SGD; None by objective perturbation."""
+        mu = self.trial_mu if self.final_mu is None else self.final_mu
+        return None if mu is None else linear_recipe(self.split.train, mu, self.schema.regression)
+
+    def claims(self) -> list[Claim]:
+        """Return what the papers' own formulas would charge for this run; never charged here."""
+        choice = self.choice
+        if choice.method == "pafs" and self.trial_epsilon is not None:
+            return [eq8(epsilon=self.trial_epsilon, runs=choice.trainings, delta_prime=self.delta)]
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain values; two plans are the same when these are."""
+        recipe = self.recipe
+        return {
+            **self.priced_json(),
+            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
+            "purchase": None if self.purchase is None else self.purchase.to_json(),
+            "assumed_public": list(self.assumed_public),
+            "data_is_public": self.public,
+            "strategy": {"name": self.choice.method, **self.choice.to_json()},
+            "way": "aside" if self.split.search else "in place",
+            "recipe": None if recipe is None else recipe.to_json(),
+            "auto": self.auto,
+            "warnings": list(self.warnings),
+        }
+
+
+def linear_recipe(slots: int, mu: float, regression: bool) -> Recipe:
+    """Return how a linear model is trained by DP-SGD on so many slots, with the dial at mu.
+
+    Full batches: for a given price, their noise a record is least. Measured on Adult and Breast
+    Cancer (benchmarks/features): half of the steps averaged, and a rate that grows with the signal.
+    """
+    recipe = Recipe(
+        expected_batch_size=slots, steps=STEPS, bounding=Flat(clip_norm=CLIP_NORM), average=0.5,
+        learning_rate=learning_rate(mu * slots, regression),
+    )  # fmt: skip
+    return recipe.with_noise(recipe.noise_for_mu(mu, slots))
+
+
+def learning_rate(signal: float, regression: bool) -> float:
+    """Return the rate for a signal mu n, from public numbers only; a squared error bends more."""
+    rate = 2.5 * signal / 1000.0
+    return min(1.5, 0.3 * rate) if regression else min(10.0, rate)
+
+
+def make_feature_plan(
+    *,
+    name: str,
+    schema: AnySchema,
+    public: bool,
+    budget: Budget,
+    split: Split,
+    choice: Choice,
+    selection_share: float | None = None,
+    most_categories: int = 32,
+    assumed_public: tuple[str, ...] = (),
+    leak_share: float = PURCHASE_DELTA,
+    final: bool = True,
+) -> FeaturePlan:
+    """Solve the noise of everything a feature selection will release.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run; delta None takes the default for n.
+        split: Sizes of the partitions.
+        choice: How features are chosen and the model is trained.
+        selection_share: The share of epsilon that the choice takes, where model and choice read the
+            same slots; None takes `SELECTION_SHARE`.
+        most_categories: The most categories that an undeclared column may be bought with.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        leak_share: The share of delta that may go to categories which one record might show.
+        final: Whether a model is trained on what was chosen, and tested.
+
+    Returns:
+        FeaturePlan: Its price is at most the budget.
+
+    Raises:
+        UsageError: More features asked for than there are; a method without a use for the data.
+        BudgetError: Even the most noise costs more than the budget.
+    """
+    budget = budget.resolve(split.n)
+    _check_choice(choice, schema, split, most_categories)
+    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share)
+    place, found = split.trial_partition, _Solver(budget, schema.regression, list(bought))
+    usual = SEARCH_SHARE if choice.method == "pafs" else SELECTION_SHARE
+    share = usual if selection_share is None else fraction("selection_share", selection_share)
+    if not share <= MOST_SHARE:
+        raise UsageError(
+            f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the features' "
+            f"means take {MEANS_SHARE} and the model needs the rest."
+        )
+    share = 1.0 if place == "search" or not final else share  # nothing else is read there after it
+    own: dict[str, Any] = {}
+    if final or choice.centred:
+        own["means_sigma"] = found.gaussian("feature means", "train", MEANS_SHARE)
+    match choice.method:
+        case "cfs-greedy" | "cfs-ga" if choice.merits == "tables":
+            own["selection_sigma"] = found.gaussian("contingency tables", place, share)
+        case "cfs-greedy" | "cfs-ga":
+            entropies = NoisyEntropies(epsilon=1.0, attributes=attributes_of(schema))
+            own["entropy_epsilon"] = found.pure("entropies", place, share, entropies.count)
+        case "pca":
+            own["selection_sigma"] = found.gaussian("second moments", place, share)
+        case "top":
+            own["selection_sigma"] = found.gaussian("class shares", place, share * CLASS_SHARE)
+            count = chosen_size(choice, math.prod(schema.widest_shape(most_categories)))
+            own["pick_epsilon"] = found.pure("picks", place, share * (1.0 - CLASS_SHARE), count)
+        case "pafs":
+            times = trainings_charged(choice, schema.regression)
+            own |= found.training(
+                "trial", choice, split.trial_slots, share,
+                lambda event: [_line("candidate training", place, event, times)],
+            )  # fmt: skip
+        case "subsets":
+            own |= found.training(
+                "trial", choice, split.trial_slots, 1.0,
+                lambda event: [_line("training", place, RepeatAndSelect(event, choice.law_of()))],
+            )  # fmt: skip
+    if final and (choice.method != "subsets" or split.search):
+        own |= found.training(
+            "final", choice, split.train, 1.0,
+            lambda event: [_line("final training", "train", event)],
+        )  # fmt: skip
+    if choice.trains_candidates:
+        own["score"] = score_noise(schema.regression, found.scores(choice))
+    if final:
+        epsilon = found.dial(lambda e: [accuracy_line(Geometric(epsilon=e))], 1.0, SCORE_RANGE)
+        own["accuracy"] = score_noise(schema.regression, epsilon)
+    mu = own.get("final_mu") or own.get("trial_mu")
+    plan = FeaturePlan(
+        name=name, schema=schema, public=public, budget=budget, split=split, choice=choice,
+        lines=tuple(found.lines), purchase=purchase, assumed_public=assumed_public,
+        most=most_categories,
+        warnings=(
+            *budget.warnings(split.n), *untold(schema), *unbought(purchase, split),
+            *drowned(mu, split.train, planned_form(schema, most_categories)[1]),
+        ),
+        **own,
+    )  # fmt: skip
+    if not plan.price.epsilon <= budget.epsilon:
+        raise BudgetError(
+            f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is {budget.epsilon:.4g}: "
+            "raise --eps, or lower --selection-share."
+        )
+    return plan
+
+
+@dataclass(slots=True)
+class _Solver:
+    """Lines that are solved one after another, each on the private side of its part."""
+
+    budget: Budget
+    regression: bool
+    lines: list[Line]
+
+    def dial(self, make_lines: Dial, share: float, bounds: tuple[float, float]) -> float:
+        """Turn a dial as far as a share of epsilon goes; all of it: beside the lines before."""
+        part = Budget(share * self.budget.epsilon, self.budget.delta)
+        value, charged = solve(make_lines, part, bounds, self.lines if share == 1.0 else None)
+        self.lines += charged
+        return value
+
+    def gaussian(self, name: str, partition: str, share: float) -> float:
+        """Return the noise multiplier of one Gaussian release."""
+        ends = (1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0])
+        return 1.0 / self.dial(lambda mu: [_line(name, partition, Gaussian(1.0 / mu))], share, ends)
+
+    def pure(self, name: str, partition: str, share: float, count: int) -> float:
+        """Return the epsilon of each of so many pure releases, which are charged together."""
+
+        def lines(epsilon: float) -> list[Line]:
+            return [_line(name, partition, SelfComposed(event=Pure(epsilon), count=count))]
+
+        return self.dial(lines, share, SCORE_RANGE)
+
+    def training(
+        self,
+        kind: str,
+        choice: Choice,
+        slots: int,
+        share: float,
+        lines_of: Callable[[Event], list[Line]],
+    ) -> dict[str, float]:
+        """Return the dial of a training: an epsilon, a noise multiplier, or mu of DP-SGD."""
+        if choice.trainer == "objective" and self.regression:
+            ends = (1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0])
+            mu = self.dial(lambda mu: lines_of(Gaussian(1.0 / mu)), share, ends)
+            return {f"{kind}_sigma": 1.0 / mu}
+        if choice.trainer == "objective":
+            return {f"{kind}_epsilon": self.dial(lambda e: lines_of(Pure(e)), share, SCORE_RANGE)}
+
+        def event(mu: float) -> Event:
+            return linear_recipe(slots, mu, self.regression).event(slots)
+
+        return {f"{kind}_mu": self.dial(lambda mu: lines_of(event(mu)), share, MU_RANGE)}
+
+    def scores(self, choice: Choice) -> float:
+        """Return the epsilon of one candidate's score: validation has all of it for these."""
+
+        def lines(epsilon: float) -> list[Line]:
+            event: Event = Geometric(epsilon=epsilon)
+            if choice.method == "subsets":
+                return [_line("score", "validation", RepeatAndSelect(event, choice.law_of()))]
+            return [_line("score", "validation", event, choice.trainings)]
+
+        return self.dial(lines, 1.0, SCORE_RANGE)
+
+
+def _line(name: str, partition: str, event: Event, count: int = 1) -> Line:
+    return Line(name=name, partition=partition, event=event, count=count)
+
+
+def trainings_charged(choice: Choice, regression: bool) -> int:
+    """Return how many releases PAFS trains its candidates from.
+
+    One each; but second moments, once released, serve every set.
+    """
+    return 1 if regression and choice.trainer == "objective" else choice.trainings
+
+
+def chosen_size(choice: Choice, features: int) -> int:
+    """Return how many features are chosen of so many, where the method does not say itself."""
+    return min(features, max(1, round(features ** (2 / 3))) if choice.size is None else choice.size)
+
+
+def _check_choice(choice: Choice, schema: AnySchema, split: Split, most: int) -> None:
+    """Refuse what this data has no use for, and more features than there are."""
+    shape = schema.widest_shape(most)
+    features = math.prod(shape)
+    if choice.size is not None and not choice.size <= features:
+        raise UsageError(
+            f"k is {choice.size:,}, but the data has {features:,} features: take --k {features} or "
+            "less."
+        )
+    if choice.size is not None and choice.method in SIZELESS:
+        raise UsageError(f"Method {choice.method!r} {SIZELESS[choice.method]}: leave --k out.")
+    if choice.method == "max-pool":
+        if len(shape) == 1:
+            raise UsageError("Method 'max-pool' is for images: records here have no neighbours.")
+        MaxPool(size=choice.pool).output_shape(shape)
+    if features > MOST_FEATURES:
+        raise UsageError(
+            f"The records become {features:,} features: expected at most {MOST_FEATURES:,}. "
+            "Declare columns as kind 'ignore', or fewer categories."
+        )
+    if choice.method.startswith("cfs") and choice.merits == "entropies" and schema.undeclared:
+        raise UsageError(
+            "Noisy entropies are one release for each pair of features, so their number must be "
+            "known: declare the schema, or take --merits tables."
+        )
+    if choice.trains_candidates and not split.validation:
+        raise UsageError(
+            f"Method {choice.method!r} compares models, and the split has no validation part."
+        )
+    if split.search and not choice.trains_candidates and not choice.method.startswith("cfs"):
+        raise UsageError(
+            f"--search-share sets slots aside for a search, and method {choice.method!r} makes "
+            "none: leave it out."
+        )

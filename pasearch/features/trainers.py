@@ -1,0 +1,215 @@
+"""The linear models of a feature selection, and the ways to train them.
+
+    dpsgd        a layer of one unit a class, by `training`: full batches, momentum, averages
+    objective    logistic regression, one against the rest, or linear, by objective perturbation
+
+Every model is handed over on encoded records: what a view does to them is part of its weights.
+
+Source: Bao et al., sections VI-D and IX-B (both trainers). Proof: docs/guarantees/dp-sgd.md and
+objective-perturbation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch.errors import UsageError
+from pasearch.features import linear, logistic
+from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
+from pasearch.features.views import View
+from pasearch.scoring import points_of
+from pasearch.training.trainer import train
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import Records
+    from pasearch.runs.keys import Stream
+
+Array = np.ndarray[Any, Any]
+
+TOGETHER = 64
+"""How many models' scores are held at a time."""
+
+LINKS = ("softmax", "one-vs-rest", "identity")
+"""How scores become probabilities: exp, normalised; logistic each, normalised; not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearModel:
+    """A linear model of encoded records.
+
+    Args:
+        weights: (outputs, features).
+        intercept: (outputs,).
+        link: One of `LINKS`.
+    """
+
+    weights: Array
+    intercept: Array
+    link: str
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return what it says of encoded records, float32 (n, outputs)."""
+        weights, intercept = (
+            torch.from_numpy(np.asarray(each, np.float32))
+            for each in (self.weights, self.intercept)
+        )
+        return x.flatten(1) @ weights.T + intercept
+
+    def points(self, records: Records) -> int:
+        """Return its points on open records: private."""
+        return points_of(self.scores(records.x), records.y, records.valid)
+
+
+def points_of_all(models: Sequence[LinearModel], records: Records) -> list[int]:
+    """Return each model's points on open records, from one product for many models."""
+    found = []
+    for start in range(0, len(models), TOGETHER):
+        part = models[start : start + TOGETHER]
+        stacked = LinearModel(
+            weights=np.concatenate([model.weights for model in part]),
+            intercept=np.concatenate([model.intercept for model in part]),
+            link="identity",
+        )
+        for scores in stacked.scores(records.x).chunk(len(part), dim=1):
+            found.append(points_of(scores, records.y, records.valid))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """One way to train, at a solved price.
+
+    Args:
+        name: One of `plan.TRAINERS`.
+        outputs: Classes, or 1 for a number.
+        regression: Whether a number is predicted.
+        epsilon: Of one training by objective perturbation.
+        sigma: Noise multiplier of one release of second moments.
+        mu: The dial of one training by DP-SGD.
+        device: "cpu" or "cuda".
+    """
+
+    name: str
+    outputs: int
+    regression: bool
+    epsilon: float | None = None
+    sigma: float | None = None
+    mu: float | None = None
+    device: str = "cpu"
+
+    def fit(self, records: Records, view: View, stream: Stream) -> LinearModel:
+        """Return a model trained on an open partition.
+
+        Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `plan.linear_recipe`, charged by
+            the caller.
+        """
+        if self.name == "dpsgd":
+            return self._by_steps(records, view, stream)
+        rows, y, valid = _arrays(view, records)
+        if self.regression:
+            moments = self._moments().release(rows, y, valid, stream)
+            return self._model(moments.fit_many(np.ones((1, view.width), bool)), view)
+        fitted = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
+        return self._model(np.column_stack([fitted.weights, fitted.intercept]), view)
+
+    def fit_many(
+        self, records: Records, means: Array, masks: Array, streams: Sequence[Stream]
+    ) -> list[LinearModel]:
+        """Return a model for each set of features, each from a stream of its own.
+
+        Args:
+            records: An open partition.
+            means: Of all features, (d,).
+            masks: Sets, (p, d) bool.
+            streams: p of them; of second moments, sets with one stream share one release.
+
+        Cost: as `fit`, once for each stream.
+        """
+        views = [View.of(means, mask) for mask in masks]
+        if self.name == "dpsgd":
+            pairs = zip(views, streams, strict=True)
+            return [self._by_steps(records, view, stream) for view, stream in pairs]
+        every = View.of(means)
+        rows, y, valid = _arrays(every, records)
+        if self.regression:
+            released: dict[Stream, linear.Moments] = {}
+            for stream in streams:
+                if stream not in released:
+                    released[stream] = self._moments().release(rows, y, valid, stream)
+            pairs = zip(masks, streams, strict=True)
+            return [self._model(released[s].fit_many(mask[None]), every) for mask, s in pairs]
+        # A set's own view is this one times a factor, which its bound takes instead.
+        ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
+        mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
+        found = logistic.fit_many(
+            rows, y, valid, masks, mechanisms, list(streams), device=self.device
+        )
+        return [self._model(weights, every) for weights in found]
+
+    def fit_public(self, records: Records, view: View) -> LinearModel:
+        """Return the model without noise, of declared-public records.
+
+        Raises:
+            UsageError: Private records.
+        """
+        if records.public is not True:
+            raise UsageError("Training without noise is for data declared public.")
+        rows, y, valid = _arrays(view, records)
+        masks, norm = np.ones((1, view.width), bool), REACH * ROW_NORM
+        if self.regression:
+            moments = linear.public_moments(rows, y, valid, data_norm=norm)
+            return self._model(moments.fit_many(masks), view)
+        norms = np.array([norm])
+        found = logistic.fit_public(rows, y, valid, masks, data_norms=norms, classes=self.outputs)
+        return self._model(found[0], view)
+
+    def _by_steps(self, records: Records, view: View, stream: Stream) -> LinearModel:
+        assert self.mu is not None
+        network = nn.Linear(view.width, self.outputs)
+        for parameter in network.parameters():
+            nn.init.zeros_(parameter)  # convex: a random start would only be noise
+        seen = replace(records, x=view.rows(records))
+        streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
+        recipe = linear_recipe(len(records), self.mu, self.regression)
+        train(network, seen, recipe, streams, device=self.device)
+        weights, bias = (
+            p.detach().cpu().numpy().astype(np.float64) for p in (network.weight, network.bias)
+        )
+        return self._composed(weights, bias, view, "identity" if self.regression else "softmax")
+
+    def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
+        """Return the mechanism whose rows are `ratio` times as long as a view's usually are."""
+        assert self.epsilon is not None
+        return logistic.ObjectivePerturbation(
+            epsilon=self.epsilon, data_norm=REACH * ROW_NORM * ratio, classes=self.outputs
+        )
+
+    def _moments(self) -> linear.NoisyMoments:
+        assert self.sigma is not None
+        return linear.NoisyMoments(noise_multiplier=self.sigma, data_norm=REACH * ROW_NORM)
+
+    def _model(self, solved: Array, view: View) -> LinearModel:
+        """Return a model from weights with the intercept last, (1 or outputs, width + 1)."""
+        weights, intercept = solved[:, :-1], solved[:, -1]
+        if self.regression:
+            return self._composed(weights, intercept, view, "identity")
+        if len(weights) == 1:  # two classes: one score is 0, and softmax is the logistic function
+            weights = np.concatenate([np.zeros_like(weights), weights])
+            return self._composed(weights, np.append(0.0, intercept), view, "softmax")
+        return self._composed(weights, intercept, view, "one-vs-rest")
+
+    def _composed(self, weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
+        whole, shifted = view.composed(weights, intercept)
+        return LinearModel(weights=whole, intercept=shifted, link=link)
+
+
+def _arrays(view: View, records: Records) -> tuple[Array, Array, Array]:
+    """Return records as `logistic` and `linear` take them."""
+    rows = view.rows(records).numpy().astype(np.float64)
+    return rows, records.y.numpy(), records.valid.numpy()

@@ -1,0 +1,167 @@
+"""What a linear model sees of a record: chosen features, centred and scaled by bought means.
+
+    means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public
+    a view      z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),   v_j = max(m_j (1 - m_j), v_0)
+
+B is known from the schema: a row has one indicator a column. Centred rows are about half as long as
+rows are, so DP-SGD's noise counts half; dividing by the root of the deviation lets rare categories
+move sooner. K = ROW_NORM is then the rows' root mean square norm, so a clip and a learning rate fit
+every data set. Measured on Adult in benchmarks/features: accuracy .853 instead of .846 at epsilon
+.1, .862 instead of .853 at 1. Everything after the means is post-processing.
+
+Source: ours; docs/rules.md, "Sensitivities". Proof: docs/guarantees/feature-selection.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.checks import positive
+from pasearch.accounting.events import Gaussian
+from pasearch.data.tables import TableSchema
+from pasearch.features.plan import ROW_NORM
+from pasearch.runs.sums import GaussianSum, bounded_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pasearch.data.partitions import AnySchema, Records
+    from pasearch.runs.keys import Stream
+
+Array = np.ndarray[Any, Any]
+
+LEAST_VARIANCE = 0.05**2
+"""v_0: a category of fewer records than a four-hundredth is not blown up further."""
+
+ROWS = 65_536
+"""Records at a time: only memory depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureMeans:
+    """The mean of every feature, over all slots.
+
+    Guarantee: `release` costs `event`: a row is cut to norm B before it is added, and a null
+    record adds 0.
+
+    Args:
+        noise_multiplier: The noise's standard deviation on the sum of rows / B, above 0.
+        row_bound: B, public.
+    """
+
+    noise_multiplier: float
+    row_bound: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("noise_multiplier", "row_bound"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+
+    @property
+    def event(self) -> Gaussian:
+        """What one release costs."""
+        return Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def release(self, records: Records, stream: Stream) -> Array:
+        """Return the means, float64 (d,), in [0, 1]; the divisor is n, public.
+
+        Args:
+            records: Of an open partition, charged by the caller.
+            stream: The release's own randomness.
+
+        Cost: `event`, on that partition.
+        """
+        x, valid = records.x.flatten(1).numpy(), records.valid.numpy()
+        total = np.zeros(x.shape[1])
+        for start in range(0, len(x), ROWS):
+            part = slice(start, start + ROWS)
+            total += bounded_rows(x[part] / self.row_bound, valid[part]).sum(axis=0)
+        noise = GaussianSum(noise_multiplier=self.noise_multiplier)
+        noisy = noise.release(total, stream) * self.row_bound / len(x)
+        return np.clip(noisy, 0.0, 1.0)
+
+
+def row_bound(schema: AnySchema) -> float:
+    """Return the largest norm of an encoded record: public.
+
+    A category or a bin is 1 once, a number at most 1 beside it, and every word may be there.
+    """
+    if not isinstance(schema, TableSchema):
+        return math.sqrt(math.prod(schema.shape))
+    most = 0
+    for column in schema.columns:
+        if column.kind == "text":
+            most += len(column.vocabulary or ())
+        elif column.kind != "ignore":
+            most += 2 if column.kind == "number" else 1
+    return math.sqrt(most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Chosen features of a record, centred and scaled: what a linear model is given.
+
+    Args:
+        features: d, of an encoded record.
+        columns: Which of them, rising, (c,).
+        shift: Their means, (c,).
+        scale: What the centred ones are multiplied by, (c,).
+        rotation: Directions in them, (c, k); None takes them as they are.
+    """
+
+    features: int
+    columns: Array
+    shift: Array
+    scale: Array
+    rotation: Array | None = None
+
+    @classmethod
+    def of(cls, means: Array, mask: Array | None = None) -> View:
+        """Return the view of some features, from the means of all of them; None: of all."""
+        columns = np.arange(len(means)) if mask is None else np.flatnonzero(mask)
+        shift = means[columns]
+        variance = shift * (1.0 - shift)
+        scale = np.maximum(variance, LEAST_VARIANCE) ** -0.25
+        length = math.sqrt(max(float(np.sum(scale**2 * variance)), 1e-12))
+        scale = scale * (ROW_NORM / length)
+        return cls(features=len(means), columns=columns, shift=shift, scale=scale)
+
+    def rotated(self, rotation: Array) -> View:
+        """Return the view of directions in these features, (c, k)."""
+        return replace(self, rotation=rotation)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a record becomes."""
+        return len(self.columns) if self.rotation is None else self.rotation.shape[1]
+
+    def rows(self, records: Records) -> Tensor:
+        """Return records as the model sees them, float32 (n, width), null records 0.
+
+        Args:
+            records: Encoded, in [0, 1].
+        """
+        import torch
+
+        shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
+        # Advanced indexing copies, so what follows can be done in place.
+        z = records.x.flatten(1)[:, torch.from_numpy(self.columns)].sub_(shift).mul_(scale)
+        z[~records.valid] = 0.0
+        return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
+
+    def composed(self, weights: Array, intercept: Array) -> tuple[Array, Array]:
+        """Return a model of this view as one of encoded records: (outputs, d) and (outputs,).
+
+        Args:
+            weights: Of the model on this view, (outputs, width).
+            intercept: Of that, (outputs,).
+        """
+        own = weights if self.rotation is None else weights @ self.rotation.T
+        own = own * self.scale
+        whole = np.zeros((len(own), self.features))
+        whole[:, self.columns] = own
+        return whole, intercept - own @ self.shift

@@ -1,0 +1,37 @@
+"""How many points answers have: what every score, of candidates and of the test, is made of.
+
+    classes    1 where the largest output is the record's class
+    a number   floor(G (1 - min(1, |error|))),  G = ERROR_GRID, in whole numbers record by record
+
+A null record has 0, so replacing a record by it changes a sum by at most 1, or by G.
+
+Source: Bao et al., section VIII-A; docs/rules.md, rule 9. Proof:
+docs/guarantees/geometric-scores.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pasearch.plan import ERROR_GRID
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def points_of(answers: Tensor, y: Tensor, valid: Tensor) -> int:
+    """Return the points of all answers together.
+
+    Guarantee: each record's points are whole before they are added.
+
+    Args:
+        answers: (n, outputs): one a class, or the scaled number.
+        y: (n,) classes, or scaled numbers.
+        valid: (n,) False for a null record.
+    """
+    if y.is_floating_point():
+        error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+        each = (ERROR_GRID * (1.0 - error.clamp(max=1.0))).floor().long()
+    else:
+        each = (answers.argmax(dim=1) == y).long()
+    return int(each[valid].sum())

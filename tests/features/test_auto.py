@@ -1,0 +1,59 @@
+"""`auto` decides by the schema's form alone, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from pasearch.data.schema import Schema
+from pasearch.data.tables import undeclared
+from pasearch.features.auto import MANY, choose
+from pasearch.features.plan import METHODS, TRAINERS
+
+
+def told(
+    *shape: int, method: str = "auto", trainer: str = "auto", k: int | None = None
+) -> tuple[str, str, str | None]:
+    schema = Schema(shape=shape, low=0.0, high=1.0, classes=2)
+    chosen, how, why = choose(method, trainer, schema, k)
+    if why is not None:
+        assert why["chosen"] == f"{chosen}, {how}"
+        assert why["expected"] == []
+    return chosen, how, None if why is None else why["why"]
+
+
+@pytest.mark.unit
+def test_what_was_asked_for_is_taken_without_a_word():
+    for method in METHODS:
+        for trainer in TRAINERS:
+            assert told(10, method=method, trainer=trainer) == (method, trainer, None)
+
+
+@pytest.mark.unit
+def test_few_columns_and_pixels_take_all_features_and_many_columns_choose():
+    for shape in ((MANY - 1,), (100, 100), (3, 100, 100)):
+        method, trainer, why = told(*shape)
+        assert (method, trainer) == ("all", "dpsgd")
+        assert "not expected to pay" in (why or "")
+    method, trainer, why = told(MANY)
+    assert (method, trainer) == ("top", "dpsgd")
+    assert "expected to tell nothing" in (why or "")
+
+
+@pytest.mark.unit
+def test_a_number_of_features_is_a_wish_to_choose():
+    method, _, why = told(10, k=3)
+    assert method == "top"
+    assert "3 features are asked for" in (why or "")
+
+
+@pytest.mark.unit
+def test_one_may_be_left_open():
+    assert told(10, method="pca")[:2] == ("pca", "dpsgd")
+    assert told(10, trainer="objective")[:2] == ("all", "objective")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("columns", "method"), [(3, "all"), (MANY + 1, "top")])
+def test_an_undeclared_table_is_judged_by_its_columns(columns: int, method: str):
+    schema = undeclared([*(f"c{number}" for number in range(columns)), "y"], "y")
+    assert choose("auto", "auto", schema)[0] == method

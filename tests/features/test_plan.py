@@ -1,0 +1,380 @@
+"""The plan of a selection: its lines, its price, and what it refuses, all from public numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from doubles import Untouchable
+from selections import BUDGET, FEW, WAYS, plan_of
+
+from pasearch.accounting.accountants import price, price_partitions
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.claims import eq8
+from pasearch.accounting.events import (
+    Composed,
+    Gaussian,
+    Geometric,
+    Pure,
+    RepeatAndSelect,
+    SelfComposed,
+)
+from pasearch.accounting.selection import Law
+from pasearch.data.partitions import Dataset, make_split
+from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, TableSchema
+from pasearch.errors import BudgetError, UsageError
+from pasearch.feature_selection import plan_feature_selection
+from pasearch.features import plan as planning
+from pasearch.features.contingency import attributes_of
+from pasearch.features.merit import NoisyEntropies
+from pasearch.features.plan import (
+    MEANS_SHARE,
+    METHODS,
+    SELECTION_SHARE,
+    SIZELESS,
+    Choice,
+    chosen_size,
+    learning_rate,
+    linear_recipe,
+    make_feature_plan,
+    trainings_charged,
+)
+from pasearch.plan import events_by_partition
+
+MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
+TEST = ("test accuracy", "test", 1)
+LINES: dict[str, list[tuple[str, str, int]]] = {
+    "all": [MEANS, FINAL, TEST],
+    "random": [MEANS, FINAL, TEST],
+    "max-pool": [MEANS, FINAL, TEST],
+    "cfs-greedy": [MEANS, ("contingency tables", "train", 1), FINAL, TEST],
+    "cfs-ga": [MEANS, ("contingency tables", "train", 1), FINAL, TEST],
+    "top": [MEANS, ("class shares", "train", 1), ("picks", "train", 1), FINAL, TEST],
+    "pca": [MEANS, ("second moments", "train", 1), FINAL, TEST],
+    "pafs": [
+        MEANS, ("candidate training", "train", 8), FINAL, ("score", "validation", 8), TEST,
+    ],
+    "subsets": [MEANS, ("training", "train", 1), ("score", "validation", 1), TEST],
+}  # fmt: skip
+
+
+def shown(lines) -> list[tuple[str, str, int]]:
+    return [(line.name, line.partition, line.count) for line in lines]
+
+
+def table(**more: Any) -> TableSchema:
+    columns = (
+        Column(name="age", low=0, high=100),
+        Column(name="city", **more.get("city", {"categories": ("Rome", "Oslo")})),
+    )
+    return TableSchema(columns=columns, target=Column(name="pay", categories=("low", "high")))
+
+
+def made(schema, **choice: Any):
+    given = Choice(**{"method": "all", "trainer": "objective", **choice})
+    split = make_split(300, scored=given.trains_candidates)
+    return make_feature_plan(
+        name="x", schema=schema, public=False, budget=BUDGET, split=split, choice=given
+    )
+
+
+class TestLines:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
+    def test_are_those_of_the_page(self, method: str, trainer: str):
+        assert shown(plan_of(method, trainer).lines) == LINES[method]
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize(("method", "more"), WAYS)
+    def test_cost_no_more_than_the_budget_and_nearly_all_of_it(self, method: str, more: Any):
+        plan = plan_of(method, **more)
+        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+        assert plan.price == total
+        assert 0.97 * BUDGET.epsilon < parts["train"].epsilon <= BUDGET.epsilon
+        assert 0.97 * BUDGET.epsilon < parts["test"].epsilon <= BUDGET.epsilon
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("method", "more"), WAYS)
+    def test_none_is_free(self, method: str, more: Any):
+        """Leaving any line out would price the run too low: each of them is paid for."""
+        plan = plan_of(method, **more)
+        parts = plan.prices[1]
+        for left_out in plan.lines:
+            others = tuple(line for line in plan.lines if line is not left_out)
+            cheaper = price_partitions(events_by_partition(others), 1e-5)[1]
+            place = left_out.partition
+            own = cheaper[place].epsilon if place in cheaper else 0.0
+            assert own < 0.999 * parts[place].epsilon, left_out.name
+
+    @pytest.mark.unit
+    def test_compose_to_the_events_of_the_mechanisms(self):
+        plan = plan_of("pafs")
+        assert plan.means_sigma is not None
+        assert plan.trial_epsilon is not None
+        assert plan.final_epsilon is not None
+        every = Composed(
+            events=(
+                Gaussian(plan.means_sigma),
+                SelfComposed(event=Pure(plan.trial_epsilon), count=8),
+                Pure(plan.final_epsilon),
+            )
+        )
+        assert plan.prices[1]["train"] == price(every, 1e-5)
+
+    @pytest.mark.unit
+    def test_of_a_choice_take_their_shares(self):
+        plan = plan_of("cfs-greedy")
+        assert plan.means_sigma is not None
+        assert plan.selection_sigma is not None
+        for sigma, share in (
+            (plan.means_sigma, MEANS_SHARE),
+            (plan.selection_sigma, SELECTION_SHARE),
+        ):
+            assert price(Gaussian(sigma), 1e-5).epsilon == pytest.approx(2.0 * share, rel=2e-3)
+
+    @pytest.mark.unit
+    def test_a_share_may_be_given(self):
+        usual = plan_of("cfs-greedy")
+        data: dict[str, Any] = dict(
+            name="x", schema=usual.schema, public=False, budget=BUDGET, split=usual.split
+        )
+        more = make_feature_plan(**data, choice=usual.choice, selection_share=0.7)
+        assert more.selection_sigma < usual.selection_sigma  # type: ignore[operator]
+        assert more.final_epsilon < usual.final_epsilon  # type: ignore[operator]
+        for share in (0.0, 1.5, math.nan, -1.0):
+            with pytest.raises(UsageError, match="selection_share"):
+                make_feature_plan(**data, choice=usual.choice, selection_share=share)
+        with pytest.raises(UsageError, match=r"selection_share is 0\.9: expected at most 0\.8"):
+            make_feature_plan(**data, choice=usual.choice, selection_share=0.9)
+
+
+class TestPafs:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
+    def test_is_charged_for_every_planned_training_and_score(self, trainer: str):
+        plan = plan_of("pafs", trainer, population=5, generations=3)
+        counts = {line.name: line.count for line in plan.lines}
+        assert counts["candidate training"] == counts["score"] == 15
+
+    @pytest.mark.unit
+    def test_second_moments_are_released_once_for_all(self):
+        plan = plan_of("pafs", number=True)
+        counts = {line.name: line.count for line in plan.lines}
+        assert (counts["candidate training"], counts["score"]) == (1, 8)
+        assert trainings_charged(plan.choice, True) == 1
+        assert trainings_charged(plan.choice, False) == 8
+        assert trainings_charged(replace(plan.choice, trainer="dpsgd"), True) == 8
+
+    @pytest.mark.unit
+    def test_prints_the_papers_figure_beside(self):
+        plan = plan_of("pafs")
+        assert plan.trial_epsilon is not None
+        claim = eq8(epsilon=plan.trial_epsilon, runs=8, delta_prime=1e-5)
+        assert plan.claims() == [claim]
+        assert plan_of("pafs", "dpsgd").claims() == plan_of("all").claims() == []
+
+
+class TestSubsets:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("law", ["geometric", "logarithmic", "poisson"])
+    @pytest.mark.parametrize("number", [False, True])
+    def test_one_law_for_trainings_and_scores(self, law: str, number: bool):
+        plan = plan_of("subsets", number=number, law=law, mean=4.0)
+        events = {line.name: line.event for line in plan.lines}
+        for name, each in (("training", (Pure, Gaussian)), ("score", (Geometric,))):
+            event = events[name]
+            assert isinstance(event, RepeatAndSelect)
+            assert event.law == Law.named(law, mean=4.0)
+            assert isinstance(event.event, each)
+
+    @pytest.mark.unit
+    def test_the_winner_is_not_trained_again_unless_aside(self):
+        assert plan_of("subsets").final_epsilon is None
+        aside = plan_of("subsets", search_share=0.5)
+        assert ("training", "search", 1) in shown(aside.lines)
+        assert FINAL in shown(aside.lines)
+
+    @pytest.mark.unit
+    def test_one_training_alone_would_be_too_cheap(self):
+        plan = plan_of("subsets")
+        assert plan.trial_epsilon is not None
+        assert price(Pure(plan.trial_epsilon), 1e-5).epsilon < 0.6 * plan.prices[1]["train"].epsilon
+
+
+class TestAside:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", ["cfs-greedy", "cfs-ga", "pafs", "subsets"])
+    def test_a_choice_has_the_whole_epsilon_of_its_own_slots(self, method: str):
+        plan = plan_of(method, search_share=0.5)
+        parts = plan.prices[1]
+        for name in ("search", "train"):
+            assert 0.97 * 2.0 < parts[name].epsilon <= 2.0
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", ["all", "random", "top", "pca"])
+    def test_other_methods_have_no_use_for_it(self, method: str):
+        with pytest.raises(UsageError, match="--search-share"):
+            plan_of(method, search_share=0.5)
+
+
+class TestCounts:
+    @pytest.mark.unit
+    def test_every_entropy_is_charged(self):
+        plan = plan_of("cfs-greedy", merits="entropies")
+        line = next(line for line in plan.lines if line.name == "entropies")
+        assert isinstance(line.event, SelfComposed)
+        entropies = NoisyEntropies(epsilon=1.0, attributes=attributes_of(plan.schema))
+        assert line.event.count == entropies.count == 6 + 1 + 7 * 6 // 2
+        assert line.event.event == Pure(plan.entropy_epsilon)  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_every_pick_is_charged(self):
+        plan = plan_of("top", size=4)
+        line = next(line for line in plan.lines if line.name == "picks")
+        assert line.event == SelfComposed(event=Pure(plan.pick_epsilon), count=4)  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_pixels_are_counted_in_both_directions(self):
+        schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
+        line = next(each for each in made(schema, method="top").lines if each.name == "picks")
+        assert isinstance(line.event, SelfComposed)
+        assert line.event.count == chosen_size(Choice(method="top"), 16) > 4
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("size", "features", "found"), [
+        (None, 1, 1), (None, 27, 9), (None, 1000, 100), (3, 10, 3), (30, 10, 10),
+    ])  # fmt: skip
+    def test_how_many_are_chosen(self, size: int | None, features: int, found: int):
+        assert chosen_size(Choice(method="top", size=size), features) == found
+
+
+class TestRecipe:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("method", "place"), [("all", "train"), ("pafs", "search")])
+    def test_what_is_trained_is_what_is_priced(self, method: str, place: str):
+        plan = plan_of(method, "dpsgd", search_share=0.5 if place == "search" else 0.0)
+        mu = plan.trial_mu if place == "search" else plan.final_mu
+        assert mu is not None
+        line = next(line for line in plan.lines if line.partition == place and "train" in line.name)
+        slots = getattr(plan.split, place)
+        recipe = linear_recipe(slots, mu, regression=False)
+        assert line.event == recipe.event(slots)
+        assert recipe.expected_batch_size == slots, "full batches: no sampling is counted on"
+        assert plan.recipe is not None
+        assert plan.recipe.expected_batch_size == plan.split.train
+        assert plan_of("all").recipe is None
+
+    @pytest.mark.unit
+    def test_the_rate_grows_with_the_signal_between_limits(self):
+        for number in (False, True):
+            rates = [learning_rate(signal, number) for signal in (1.0, 10.0, 1e3, 4e3, 1e9, 1e12)]
+            assert rates == sorted(rates)
+            assert 0.0 < rates[0] < rates[2]
+            assert rates[-1] == rates[-2]
+
+
+class TestPublicNumbers:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", METHODS)
+    def test_no_record_is_read(self, method: str):
+        shape = (4, 4) if method == "max-pool" else (6,)
+        data = Dataset(
+            name="sealed",
+            schema=Schema(shape=shape, low=0.0, high=1.0, classes=2),
+            features=Untouchable((300, *shape), "f8"),  # type: ignore[arg-type]
+            labels=Untouchable((300,), "i8"),  # type: ignore[arg-type]
+        )
+        few = {("k" if name == "size" else name): v for name, v in FEW.get(method, {}).items()}
+        if "mean" in few:
+            few["candidates"] = few.pop("mean")
+        plan = plan_feature_selection(
+            data, budget=BUDGET, method=method, trainer="objective", **few
+        )
+        assert plan.price.epsilon <= 2.0
+
+    @pytest.mark.unit
+    def test_the_price_does_not_depend_on_what_is_bought(self):
+        open_, known = table(city={}), table()
+        plans = [made(schema, method="cfs-greedy") for schema in (open_, known)]
+        assert plans[0].lines[0].name == "schema"
+        assert plans[0].prices[1]["train"] == plans[1].prices[1]["train"]
+
+    @pytest.mark.unit
+    def test_says_what_the_method_uses_and_no_more(self):
+        strategies = {m: plan_of(m).to_json()["strategy"] for m in METHODS}
+        assert strategies["all"] == {"name": "all", "trainer": "objective", "size": None}
+        assert set(strategies["pafs"]) == {"name", "trainer", "size", "population", "generations"}
+        assert set(strategies["subsets"]) == {"name", "trainer", "size", "law", "mean"}
+        assert plan_of("all").to_json() == plan_of("all").to_json()
+        assert plan_of("all").to_json() != plan_of("random").to_json()
+
+
+class TestRefusals:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("given", "message"), [
+        ({"method": "magic"}, "method is 'magic'"),
+        ({"trainer": "magic"}, "trainer is 'magic'"),
+        ({"merits": "x"}, "merits"),
+        ({"pick": "x"}, "pick"),
+        ({"size": 0}, "k is 0"),
+        ({"size": 2.5}, "k is 2.5"),
+        ({"mean": math.nan}, "candidates"),
+        ({"mean": 0}, "candidates"),
+        ({"method": "pafs", "population": 1}, "population"),
+        ({"generations": 0}, "generations"),
+        ({"pool": -1}, "pool"),
+    ])  # fmt: skip
+    def test_of_a_choice(self, given: dict[str, Any], message: str):
+        with pytest.raises(UsageError, match=message):
+            Choice(**{"method": "all", **given})
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", SIZELESS)
+    def test_a_size_where_the_method_takes_none(self, method: str):
+        schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
+        with pytest.raises(UsageError, match="leave --k out"):
+            made(schema, method=method, size=3)
+
+    @pytest.mark.unit
+    def test_more_features_than_there_are(self):
+        with pytest.raises(UsageError, match="k is 7, but the data has 6 features"):
+            plan_of("top", size=7)
+
+    @pytest.mark.unit
+    def test_more_features_than_can_be_correlated(self):
+        schema = Schema(shape=(planning.MOST_FEATURES + 1,), low=0.0, high=1.0, classes=2)
+        with pytest.raises(UsageError, match="20,001 features"):
+            made(schema)
+
+    @pytest.mark.unit
+    def test_pools_of_what_is_no_image_or_smaller(self):
+        with pytest.raises(UsageError, match="for images"):
+            made(Schema(shape=(6,), low=0.0, high=1.0, classes=2), method="max-pool")
+        for pool, message in ((5, "larger than an image"), (1, "size 1")):
+            image = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
+            with pytest.raises(UsageError, match=message):
+                made(image, method="max-pool", pool=pool)
+
+    @pytest.mark.unit
+    def test_entropies_of_an_unknown_number_of_columns(self):
+        with pytest.raises(UsageError, match="--merits tables"):
+            made(table(city={}), method="cfs-greedy", merits="entropies")
+
+    @pytest.mark.unit
+    def test_scores_without_validation_slots(self):
+        usual = plan_of("subsets")
+        split = make_split(300, scored=False)
+        with pytest.raises(UsageError, match="no validation part"):
+            make_feature_plan(
+                name="x", schema=usual.schema, public=False, budget=BUDGET, split=split,
+                choice=usual.choice,
+            )  # fmt: skip
+
+    @pytest.mark.unit
+    def test_a_budget_that_buys_nothing(self):
+        with pytest.raises(BudgetError):
+            plan_of("all", budget=Budget(1e-6, 1e-12))

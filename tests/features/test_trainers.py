@@ -1,0 +1,240 @@
+"""Linear models and the ways to train them: whose randomness, which bound, whose moments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from selections import arrays
+
+from pasearch.data.partitions import Records
+from pasearch.errors import UsageError
+from pasearch.features import linear, logistic, trainers
+from pasearch.features import plan as planning
+from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
+from pasearch.features.trainers import LinearModel, Trainer
+from pasearch.features.views import View
+from pasearch.runs.keys import Keys
+
+KEYS = Keys.from_seed(11)
+MEANS = np.array([0.5, 0.5, 0.4, 0.6, 0.5, 0.5])
+MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
+OBJECTIVE = Trainer(name="objective", outputs=2, regression=False, epsilon=5.0)
+MOMENTS = Trainer(name="objective", outputs=1, regression=True, sigma=0.5)
+STEPS = Trainer(name="dpsgd", outputs=2, regression=False, mu=0.05)
+
+
+def records(n: int = 200, *, number: bool = False, public: bool = False) -> Records:
+    x, y = arrays(n, number=number)
+    kind = torch.float32 if number else torch.int64
+    valid = torch.ones(n, dtype=torch.bool)
+    return Records(
+        x=torch.as_tensor(x, dtype=torch.float32), y=torch.as_tensor(y, dtype=kind), valid=valid,
+        public=public,
+    )  # fmt: skip
+
+
+def streams(count: int) -> list[Any]:
+    return [KEYS.stream("candidate", f"trial {number}") for number in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(planning, "STEPS", 4)
+
+
+class TestRandomness:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
+    def test_candidates_share_none(self, trainer: Trainer):
+        """The same set twice, from two streams, gives two models; from one stream, one."""
+        given, masks = records(number=trainer.regression), MASKS[[1, 1]]
+        first, second = trainer.fit_many(given, MEANS, masks, streams(2))
+        assert not np.allclose(first.weights, second.weights, rtol=1e-3)
+        again, same = trainer.fit_many(given, MEANS, masks, [streams(2)[0]] * 2)
+        assert np.array_equal(again.weights, same.weights)
+        assert np.allclose(again.weights, first.weights)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
+    def test_a_models_company_changes_nothing_but_rounding(self, trainer: Trainer):
+        given = records(number=trainer.regression)
+        alone = [
+            trainer.fit_many(given, MEANS, MASKS[[place]], [stream])[0]
+            for place, stream in enumerate(streams(3))
+        ]
+        together = trainer.fit_many(given, MEANS, MASKS, streams(3))
+        for one, other in zip(alone, together, strict=True):
+            assert np.allclose(one.weights, other.weights, atol=1e-5)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
+    def test_one_and_many_are_one_mechanism(self, trainer: Trainer):
+        given, [stream] = records(number=trainer.regression), streams(1)
+        one = trainer.fit(given, View.of(MEANS), stream)
+        [other] = trainer.fit_many(given, MEANS, MASKS[[1]], [stream])
+        assert np.allclose(one.weights, other.weights, atol=1e-5)
+        assert np.allclose(one.intercept, other.intercept, atol=1e-5)
+
+    @pytest.mark.unit
+    def test_purposes_of_steps_have_streams_of_their_own(self, monkeypatch: pytest.MonkeyPatch):
+        seen: list[Any] = []
+        monkeypatch.setattr(
+            trainers, "train", lambda network, given, recipe, own, device: seen.append(own)
+        )
+        STEPS.fit_many(records(), MEANS, MASKS, streams(3))
+        every = [stream for own in seen for stream in own.values()]
+        assert [set(own) for own in seen] == [{"batch", "noise", "dropout"}] * 3
+        assert len(set(every)) == len(every) == 9
+
+
+class TestBounds:
+    @pytest.mark.unit
+    def test_each_set_is_cut_at_the_norm_of_its_own_view(self, monkeypatch: pytest.MonkeyPatch):
+        caught: dict[str, Any] = {}
+
+        def fit_many(rows, y, valid, masks, mechanisms, own, *, device):
+            caught.update(rows=rows, mechanisms=mechanisms)
+            return np.zeros((len(masks), 1, 7))
+
+        monkeypatch.setattr(logistic, "fit_many", fit_many)
+        OBJECTIVE.fit_many(records(), MEANS, MASKS, streams(3))
+        for mask, mechanism in zip(MASKS, caught["mechanisms"], strict=True):
+            own = View.of(MEANS, mask).rows(records()).numpy()
+            factor = (own / caught["rows"][:, mask]).mean()
+            assert mechanism.data_norm * factor == pytest.approx(REACH * ROW_NORM, rel=1e-4)
+            assert mechanism.epsilon == 5.0
+
+    @pytest.mark.unit
+    def test_moments_are_of_rows_cut_at_the_same(self, monkeypatch: pytest.MonkeyPatch):
+        norms: list[float] = []
+        genuine = linear._second_moments
+
+        def watched(x, y, valid, norm):
+            norms.append(norm)
+            total = genuine(x, y, valid, norm)
+            assert np.trace(total) <= len(y)
+            return total
+
+        monkeypatch.setattr(linear, "_second_moments", watched)
+        MOMENTS.fit(records(number=True), View.of(MEANS), streams(1)[0])
+        assert norms == [REACH * ROW_NORM]
+
+    @pytest.mark.unit
+    def test_steps_are_those_that_were_priced(self, monkeypatch: pytest.MonkeyPatch):
+        seen: list[Any] = []
+        monkeypatch.setattr(
+            trainers, "train", lambda network, given, recipe, own, device: seen.append(recipe)
+        )
+        STEPS.fit(records(), View.of(MEANS), streams(1)[0])
+        assert seen == [linear_recipe(200, 0.05, regression=False)]
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
+    def test_a_null_record_is_as_none(self, trainer: Trainer):
+        """Junk in a null slot is never seen; the noise is keyed by what is seen."""
+        given = records(number=trainer.regression)
+        valid = given.valid.clone()
+        valid[7] = False
+        models = []
+        for junk in (0.0, 0.7, float("nan")):
+            x = given.x.clone()
+            x[7] = junk
+            model = trainer.fit(
+                replace(given, x=x, valid=valid), View.of(MEANS), streams(1)[0]
+            )  # fmt: skip
+            models.append(model)
+        assert np.array_equal(models[0].weights, models[1].weights)
+        assert np.array_equal(models[0].weights, models[2].weights)
+
+
+class TestMoments:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("names", "releases"), [
+        (["all"] * 3, 1), (["a", "b", "c"], 3), (["a", "b", "a"], 2),
+    ])  # fmt: skip
+    def test_are_released_once_a_stream(
+        self, names: list[str], releases: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        count, genuine = [], linear.NoisyMoments.release
+        monkeypatch.setattr(
+            linear.NoisyMoments, "release",
+            lambda *arguments: count.append(1) or genuine(*arguments),
+        )  # fmt: skip
+        own = [KEYS.stream("candidate", name) for name in names]
+        MOMENTS.fit_many(records(number=True), MEANS, MASKS, own)
+        assert len(count) == releases
+
+    @pytest.mark.unit
+    def test_of_a_later_generation_are_the_same_release(self, monkeypatch: pytest.MonkeyPatch):
+        """Other sets, the same stream and records: the noise is not drawn anew."""
+        found, genuine = [], linear.NoisyMoments.release
+
+        def watched(*arguments):
+            found.append(genuine(*arguments).matrix)
+            return genuine(*arguments)
+
+        monkeypatch.setattr(linear.NoisyMoments, "release", watched)
+        for masks in (MASKS[:2], MASKS[2:]):
+            own = [KEYS.stream("candidate", "all")] * len(masks)
+            MOMENTS.fit_many(records(number=True), MEANS, masks, own)
+        assert np.array_equal(found[0], found[1])
+
+
+class TestPublic:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS])
+    def test_training_without_noise_is_for_public_data(self, trainer: Trainer):
+        view = View.of(MEANS)
+        with pytest.raises(UsageError, match="declared public"):
+            trainer.fit_public(records(number=trainer.regression), view)
+        model = trainer.fit_public(records(number=trainer.regression, public=True), view)
+        assert abs(model.weights).argmax() % 6 == 0, "the first feature tells most"
+
+
+class TestModels:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("number", [False, True])
+    def test_points_are_whole_and_a_record_has_its_own(self, number: bool):
+        given = records(40, number=number)
+        outputs = 1 if number else 2
+        model = LinearModel(
+            weights=np.eye(outputs, 6), intercept=np.full(outputs, 0.2),
+            link="identity" if number else "softmax",
+        )  # fmt: skip
+        most, whole = (100 if number else 1), model.points(given)
+        assert isinstance(whole, int)
+        for place in range(40):
+            valid = given.valid.clone()
+            valid[place] = False
+            assert 0 <= whole - model.points(replace(given, valid=valid)) <= most
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("trainer", "outputs", "link"), [
+        (OBJECTIVE, 2, "softmax"),
+        (replace(OBJECTIVE, outputs=3), 3, "one-vs-rest"),
+        (MOMENTS, 1, "identity"),
+        (STEPS, 2, "softmax"),
+    ])  # fmt: skip
+    def test_have_one_output_a_class(self, trainer: Trainer, outputs: int, link: str):
+        model = trainer.fit(records(number=trainer.regression), View.of(MEANS), streams(1)[0])
+        assert (model.weights.shape, model.intercept.shape) == ((outputs, 6), (outputs,))
+        assert model.link == link
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS])
+    def test_with_little_noise_are_good(self, trainer: Trainer):
+        loud = replace(trainer, epsilon=1e4, sigma=1e-4)
+        given = records(number=trainer.regression)
+        points = loud.fit(given, View.of(MEANS), streams(1)[0]).points(given)
+        assert points > 0.9 * 200 * (100 if trainer.regression else 1)
+
+    @pytest.mark.unit
+    def test_of_three_classes_by_steps(self):
+        given = records()
+        three = replace(given, y=given.y + (given.x[:, 2] > 0.8).long() * (2 - given.y))
+        model = replace(STEPS, outputs=3, mu=10.0).fit(three, View.of(MEANS), streams(1)[0])
+        assert model.scores(three.x).shape == (200, 3)

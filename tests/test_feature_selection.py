@@ -1,0 +1,451 @@
+"""Feature selection from end to end: what a run takes, leaves, hides, and resumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from selections import WAYS, arrays
+
+import pasearch
+from pasearch import Budget, feature_selection, plan_feature_selection, select_features
+from pasearch.accounting.selection import Law
+from pasearch.api import search_architecture
+from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.feature_selection import resume_selection
+from pasearch.features import engine
+from pasearch.features import plan as planning
+from pasearch.features.engine import Chosen, FeatureSearch
+from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
+from pasearch.features.plan import METHODS, Choice, chosen_size
+from pasearch.report.html import report_html
+from pasearch.results import FeatureResult, load_result, read_document, verify
+from pasearch.runs.ledger import Ledger
+
+BUDGET = Budget(2.0, 1e-5)
+FILES = ["model.npz", "privacy-card.json", "privacy-card.md", "report.html", "result.json"]
+OPTIONS: dict[str, Any] = {
+    "trainer": "objective",
+    "bounds": (0.0, 1.0),
+    "classes": 2,
+    "population": 4,
+    "generations": 2,
+    "candidates": 3.0,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine, "CFS_POPULATION", 50)
+    monkeypatch.setattr(engine, "CFS_GENERATIONS", 2)
+    monkeypatch.setattr(planning, "STEPS", 4)
+
+
+def select(out: Path, method: str, **options: Any) -> FeatureResult:
+    data = arrays(image=method == "max-pool")
+    given: Any = {**OPTIONS, "method": method, **options}
+    return select_features(data, budget=BUDGET, out=out, **given)
+
+
+def frame(n: int = 300) -> pd.DataFrame:
+    x, y = arrays(n)
+    return pd.DataFrame(
+        {
+            "age": (100 * x[:, 0]).round(1),
+            "city": np.where(x[:, 1] > 0.5, "Rome", "Oslo"),
+            "note": np.where(x[:, 2] > 0.5, "good", ""),
+            "pay": np.where(y == 1, "high", "low"),
+        }
+    )
+
+
+SCHEMA = """target = "pay"
+[columns.age]
+low = 0
+high = 100
+[columns.city]
+categories = ["Rome", "Oslo"]
+[columns.note]
+vocabulary = ["good"]
+[columns.pay]
+categories = ["low", "high"]
+"""
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "people.toml"
+    path.write_text(SCHEMA)
+    return path
+
+
+def released(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "release").iterdir())}
+
+
+class TestEveryMethod:
+    @pytest.mark.contract
+    @pytest.mark.parametrize(("method", "more"), WAYS)
+    @pytest.mark.parametrize("public", [False, True])
+    def test_leaves_a_result_that_can_be_checked(
+        self, method: str, more: Any, public: bool, tmp_path: Path
+    ):
+        result = select(tmp_path / "x", method, data_is_public=public, **more)
+        assert sorted(released(tmp_path / "x")) == FILES
+        assert not (tmp_path / "x" / "private" / "keys").exists()
+        assert result.price.epsilon <= 2.0
+        price, problems = verify(tmp_path / "x")
+        assert problems == []
+        assert price.epsilon == pytest.approx(result.price.epsilon)
+
+        document = read_document(tmp_path / "x")
+        assert document["task"] == "feature selection"
+        assert document["strategy"]["name"] == method
+        assert ("trials" in document) == (method == "pafs")
+        assert ("relevance" in document) == method.startswith("cfs")
+        assert ("by_size" in document) == public
+        assert ("exact" in document["score"]) == public
+        if public:
+            sizes = [each["features"] for each in document["by_size"]]
+            assert sizes == sorted(set(sizes))
+            assert sizes[-1] == document["best"]["of"] == (4 if method == "max-pool" else 6)
+            assert all(
+                0 <= each[k] <= 1 for each in document["by_size"] for k in each if k[0] != "f"
+            )
+
+        assert result.support.sum() == len(result.features) == len(set(result.features))
+        assert report_html(document) == (tmp_path / "x/release/report.html").read_text()
+        card = (tmp_path / "x/release/privacy-card.md").read_text()
+        for line in document["events"]:
+            assert f"{line['name']}: reads `{line['partition']}`" in card
+        again = load_result(tmp_path / "x")
+        assert isinstance(again, FeatureResult)
+        assert again.document == result.document
+        assert again.card == result.card == card
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", METHODS)
+    def test_hands_over_a_fitted_estimator(self, method: str, tmp_path: Path):
+        result = select(tmp_path / "x", method)
+        x, _ = arrays(40, image=method == "max-pool", seed=5)
+        model = pasearch.load(tmp_path / "x")
+        assert isinstance(model, ReleasedClassifier)
+        assert model.predict(x).tolist() == result.predict(x).tolist()
+        chances = model.predict_proba(x)
+        assert chances.sum(axis=1) == pytest.approx(1)
+        assert model.classes_[chances.argmax(axis=1)].tolist() == model.predict(x).tolist()
+        assert ((model.decision_function(x) > 0) == (model.predict(x) == 1)).all()
+        unused = np.setdiff1d(np.arange(model.coef_.shape[1]), result.document["best"]["places"])
+        assert not model.coef_[:, unused].any()
+        with pytest.raises(UsageError, match="a budget of its own"):
+            model.fit(x, None)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", ["all", "pafs", "subsets"])
+    def test_by_steps(self, method: str, tmp_path: Path):
+        result = select(tmp_path / "x", method, trainer="dpsgd")
+        assert result.document["recipe"]["trainer"] == "dpsgd"
+        assert verify(tmp_path / "x")[1] == []
+        assert pasearch.load(tmp_path / "x").predict(arrays(5)[0]).shape == (5,)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", ["all", "cfs-greedy", "top", "pca", "pafs", "subsets"])
+    def test_of_a_number(self, method: str, tmp_path: Path):
+        x, y = arrays(number=True)
+        given = {**OPTIONS, "method": method, "classes": None, "regression": True}
+        result = select_features((x, y), budget=BUDGET, out=tmp_path / "x", **given)
+        model = pasearch.load(tmp_path / "x")
+        assert isinstance(model, ReleasedRegressor)
+        assert model.predict(x).shape == (300,)
+        assert verify(tmp_path / "x")[1] == []
+        assert result.price.epsilon <= 2.0
+
+
+class TestSources:
+    @pytest.mark.contract
+    def test_a_frame_and_its_file_are_one_data_set(self, tmp_path: Path, schema: Path):
+        path = tmp_path / "people.csv"
+        frame().to_csv(path, index=False)
+        options: dict[str, Any] = {
+            "method": "cfs-greedy",
+            "trainer": "objective",
+            "schema": schema,
+            "seed": 4,
+        }
+        plans = [
+            plan_feature_selection(data, budget=BUDGET, **options).to_json()
+            for data in (frame(), path)
+        ]
+        assert plans[0]["lines"] == plans[1]["lines"]
+        for name, data in (("frame", frame()), ("file", path)):
+            result = select_features(data, budget=BUDGET, out=tmp_path / name, **options)
+            assert set(result.columns) <= {"age", "city", "note"}
+            assert set(result.predict(frame(5))) <= {"low", "high"}
+            assert result.document["assumed_public"] == result.document["bought"] == []
+
+    @pytest.mark.contract
+    def test_what_is_undeclared_is_bought(self, tmp_path: Path):
+        result = select_features(
+            frame(1200), "pay", Budget(8.0), out=tmp_path / "x", method="top", trainer="objective",
+            k=3, max_categories=4,
+        )  # fmt: skip
+        document = result.document
+        assert len(document["bought"]) == 4
+        assert document["events"][0]["name"] == "schema"
+        assert verify(tmp_path / "x")[1] == []
+        assert len(result.features) <= 3
+
+    @pytest.mark.contract
+    def test_digits(self, tmp_path: Path):
+        result = select_features(
+            "digits", budget=Budget(3.0), out=tmp_path / "x", method="top", trainer="objective"
+        )
+        assert len(result.features) == chosen_size(Choice(method="top"), 64)
+        assert result.document["score"]["test"] > 0.3
+
+    @pytest.mark.unit
+    def test_a_plan_alone_writes_and_reads_nothing(self, tmp_path: Path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        x, y = arrays()
+        given: Any = {**OPTIONS, "method": "pafs"}
+        plans = [
+            plan_feature_selection((each, y), budget=BUDGET, **given) for each in (x, x * np.nan)
+        ]
+        assert plans[0].to_json() == plans[1].to_json()
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("given", "message"), [
+        ({"methods": "all"}, "methods: no such option"),
+        ({"method": "magic"}, "method is 'magic'"),
+        ({"trainer": "magic"}, "trainer is 'magic'"),
+        ({"k": 0}, "k is 0"),
+        ({"k": 99, "method": "top"}, "k is 99"),
+        ({"device": "abacus"}, "abacus"),
+        ({"data_is_public": "yes"}, "data_is_public"),
+        ({"split": "0.5,0.5"}, "split"),
+        ({"search_share": 0.2, "method": "top"}, "--search-share"),
+        ({"pool": 2, "method": "max-pool"}, "images"),
+    ])  # fmt: skip
+    def test_refusals_leave_nothing(
+        self, given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        options: Any = {**OPTIONS, "method": "all", **given}
+        with pytest.raises(UsageError, match=message):
+            select_features(arrays(), budget=BUDGET, **options)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.unit
+    def test_frames_without_a_form(self, tmp_path: Path):
+        for bad, message in (
+            (frame()[["pay"]], "fewer than two columns"),
+            (pd.concat([frame()[["age"]], frame()], axis=1), "'age' is there twice"),
+        ):
+            with pytest.raises(UsageError, match=message):
+                select_features(bad, out=tmp_path / "x")
+        with pytest.raises(UsageError, match="salary"):
+            select_features(frame(), "salary", out=tmp_path / "x")
+        with pytest.raises(UsageError, match=r"budget is 1\.0"):
+            select_features(frame(), "pay", 1.0, out=tmp_path / "x")  # type: ignore[arg-type]
+        assert not (tmp_path / "x").exists()
+
+
+class TestSecrets:
+    """How many sets repeat-and-select trained, and which lost, is in no released file."""
+
+    def of_count(self, count: int, folder: Path, trainer: str) -> dict[str, bytes]:
+        """The release of a run whose first candidate wins, among so many."""
+
+        def first(self, models, trials, keys):
+            with self._open("score", "validation", *keys):
+                return [1000, *([0] * (len(models) - 1))]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Law, "sample", lambda law, uniform: count)
+            patch.setattr(FeatureSearch, "_scored", first)
+            select(folder, "subsets", seed=5, trainer=trainer)
+        return released(folder)
+
+    @pytest.mark.contract
+    def test_releases_do_not_depend_on_the_number_of_runs(self, tmp_path: Path):
+        few, many = (self.of_count(k, tmp_path / f"k{k}", "dpsgd") for k in (1, 17))
+        assert few == many
+
+    @pytest.mark.contract
+    def test_a_leak_of_it_would_be_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        genuine, counts = engine.draw, []
+        monkeypatch.setattr(
+            engine, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
+        )
+        of = Chosen.of
+
+        def leaking(means, order, **more):
+            return of(means, order, **more, trials=(((0,), counts[-1]),))
+
+        monkeypatch.setattr(Chosen, "of", leaking)
+        few, many = (self.of_count(k, tmp_path / f"k{k}", "objective") for k in (1, 4))
+        for name in ("result.json", "report.html"):
+            assert few[name] != many[name]
+
+    @pytest.mark.contract
+    def test_only_the_law_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+        result = select(tmp_path / "x", "subsets")
+        document = result.document
+        assert "secret" in document["selection"]["law"]
+        assert not {"trials", "unique_trials", "curves"} & set(document)
+        assert {line["count"] for line in document["events"]} == {1}
+        assert "geometric with mean 3" in result.card
+        assert capsys.readouterr() == ("", "")
+
+    @pytest.mark.contract
+    def test_nothing_released_tells_the_time_or_a_path(self, tmp_path: Path):
+        select(tmp_path / "x", "subsets")
+        for content in released(tmp_path / "x").values():
+            assert str(tmp_path).encode() not in content
+            assert b"seconds_since_start" not in content
+
+
+class Crash(KeyboardInterrupt):
+    """The run is interrupted."""
+
+
+class TestResume:
+    def crashing(self, at: int, after: bool, patch: pytest.MonkeyPatch) -> list[str]:
+        """Let the charge of this number fail, or the read after it."""
+        charged: list[str] = []
+        genuine = Ledger._charge
+
+        def charge(ledger: Ledger, line: str, names: list[str], keys: list[str]) -> None:
+            charged.append(line)
+            if len(charged) - 1 == at and not after:
+                raise Crash
+            genuine(ledger, line, names, keys)
+            if len(charged) - 1 == at:
+                raise Crash
+
+        patch.setattr(Ledger, "_charge", charge)
+        return charged
+
+    def resumed(self, method: str, folder: Path, **options: Any) -> None:
+        """A run that is interrupted at any charge ends as one that is not."""
+        options = {"seed": 9, **options}
+        with pytest.MonkeyPatch.context() as patch:
+            charges = len(self.crashing(-1, False, patch))
+            charged = self.crashing(-1, False, patch)
+            select(folder / "whole", method, **options)
+            charges = len(charged)
+        whole = released(folder / "whole")
+        assert charges > 2
+        for at in range(charges):
+            path = folder / f"{at}"
+            with pytest.MonkeyPatch.context() as patch:
+                self.crashing(at, at % 2 == 0, patch)
+                with pytest.raises(InterruptedRunError):
+                    select(path, method, **options)
+            data = arrays(image=method == "max-pool")
+            assert isinstance(resume_selection(path, data=data), FeatureResult)
+            assert released(path) == whole
+            with Ledger.open(path / "private" / "ledger.sqlite") as ledger:
+                again = ledger.spent()
+            with Ledger.open(folder / "whole" / "private" / "ledger.sqlite") as ledger:
+                assert ledger.spent() == again
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", ["top", "cfs-ga", "pca", "subsets", "max-pool"])
+    def test_at_any_charge_gives_the_same(self, method: str, tmp_path: Path):
+        self.resumed(method, tmp_path)
+
+    @pytest.mark.contract
+    def test_of_a_genetic_search_gives_the_same(self, tmp_path: Path):
+        self.resumed("pafs", tmp_path, population=2)
+
+    @pytest.fixture
+    def stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        with monkeypatch.context() as patch:
+            self.crashing(2, True, patch)
+            with pytest.raises(InterruptedRunError):
+                select(tmp_path / "x", "top")
+        return tmp_path / "x"
+
+    @pytest.mark.contract
+    def test_with_other_records_is_refused_and_its_keys_are_destroyed(self, stopped: Path):
+        x, y = arrays()
+        x[0] = 1 - x[0]
+        with pytest.raises(BudgetError):
+            resume_selection(stopped, data=(x, y))
+        assert not (stopped / "private" / "keys").exists()
+        with pytest.raises(UsageError):
+            resume_selection(stopped, data=arrays())
+
+    @pytest.mark.unit
+    def test_needs_the_records_again(self, stopped: Path):
+        with pytest.raises(UsageError, match="pass them again"):
+            resume_selection(stopped)
+        with pytest.raises(UsageError, match="not finished"):
+            read_document(stopped)
+
+    @pytest.mark.unit
+    def test_happens_once(self, stopped: Path):
+        resume_selection(stopped, data=arrays())
+        with pytest.raises(UsageError, match="finished"):
+            resume_selection(stopped, data=arrays())
+
+    @pytest.mark.unit
+    def test_is_of_selections_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        with monkeypatch.context() as patch:
+            self.crashing(0, True, patch)
+            with pytest.raises(InterruptedRunError):
+                search_architecture(
+                    arrays(), budget=BUDGET, out=tmp_path / "a", strategy="fixed", space="fcn",
+                    steps=2, bounds=(0.0, 1.0), classes=2,
+                )  # fmt: skip
+        with pytest.raises(UsageError, match="no feature selection"):
+            resume_selection(tmp_path / "a", data=arrays())
+
+    @pytest.mark.unit
+    def test_a_frame_and_a_file_from_elsewhere(
+        self, tmp_path: Path, schema: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        frame().to_csv(tmp_path / "people.csv", index=False)
+        options: dict[str, Any] = {
+            "budget": BUDGET,
+            "schema": schema,
+            "trainer": "objective",
+            "method": "pca",
+        }
+        monkeypatch.chdir(tmp_path)
+        for name, data in (("frame", frame()), ("file", "people.csv")):
+            with monkeypatch.context() as patch:
+                self.crashing(1, True, patch)
+                with pytest.raises(InterruptedRunError):
+                    select_features(data, out=tmp_path / name, **options)
+        (tmp_path / "there").mkdir()
+        monkeypatch.chdir(tmp_path / "there")
+        assert resume_selection("../file").price.epsilon <= 2.0
+        assert resume_selection("../frame", data=frame()).price.epsilon <= 2.0
+
+    @pytest.mark.unit
+    def test_an_error_before_anything_was_spent_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        def refuse(*arguments, **options):
+            raise UsageError("no")
+
+        monkeypatch.setattr(feature_selection.api, "fingerprint", refuse)
+        with pytest.raises(UsageError, match="no"):
+            select(tmp_path / "x", "all")
+        assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.unit
+def test_a_seed_is_told(tmp_path: Path):
+    result = select(tmp_path / "x", "all", seed=3)
+    assert result.document["reproducible"] is True
+    assert "whoever knows the seed" in result.card
+    assert json.loads((tmp_path / "x/release/result.json").read_text())["reproducible"]
