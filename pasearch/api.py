@@ -428,17 +428,29 @@ def plain_json(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else os.fspath(value)
 
 
+def unreadable(private: Path, error: Exception) -> UsageError:
+    """Return the refusal of a run whose request cannot be read; keys are made before any read."""
+    told = (
+        f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was read."
+    )
+    if (private / "keys").exists():
+        told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
+    return UsageError(f"{told} Start a new run.")
+
+
 def read_request(private: Path) -> Request:
     """Return what a run was asked for."""
     try:
         values = json.loads((private / "request.json").read_text(encoding="utf-8"))
+        if "kind" in values:
+            raise UsageError(
+                f"{private.parent} is a feature selection: finish it with `pasearch features "
+                f"--resume {private.parent}`."
+            )
         bounds = values["bounds"]
         return Request(**{**values, "bounds": None if bounds is None else tuple(bounds)})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was "
-            "read. Start a new run."
-        ) from None
+        raise unreadable(private, error) from None
 
 
 def device_of(request: Request | Selection) -> str:
@@ -1051,6 +1063,7 @@ def fingerprint(
     energy: Dataset | None = None,
 ) -> str:
     """Return a hash of everything the run's releases depend on; it stays in `private/`."""
+    import threadpoolctl
     import torch
 
     code = hashlib.sha256()
@@ -1067,6 +1080,8 @@ def fingerprint(
         "machine": platform.machine(),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
+        # A sum's last bit may change with them, and its noise is drawn by the sum.
+        "libraries": sorted(map(str, threadpoolctl.threadpool_info())),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

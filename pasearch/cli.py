@@ -213,7 +213,9 @@ OPTION_NAMES = {
     "epsilon": "--eps", "delta": "--delta", "candidates": "--candidates", "steps": "--steps",
     "max_candidates": "--max-candidates", "score_epsilon": "--score-eps", "batch": "--batch",
     "learning_rate": "--learning-rate", "generations": "--generations", "sigma": "--sigma",
-    "n": "--n", "law": "--law",
+    "n": "--n", "law": "--law", "k": "--k", "trainer": "--model", "method": "--method",
+    "merits": "--merits", "population": "--population", "pick": "--pick", "pool": "--pool",
+    "selection_share": "--selection-share",
 }  # fmt: skip
 """What the API's arguments are called on the command line."""
 
@@ -489,6 +491,10 @@ def features(
         prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run)
     )
     if not dry_run:
+        if not (quiet or as_json):
+            typer.echo(
+                "Choosing features and training; a minute or more on large tables.", err=True
+            )
         _show_result(run(prepared, out=out), as_json=as_json, quiet=quiet)
 
 
@@ -821,6 +827,26 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
     _show_result(resume_search(path), as_json=as_json, quiet=quiet)
 
 
+def _useless(document: dict[str, Any]) -> list[str]:
+    """Return why a result says nothing, if it does; all of it is released already."""
+    from pasearch.results import standard_error
+
+    found, score = [], document["score"]
+    target = document["dataset"]["schema"].get("target")
+    bought = isinstance(target, dict) and document["bought"]
+    if bought and target.get("kind") == "category" and len(target.get("categories") or ()) < 2:
+        found.append(
+            f"Of column {target['name']!r} fewer than two classes were found, so this model can "
+            "tell nothing: declare its categories (--schema), or have more records."
+        )
+    if "scale" in score and score["test"] < standard_error(score):
+        found.append("That error is smaller than its own standard error: it may be much larger.")
+    if "scale" in score and bought:
+        low, high = target["low"], target["high"]
+        found.append(f"The target's bounds were bought: {low:g} to {high:g}.")
+    return found
+
+
 def _features_words(document: dict[str, Any]) -> str:
     """Return what was chosen, in a line or two."""
     best, method = document["best"], document["strategy"]["name"]
@@ -870,6 +896,8 @@ def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
             f"(standard error about {standard_error(score):.3f}, of which noise {noise:.3f})"
             f"{exact}"
         )
+        for line in _useless(document):
+            typer.echo(line)
     price = document["price"]
     note = ""
     if document["reproducible"]:

@@ -26,7 +26,7 @@ class InterruptedRunError(PasearchError):
 
     exit_code = 130
 
-    def __init__(self, path: object):
+    def __init__(self, path: object, command: str = "arch"):
         super().__init__(
-            f"Interrupted. Nothing is lost: finish it with `pasearch arch --resume {path}`."
+            f"Interrupted. Nothing is lost: finish it with `pasearch {command} --resume {path}`."
         )

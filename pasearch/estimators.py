@@ -169,7 +169,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], np.ndarray, np.ndarray]:
         """Return each feature's kind, the cells and the labels; no value is looked at."""
         kinds = _kinds_of_frame(X)
-        y = y if y is None or self.assume_public_schema else _typed(y)
+        y = y if y is None or self.assume_public_schema else formed_labels(y)
         # A y of None is refused there; any other is checked below, by its form alone.
         given = {"y": None} if y is None else {}
         cells = self._cells(X, ensure_min_samples=2, **given)
@@ -257,12 +257,52 @@ class _PrivateArchitectureSearch(BaseEstimator):
 
     def _cells(self, X: Any, **form: Any) -> np.ndarray:
         """Return X as an array, checked by its form alone."""
-        X = X if self.assume_public_schema else _typed(X)
-        if set(_kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
-            # scikit-learn would make numbers of a truth value's frame, and name a text in an error.
-            X = X.astype(object)
+        X = mixed(X) if self.assume_public_schema else formed(X)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
+
+
+def formed(X: Any) -> Any:
+    """Return data that scikit-learn will take without showing a value of them in an error.
+
+    Raises:
+        ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
+    """
+    X = mixed(_typed(X))
+    if isinstance(X, np.ndarray):
+        _check_plain("X", X)
+        if X.ndim != 2:
+            raise ValueError(
+                f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
+                "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
+            )
+    return X
+
+
+def mixed(X: Any) -> Any:
+    """Return a frame of several kinds of columns as cells of no type, and all else as it is.
+
+    scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+    """
+    if set(_kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
+        return X.astype(object)
+    return X
+
+
+def formed_labels(y: Any) -> Any:
+    """Return targets, checked as `formed` checks features."""
+    y = _typed(y)
+    if isinstance(y, np.ndarray):
+        _check_plain("y", y)
+    return y
+
+
+def _check_plain(name: str, given: np.ndarray) -> None:
+    if given.dtype.kind not in "biufUSOMm":
+        raise ValueError(
+            f"Complex data not supported: {name} has dtype {given.dtype}. Expected numbers or "
+            "texts."
+        )
 
 
 def _typed(given: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -233,8 +234,9 @@ def of_frame(frame: Any, request: Request) -> Dataset:
 
     names = [str(name) for name in frame.columns]
     declared = None if request.schema is None else TableSchema.from_toml(request.schema)
-    if len(set(names)) < len(names):
-        raise UsageError("The frame has two columns of one name: rename one.")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
     if len(names) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
     schema = undeclared(names, names[-1]) if declared is None else declared
@@ -304,7 +306,7 @@ def run(prepared: Prepared, *, out: str | Path | None = None) -> FeatureResult:
             shutil.rmtree(folder.path)
         raise
     except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path) from None
+        raise InterruptedRunError(folder.path, "features") from None
 
 
 def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
@@ -331,7 +333,7 @@ def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
     try:
         return _run(_prepare(request, api.dataset_of(given, request)), folder, resumed=True)
     except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path) from None
+        raise InterruptedRunError(folder.path, "features") from None
 
 
 def read_request(private: Path) -> Request:
@@ -351,10 +353,7 @@ def read_request(private: Path) -> Request:
             values[name] = None if values[name] is None else tuple(values[name])
         return Request(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was "
-            "read. Start a new run."
-        ) from None
+        raise api.unreadable(private, error) from None
 
 
 def _anywhere(request: Request) -> Request:

@@ -192,7 +192,10 @@ def release_of(path: str | Path) -> Path:
         if (folder / "result.json").is_file():
             return folder
     if (path / "private").is_dir():
-        raise UsageError(f"{path} is not finished: resume it with `pasearch arch --resume {path}`.")
+        raise UsageError(
+            f"{path} is not finished: resume it with `pasearch arch --resume {path}`, or `pasearch "
+            "features --resume`, whichever began it."
+        )
     raise UsageError(f"{path} holds no result.json: expected a run's folder, or its release/.")
 
 

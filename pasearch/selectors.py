@@ -54,7 +54,9 @@ from pasearch.estimators import (
     _pair,
     _pairs,
     _read_labels,
-    _typed,
+    formed,
+    formed_labels,
+    mixed,
 )
 from pasearch.feature_selection import Prepared, Request
 from pasearch.features.model import feature_names
@@ -132,10 +134,7 @@ class _PrivateChoice(BaseEstimator):
 
     def _cells(self, X: Any, **form: Any) -> Array:
         """Return X as an array, checked by its form alone."""
-        X = X if self.assume_public_schema else _typed(X)
-        if set(_kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
-            # scikit-learn would make numbers of a truth value's frame, and name a text in an error.
-            X = X.astype(object)
+        X = mixed(X) if self.assume_public_schema else formed(X)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 
@@ -220,7 +219,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         """
         given = {"y": None} if y is None else {}  # refused, as scikit-learn refuses it
         columns, cells = self._checked(X, **given)
-        labels = column_or_1d(y if self.assume_public_schema else _typed(y), warn=True)
+        labels = column_or_1d(y if self.assume_public_schema else formed_labels(y), warn=True)
         check_consistent_length(cells, labels)
         found = self._choose(columns, cells, *self._target(y, labels), **self._options())
         kept = found.owners[list(found.chosen.order)]

@@ -203,6 +203,14 @@ class Cells:
         return features, labels
 
 
+def _spelled(cell: object) -> str:
+    """Return a cell as text: a whole number too long for decimal digits as hexadecimal ones."""
+    try:
+        return repr(cell)
+    except ValueError:
+        return hex(cell) if isinstance(cell, int) else type(cell).__name__
+
+
 def _check_public(dataset: Dataset) -> None:
     """Refuse to show records of private data without a charge."""
     if dataset.public is not True:
@@ -475,7 +483,7 @@ class Dataset:
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
-                    digest.update(repr(cell).encode() + b"\0")
+                    digest.update(_spelled(cell).encode("utf-8", "surrogatepass") + b"\0")
             else:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()

@@ -17,6 +17,7 @@ Source: docs/rules.md, rule 1 (auto reads schema, n, budget and device only).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pasearch.data.tables import TableSchema
@@ -42,15 +43,18 @@ def choose(
     if "auto" not in (method, trainer):
         return method, trainer, None
     columns = columns_of(schema)
-    many = columns >= MANY and len(schema.widest_shape(2)) == 1
+    pixels = len(schema.widest_shape(2)) > 1
+    many = columns >= MANY and not pixels
     chosen = method if method != "auto" else "top" if many or k is not None else "all"
     how = "dpsgd" if trainer == "auto" else trainer
     if method != "auto":
-        why = "DP-SGD on centred features was measured to be the better trainer."
+        why = "DP-SGD on centred features was measured to be the better way to train."
     elif k is not None:
         why = f"{k:,} features are asked for: private picks cost least for few of them."
     elif many:
         why = f"of {columns:,} columns most are expected to tell nothing, so a few are picked."
+    elif pixels:
+        why = "pixels tell little one by one, and each costs next to nothing once it is centred."
     else:
         why = (
             f"with {columns:,} columns selecting features is not expected to pay: it costs "
@@ -63,4 +67,4 @@ def columns_of(schema: AnySchema) -> int:
     """Return how many columns there are to choose from; of arrays, numbers."""
     if isinstance(schema, TableSchema):
         return sum(column.kind != "ignore" for column in schema.columns)
-    return schema.widest_shape(2)[0]
+    return math.prod(schema.widest_shape(2))

@@ -243,8 +243,12 @@ class FeatureSearch:
     def _evolved(self, means: Array, stream: Stream) -> Chosen:
         """PAFS: sets evolve by the noisy scores of models that were trained on them, privately."""
         choice = self.plan.choice
-        # Second moments, released once, serve every set of every generation.
-        shared = trainings_charged(choice, self.plan.schema.regression) == 1
+        moments = None
+        if trainings_charged(choice, self.plan.schema.regression) == 1:
+            # Released once, they serve every set of every generation.
+            with self._open("candidate training", self.plan.trial_partition) as records:
+                source = self.keys.stream("candidate", "all")
+                moments = self._trainer("trial").moments(records, means, source)
         evolution = Evolution(population=choice.population, alpha=PARENTS)
         columns = np.arange(len(means)) if self.columns is None else self.columns
         width = int(columns.max()) + 1
@@ -258,16 +262,18 @@ class FeatureSearch:
             masks = generation.masks[unseen(generation.masks, known)]
             if len(masks):
                 trials = [f"trial {len(known) + each}" for each in range(len(masks))]
-                sources = ["all"] * len(masks) if shared else trials
-                models = self._trained(
-                    "candidate training", means, masks[:, columns], sources, dict.fromkeys(sources)
+                sets = masks[:, columns]
+                models = (
+                    self._trained("candidate training", means, sets, trials, trials)
+                    if moments is None
+                    else self._trainer("trial").solved(moments, means, sets)
                 )
                 scores = self._scored(models, trials, trials)
                 known |= zip(labels(masks), scores, strict=True)
-        sets = [_places(mask[columns]) for mask in masks_of(list(known), width)]
-        trials = tuple(zip(map(tuple, sets), known.values(), strict=True))
-        best = max(range(len(sets)), key=list(known.values()).__getitem__)
-        return Chosen.of(means, sets[best], trials=trials)
+        chosen = [_places(mask[columns]) for mask in masks_of(list(known), width)]
+        shown = tuple(zip(map(tuple, chosen), known.values(), strict=True))
+        best = max(range(len(chosen)), key=list(known.values()).__getitem__)
+        return Chosen.of(means, chosen[best], trials=shown)
 
     def _repeated(self, means: Array, stream: Stream) -> Chosen:
         """Repeat-and-select: K sets, independent, from a law fixed beforehand; the best is kept."""
@@ -284,10 +290,10 @@ class FeatureSearch:
         return Chosen.of(means, _places(masks[best]), model=kept)
 
     def _trained(
-        self, line: str, means: Array, masks: Array, sources: Sequence[str], keys: Iterable[str]
+        self, line: str, means: Array, masks: Array, trials: Sequence[str], keys: Iterable[str]
     ) -> list[LinearModel]:
-        """Train a model on each set, from the randomness of its source, charged once a key."""
-        streams = [self.keys.stream("candidate", source) for source in sources]
+        """Train a model on each set, from randomness of its own, charged once a key."""
+        streams = [self.keys.stream("candidate", trial) for trial in trials]
         with self._open(line, self.plan.trial_partition, *keys) as records:
             return self._trainer("trial").fit_many(records, means, masks, streams)
 

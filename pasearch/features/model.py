@@ -49,6 +49,10 @@ class _ReleasedModel(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        outputs, features = self.weights.shape
+        return f"{type(self).__name__}({features} features, {outputs} outputs)"
+
     @property
     def coef_(self) -> Array:
         """The weights, (outputs, features)."""

@@ -146,7 +146,7 @@ class Choice:
         method: One of `METHODS`.
         trainer: One of `TRAINERS`.
         size: How many features; None leaves it to the method: cfs-greedy takes where the merit is
-            largest, the others d^(3/4) of d. Methods in `SIZELESS` take None only.
+            largest, the others d^(2/3) of d. Methods in `SIZELESS` take None only.
         merits: Of cfs: "tables" (Gaussian noise on all contingency tables) or "entropies" (Laplace
             noise on every entropy, the paper's way).
         population: k of Algorithm 4.

@@ -127,9 +127,9 @@ class Trainer:
             records: An open partition.
             means: Of all features, (d,).
             masks: Sets, (p, d) bool.
-            streams: p of them; of second moments, sets with one stream share one release.
+            streams: p of them.
 
-        Cost: as `fit`, once for each stream.
+        Cost: as `fit`, once for each set.
         """
         views = [View.of(means, mask) for mask in masks]
         if self.name == "dpsgd":
@@ -138,12 +138,11 @@ class Trainer:
         every = View.of(means)
         rows, y, valid = _arrays(every, records)
         if self.regression:
-            released: dict[Stream, linear.Moments] = {}
-            for stream in streams:
-                if stream not in released:
-                    released[stream] = self._moments().release(rows, y, valid, stream)
-            pairs = zip(masks, streams, strict=True)
-            return [self._model(released[s].fit_many(mask[None]), every) for mask, s in pairs]
+            # One matrix at a time: how much memory is taken must not tell how many sets there are.
+            return [
+                self._model(self._moments().release(rows, y, valid, s).fit_many(mask[None]), every)
+                for mask, s in zip(masks, streams, strict=True)
+            ]
         # A set's own view is this one times a factor, which its bound takes instead.
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
         mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
@@ -151,6 +150,18 @@ class Trainer:
             rows, y, valid, masks, mechanisms, list(streams), device=self.device
         )
         return [self._model(weights, every) for weights in found]
+
+    def moments(self, records: Records, means: Array, stream: Stream) -> linear.Moments:
+        """Return second moments that serve every set of features.
+
+        Cost: `Gaussian(sigma)`, once.
+        """
+        return self._moments().release(*_arrays(View.of(means), records), stream)
+
+    def solved(self, moments: linear.Moments, means: Array, masks: Array) -> list[LinearModel]:
+        """Return a model for each set of features from released moments: for nothing."""
+        every = View.of(means)
+        return [self._model(weights[None], every) for weights in moments.fit_many(masks)]
 
     def fit_public(self, records: Records, view: View) -> LinearModel:
         """Return the model without noise, of declared-public records.

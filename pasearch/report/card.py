@@ -175,7 +175,7 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
     elif recipe.get("trainer") == "objective":
         items.append(
             "The released model: regression by objective perturbation, each record cut to a public "
-            "norm, the minimiser found to 1e-8; the proof is for the exact minimiser."
+            "norm, the minimiser found to 1e-7; the proof is for the exact minimiser."
         )
     if recipe["bounding"] is not None:
         items.append(

@@ -575,7 +575,25 @@ def _compared(document: Values) -> list[Values]:
     ]
 
 
+def _choice(document: Values) -> Values:
+    """Return how features were chosen, in words."""
+    method, bound = document["strategy"]["name"], document["selection"]
+    words = {
+        "none": "Nothing was compared, so the whole budget went to the model.",
+        "composition": "What was read to choose is charged, and so is the model.",
+        "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
+        "with noise, and the best model was released. How many there were is secret: the price "
+        "covers a random number of them, and knowing it would break that.",
+    }[bound["way"]]
+    if method == "pafs":
+        words = "Every planned training and score is charged; the model was trained anew."
+    rows = [("Method", f"{method}: {bound['law']}"), ("Bound", bound["bound"])]
+    return {"words": words, "rows": rows, "genes": []}
+
+
 def _selection(document: Values) -> Values:
+    if document["task"] == FEATURES:
+        return _choice(document)
     chosen, space = document["selection"], document["space"]
     ways = {
         "none": "Nothing was compared: one network, fixed beforehand, was trained.",

@@ -153,35 +153,24 @@ class TestBounds:
 
 class TestMoments:
     @pytest.mark.unit
-    @pytest.mark.parametrize(("names", "releases"), [
-        (["all"] * 3, 1), (["a", "b", "c"], 3), (["a", "b", "a"], 2),
-    ])  # fmt: skip
-    def test_are_released_once_a_stream(
-        self, names: list[str], releases: int, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_are_released_once_a_set(self, monkeypatch: pytest.MonkeyPatch):
         count, genuine = [], linear.NoisyMoments.release
         monkeypatch.setattr(
             linear.NoisyMoments, "release",
             lambda *arguments: count.append(1) or genuine(*arguments),
         )  # fmt: skip
-        own = [KEYS.stream("candidate", name) for name in names]
+        own = [KEYS.stream("candidate", name) for name in "abc"]
         MOMENTS.fit_many(records(number=True), MEANS, MASKS, own)
-        assert len(count) == releases
+        assert len(count) == 3
 
     @pytest.mark.unit
-    def test_of_a_later_generation_are_the_same_release(self, monkeypatch: pytest.MonkeyPatch):
-        """Other sets, the same stream and records: the noise is not drawn anew."""
-        found, genuine = [], linear.NoisyMoments.release
-
-        def watched(*arguments):
-            found.append(genuine(*arguments).matrix)
-            return genuine(*arguments)
-
-        monkeypatch.setattr(linear.NoisyMoments, "release", watched)
-        for masks in (MASKS[:2], MASKS[2:]):
-            own = [KEYS.stream("candidate", "all")] * len(masks)
-            MOMENTS.fit_many(records(number=True), MEANS, masks, own)
-        assert np.array_equal(found[0], found[1])
+    def test_once_released_serve_every_set(self, monkeypatch: pytest.MonkeyPatch):
+        released = MOMENTS.moments(records(number=True), MEANS, KEYS.stream("all"))
+        monkeypatch.setattr(linear.NoisyMoments, "release", lambda *_: pytest.fail("once more"))
+        together = MOMENTS.solved(released, MEANS, MASKS)
+        for mask, model in zip(MASKS, together, strict=True):
+            [alone] = MOMENTS.solved(released, MEANS, mask[None])
+            assert np.allclose(alone.weights, model.weights, atol=1e-12)
 
 
 class TestPublic:
