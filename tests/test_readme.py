@@ -20,7 +20,7 @@ README = PAGES[0]
 QUICKSTART = ROOT / "docs/quickstart.md"
 COMMANDS = (
     [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
-    ["account", "schedule"], ["account", "noise"], ["verify"],
+    ["account", "schedule"], ["account", "noise"], ["verify"], ["features"], ["plan", "features"],
 )  # fmt: skip
 SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 

@@ -113,10 +113,10 @@ class TestLooks:
         spent: list[str] = []
         charge = Ledger._charge
 
-        def watched(self: Ledger, line: str, names: list[str], key: str) -> None:
-            charge(self, line, names, key)
+        def watched(self: Ledger, line: str, names: list[str], keys: list[str]) -> None:
+            charge(self, line, names, keys)
             if line == LOOK:
-                spent.append(key)
+                spent.extend(keys)
                 assert names == ["validation"]
 
         monkeypatch.setattr(Ledger, "_charge", watched)

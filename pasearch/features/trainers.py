@@ -86,7 +86,7 @@ class Trainer:
     """One way to train, at a solved price.
 
     Args:
-        name: One of `plan.TRAINERS`.
+        name: One of `features.plan.TRAINERS`.
         outputs: Classes, or 1 for a number.
         regression: Whether a number is predicted.
         epsilon: Of one training by objective perturbation.
@@ -106,8 +106,8 @@ class Trainer:
     def fit(self, records: Records, view: View, stream: Stream) -> LinearModel:
         """Return a model trained on an open partition.
 
-        Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `plan.linear_recipe`, charged by
-            the caller.
+        Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `features.plan.linear_recipe`,
+            charged by the caller.
         """
         if self.name == "dpsgd":
             return self._by_steps(records, view, stream)

@@ -41,7 +41,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
-from pasearch import Budget
+from pasearch import Budget, scoring
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Event, parts
 from pasearch.accounting.filters import Filter
@@ -53,7 +53,6 @@ from pasearch.runs import mechanisms, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
-from pasearch.search import fitness
 from pasearch.search.engine import Progress, Search
 from pasearch.search.fitness import points
 from pasearch.training import noise, screening, trainer
@@ -916,7 +915,7 @@ def test_no_record_moves_a_look_by_more_than_its_noise_is_for(monkeypatch: pytes
     assert one_look(points, numbers=True) == 100
     assert one_look(points, numbers=False) == 1
     monkeypatch.setattr(screening, "GRID", 150)
-    monkeypatch.setattr(fitness, "ERROR_GRID", 150)
+    monkeypatch.setattr(scoring, "ERROR_GRID", 150)
     assert one_look(energy_points, numbers=False) == 150
     assert one_look(energy_points, numbers=True) == 150
     assert one_look(points, numbers=True) == 150
