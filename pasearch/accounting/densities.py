@@ -43,6 +43,9 @@ CATALAN = 0.915965594177219015
 LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
 MOST_POWER, MOST_SHAPE = 32.0, 50.0
 MOST_KNOTS = 1000
+MOST_FALL = 600.0
+"""How far a table's logarithm may fall: what lies lower has no probability that a float holds, and
+a piece so steep that an integral might not see it could still matter to a divergence."""
 EVEN = 1e-9
 """How far log u(x) and log u(-x) of a user's function may differ, for rounding."""
 
@@ -101,6 +104,16 @@ class Density(ABC):
     def breaks(self) -> Array:
         """Where the unit density is not smooth, at 0 or above."""
         return np.zeros(1)
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether log z is concave: then log I_k(t) of `additive` is convex."""
+        return True
+
+    @property
+    def inverse_convex(self) -> bool:
+        """Whether 1/z is convex, as it is where log z is concave: then I_k(t)^(1/(k-1)) is too."""
+        return True
 
     @property
     def mean_absolute(self) -> float:
@@ -231,6 +244,11 @@ class StudentT(Density):
         """A width over which it hardly bends."""
         return 0.5 * min(1.0, math.sqrt(self.freedom))
 
+    @property
+    def log_concave(self) -> bool:
+        """It is not, in the tails; 1/z is convex."""
+        return False
+
     def unit_log_density(self, x: Array) -> Array:
         """Return log z(x)."""
         nu = self.freedom
@@ -268,6 +286,11 @@ class Cauchy(Density):
     """Cauchy: no mean absolute value, no variance; the scale is its half width at half height."""
 
     name: ClassVar[str] = "cauchy"
+
+    @property
+    def log_concave(self) -> bool:
+        """It is not, in the tails; 1/z is convex."""
+        return False
 
     def unit_log_density(self, x: Array) -> Array:
         """Return log z(x)."""
@@ -510,6 +533,12 @@ class Tabulated(Density):
                 "must fall with |x| (one mode, at 0). Otherwise its divergence integral I_k(t) "
                 "may fall as the shift t grows, and the codebook would not be the worst case."
             )
+        if not self.log_values[0] - self.log_values[-1] <= MOST_FALL:
+            raise UsageError(
+                f"log_values falls by {self.log_values[0] - self.log_values[-1]:g}: expected at "
+                f"most {MOST_FALL:g}. Let the last knot be nearer to 0: beyond it the table goes "
+                "on straight."
+            )
 
     @property
     def grain(self) -> float:
@@ -518,8 +547,19 @@ class Tabulated(Density):
 
     @property
     def breaks(self) -> Array:
-        """Its knots."""
-        return np.array(self.knots)
+        """Its knots, and where its tail falls: by a power of e^1, e^10, e^100, e^600."""
+        falls = np.array([1.0, 10.0, 100.0, MOST_FALL]) / -_pieces(self.unit).slopes[-1]
+        return np.append(self.knots, self.knots[-1] + falls)
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether no piece falls less steeply than the one before."""
+        return bool((np.diff(_pieces(self.unit).slopes) <= 0).all())
+
+    @property
+    def inverse_convex(self) -> bool:
+        """The same: at a knot where the slope rises, 1/z bends down."""
+        return self.log_concave
 
     def unit_log_density(self, x: Array) -> Array:
         """Return log z(x)."""

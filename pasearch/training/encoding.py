@@ -75,7 +75,7 @@ NEVER = -300.0
 LEVELS = 24
 """Steps of an input: those below 2^-6 of a record's largest in that layer count as 0."""
 SCALES = 52
-"""Steps of an output's gradient: what is 16 octaves below the record's largest counts as 0."""
+"""Steps of an output's gradient: what is 13 octaves below the record's largest counts as 0."""
 KEYS = SCALES + LEVELS - 1
 
 FINE = 12
@@ -87,20 +87,22 @@ FACTORS = 9
 MAIN = 5
 """Steps of an input's factor that are left as they are where the two factors are too large."""
 DEPTHS = 72
-"""Steps of an output's factor: less than 2^-8 of the record's largest value is 0."""
+"""Steps of an output's factor: less than 2^-6 of the record's largest value is 0."""
+ONE = 127 << 23
+"""The bits of 1, as float32."""
 ROOM = 1 - 2.0**-13
 """By so much values stay below their bounds: far more than the rounding of logarithms."""
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
-PIECE = {"cpu": 2**18, "cuda": 2**26}
-"""Most numbers that are rounded at once, for the same reason."""
-ROWS = {"cpu": 4096, "cuda": 2**15}
-"""Most records at once."""
+HELD = {"cpu": 2**22, "cuda": 2**26}
+"""Most numbers of factors that are rounded at once, and of similarities that are compared."""
+ROWS = {"cpu": 1024, "cuda": 2**15}
+"""Most records at once: few, for caches; many, as a call has its own cost."""
 GROUP = 32
 """Vectors of a codebook that are looked through at once."""
-SOUGHT = 256
-"""Most records whose nearest vectors are sought at once."""
+ABSENT = 2.0**12
+"""More than any two logarithms differ by: what does not occur is put so far away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -307,9 +309,8 @@ def encoded_sum(
     codebook = bounding.codebook(sum(p.numel() for p in parameters))
     captured = capture(network, x, loss)
     sums = {id(p): torch.zeros_like(p, requires_grad=False) for p in parameters}
-    size = sum(_formed_size(each, bounding) for each in captured)
     add = _sorted_sums if bounding.exact else _ranked_sums
-    most = max(1, min(ROWS[x.device.type], FORMED // max(1, size)))
+    most = _most(captured, bounding, x.device.type)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
         layers = [_part(each, rows, bounding) for each in captured]
@@ -329,31 +330,23 @@ def _sorted_sums(
     encoded = encode(torch.nn.functional.pad(gradients, (0, unused)), codebook).sum(dim=0)
     sizes = [layer.d.shape[1] for layer in layers]
     for layer, total in zip(layers, encoded.split([*sizes, unused]), strict=False):
-        yield from layer.split(total[:, None])
+        yield from layer.split(total)
 
 
 def _ranked_sums(
     layers: list[_Formed | _Factored], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter's sum of gradients whose factors are rounded and ranked by that."""
-    public = _on(codebook, mask.device)
-    widest = max(max(layer.a.shape[1], layer.d.shape[1]) for layer in layers)
-    most = max(1, PIECE[mask.device.type] // widest)
-    pieces = [slice(start, start + most) for start in range(0, len(mask), most)]
-    parts = [_Rounded(layers, rows, mask[rows]) for rows in pieces]
-    factors = _factors(parts, public)
+    rounded = _Rounded(layers, mask)
+    inputs, outputs = _factors(rounded, _on(codebook, mask.device))
     for place, layer in enumerate(layers):
-        inputs, outputs = factors[place]
-        total = inputs.new_zeros(layer.d.shape[1], layer.a.shape[1])
-        for rows, part in zip(pieces, parts, strict=True):
-            a = inputs[rows].gather(1, part.levels[place].long()).copysign_(layer.a[rows])
-            d = outputs[rows].gather(1, part.keys[place].long()).copysign_(layer.d[rows])
-            total.addmm_(d.T, a)
-        yield from layer.split(total)
+        a = _looked_up(inputs[place], rounded.levels[place])
+        d = _looked_up(outputs[place], rounded.keys[place])
+        yield from layer.sums(a, d.copysign_(layer.d))
 
 
 class _Formed:
-    """The gradients d of one layer, formed, and 1 for their only input."""
+    """The gradients d of one layer, formed: the only input is a 1."""
 
     def __init__(self, seen: Captured, rows: slice):
         from pasearch.training.per_example import _kernel
@@ -363,56 +356,62 @@ class _Formed:
         formed = _kernel(seen.layer).gradients(part)
         self._names = list(formed)
         self.d = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
-        self.a = self.d.new_ones(len(self.d), 1)
+        self.a, self.ones = self.d[:, :0], 1
 
     def split(self, total: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with its part of a sum over records, (outputs, inputs)."""
+        """Yield each parameter with its part of a sum over records, (numbers,)."""
         sizes = [self._own[name].numel() for name in self._names]
-        for name, part in zip(self._names, total[:, 0].split(sizes), strict=True):
+        for name, part in zip(self._names, total.split(sizes), strict=True):
             yield self._own[name], part.view_as(self._own[name])
+
+    def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with its sum over records, as of `_Factored`."""
+        yield from self.split(d.T @ a[:, 0])
 
 
 class _Factored:
     """The factors of a linear layer's gradients d a^T; a has a 1 more where the bias is trained."""
 
     def __init__(self, seen: Captured, rows: slice):
-        assert isinstance(seen.layer, nn.Linear)
-        self._layer, a = seen.layer, seen.input[rows]
-        columns = [a] if self._layer.weight.requires_grad else []
-        if self._layer.bias is not None and self._layer.bias.requires_grad:
-            columns.append(a.new_ones(len(a), 1))
-        self.a, self.d = torch.cat(columns, dim=1), seen.output_gradient[rows]
+        layer = seen.layer
+        assert isinstance(layer, nn.Linear)
+        self._weight = layer.weight if layer.weight.requires_grad else None
+        self._bias = layer.bias if layer.bias is not None and layer.bias.requires_grad else None
+        self.a = seen.input[rows, : None if self._weight is not None else 0]
+        self.d, self.ones = seen.output_gradient[rows], int(self._bias is not None)
 
-    def split(self, total: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with its part of a sum over records, (outputs, inputs)."""
-        if self._layer.weight.requires_grad:
-            yield self._layer.weight, total[:, : self._layer.in_features]
-        if self._layer.bias is not None and self._layer.bias.requires_grad:
-            yield self._layer.bias, total[:, -1]
+    def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with its sum over records of the factors' products.
+
+        Args:
+            a: (batch, inputs), without signs; it is overwritten.
+            d: (batch, outputs), with them.
+        """
+        if self._weight is not None:
+            yield self._weight, d.T @ a[:, : self.a.shape[1]].copysign_(self.a)
+        if self._bias is not None:
+            yield self._bias, d.T @ a[:, -1]
 
 
 class _Rounded:
-    """A few records' factors, rounded.
+    """Records' factors, rounded.
 
     `levels` and `keys` say, layer by layer, how many steps each a and d lies below the largest: of
-    its layer, and so that level + key is below the record's largest |a d|. The last is 0.
+    its layer, and so that level + key is below the record's largest |a d|. The last is 0. They are
+    places in tables, (batch, steps + 1), of which `inputs` and `outputs` say how often each occurs.
     """
 
-    def __init__(self, layers: list[_Formed | _Factored], rows: slice, mask: Tensor):
-        bits = [(_bits(layer.a[rows]), _bits(layer.d[rows])) for layer in layers]
+    def __init__(self, layers: list[_Formed | _Factored], mask: Tensor):
+        bits = [(_bits(layer.a, layer.ones), _bits(layer.d)) for layer in layers]
         largest = [[each.amax(dim=1).view(torch.float32) for each in pair] for pair in bits]
         peaks = torch.stack([a * d for a, d in largest])
         self.usable = mask & torch.isfinite(peaks).all(dim=0)
         self.peak = peaks.amax(dim=0).where(self.usable, 1.0)
-        self.levels, self.keys, self.many = [], [], []
-        for (a, d), (own, _), layer in zip(bits, largest, layers, strict=True):
-            for found, values, top, steps in (
-                (self.levels, a, own, LEVELS if layer.a.shape[1] > 1 else 1),
-                (self.keys, d, self.peak / own, SCALES),
-            ):
-                places = _below(values, top, steps)
-                self.many.append(_histogram(places, steps))
-                found.append(places.byte())
+        pairs = list(zip(bits, largest, strict=True))
+        self.levels = [_places(a, own, LEVELS) for (a, _), (own, _) in pairs]
+        self.keys = [_places(d, self.peak / own, SCALES) for (_, d), (own, _) in pairs]
+        self.inputs = torch.stack([_histogram(each, LEVELS) for each in self.levels])
+        self.outputs = torch.stack([_histogram(each, SCALES) for each in self.keys])
 
 
 def _is_factored(seen: Captured, bounding: Encoded) -> bool:
@@ -422,23 +421,35 @@ def _is_factored(seen: Captured, bounding: Encoded) -> bool:
     return linear and seen.input.ndim == 2 and not bounding.exact
 
 
-def _formed_size(seen: Captured, bounding: Encoded) -> int:
-    if _is_factored(seen, bounding):
-        return 0
-    return sum(p.numel() for p in seen.layer.parameters(recurse=False) if p.requires_grad)
+def _most(layers: list[Captured], bounding: Encoded, device: str) -> int:
+    """Return how many records are encoded at once."""
+    formed, factors = 1, 1
+    for seen in layers:
+        if _is_factored(seen, bounding):
+            factors += seen.input.shape[1] + seen.output_gradient.shape[1]
+        else:
+            own = seen.layer.parameters(recurse=False)
+            formed += sum(p.numel() for p in own if p.requires_grad)
+    return max(1, min(ROWS[device], FORMED // formed, HELD[device] // factors))
 
 
 def _part(seen: Captured, rows: slice, bounding: Encoded) -> Any:
     return (_Factored if _is_factored(seen, bounding) else _Formed)(seen, rows)
 
 
-def _bits(values: Tensor) -> Tensor:
-    """Return the magnitudes' float32 bits, which are in the order of the magnitudes."""
-    return values.float().view(torch.int32) & 0x7FFFFFFF
+def _bits(values: Tensor, ones: int = 0) -> Tensor:
+    """Return the bits of |values| and of so many 1s, as float32: they are in the same order."""
+    width = values.shape[1]
+    bits = values.new_empty(len(values), width + ones, dtype=torch.int32)
+    bits[:, width:] = ONE
+    torch.bitwise_and(values.float().view(torch.int32), 0x7FFFFFFF, out=bits[:, :width])
+    return bits
 
 
-def _below(bits: Tensor, top: Tensor, steps: int) -> Tensor:
-    """Return by how many steps, rounded, each number lies below its row's top; of 0, so many.
+def _places(bits: Tensor, top: Tensor, steps: int) -> Tensor:
+    """Return each number's place in a table, (batch, steps + 1), which is seen as a single row.
+
+    Its column says by how many steps, rounded, the number lies below its row's top; of 0, so many.
 
     Args:
         bits: (batch, n), of the magnitudes; they are overwritten.
@@ -448,87 +459,82 @@ def _below(bits: Tensor, top: Tensor, steps: int) -> Tensor:
     # A top below these has no room for so many steps above 0, so it counts as larger.
     highest = top.view(torch.int32).clamp(min=steps << MANTISSA) + (1 << (MANTISSA - 1))
     below = torch.sub(highest[:, None], bits, out=bits).bitwise_right_shift_(MANTISSA)
-    return below.clamp_(0, steps).long()
+    rows = torch.arange(len(bits), device=bits.device, dtype=torch.int32)
+    return below.clamp_(0, steps).add_((steps + 1) * rows[:, None])
 
 
 def _histogram(places: Tensor, steps: int) -> Tensor:
-    """Count each row's places: whole numbers below 2^24, which float32 adds up."""
-    ones = torch.ones(places.shape, device=places.device)
-    return ones.new_zeros(len(places), steps + 1).scatter_add_(1, places, ones)[:, :steps]
+    """Count each row's places but the last: (steps, batch), below 2^24, so exact in float32."""
+    size = len(places) * (steps + 1)
+    counts = torch.bincount(places.flatten(), minlength=size).view(-1, steps + 1)
+    return counts[:, :steps].T.float()
 
 
-def _joint(layers: list[tuple[Tensor, Tensor]], stride: int, size: int) -> Tensor:
-    """Count the pairs of all layers by key + stride * level, (size, batch)."""
-    total = layers[0][0].new_zeros(size, layers[0][0].shape[1])
-    for levels, keys in layers:
-        for level, many in enumerate(levels):
-            total[stride * level : stride * level + len(keys)].addcmul_(keys, many)
+def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+    """Return `table.take(places)`, three times as fast."""
+    return table.flatten().index_select(0, places.flatten()).view(places.shape)
+
+
+def _joint(a: Tensor, d: Tensor, stride: int) -> Tensor:
+    """Count the pairs of all layers by key + stride * level, (sums, batch)."""
+    total = a.new_zeros(stride * (a.shape[1] - 1) + d.shape[1], a.shape[2])
+    windows = _windows(total, stride, d.shape[1])
+    for levels, keys in zip(a, d, strict=True):
+        for window, many in zip(windows, levels, strict=True):
+            window.addcmul_(keys, many)
     return total
 
 
-def _factors(parts: list[_Rounded], public: _Public) -> list[tuple[Tensor, Tensor]]:
-    """Return each layer's tables of factors, (batch, levels + 1) and (batch, keys + 1).
+def _windows(values: Tensor, stride: int, size: int) -> tuple[Tensor, ...]:
+    """Return views of so many rows, one from every stride-th row on."""
+    return values.unfold(0, size, stride).transpose(1, 2).unbind()
+
+
+def _factors(rounded: _Rounded, public: _Public) -> tuple[Tensor, Tensor]:
+    """Return each layer's tables of factors, (layers, batch, levels + 1) and of keys + 1.
 
     Guarantee: sorted, the products of a record's factors are at most one vector of the codebook.
     """
-    many = [torch.cat(each).T.contiguous() for each in zip(*(p.many for p in parts), strict=True)]
-    layers = list(zip(many[::2], many[1::2], strict=True))
-    peak, usable = (torch.cat([getattr(p, name) for p in parts]) for name in ("peak", "usable"))
-    top = peak.clamp_(min=torch.finfo(peak.dtype).tiny).log2_()
-    counts = _joint(layers, 1, KEYS)
+    a, d = rounded.inputs, rounded.outputs
+    top = rounded.peak.clamp(min=torch.finfo(torch.float32).tiny).log2_()
+    counts = _joint(a, d, 1)
     ranks = counts.cumsum(dim=0)
-    first = public.nearest(counts, ranks)
+    first = public.nearest(counts)
     sizes = top - _column(KEYS, top) / OCTAVE
     clamped = torch.minimum(sizes, public.logs_at(ranks - counts / 2, first))
-    wanted = [_separated(clamped, a, d) for a, d in layers]
-    largest = torch.stack([d.amax(dim=0) for _, d in wanted]).amax(dim=0).clamp_(min=NEVER)
-    steps = [
-        (
-            (a * (FINE // COARSE)).round_().clamp_(0, FACTORS).long(),
-            ((largest - d) * FINE).round_().clamp_(0, DEPTHS).long(),
-        )
-        for a, d in wanted
-    ]
-    moved = [
-        (_moved(a, i, FACTORS), _moved(d, j, DEPTHS))
-        for (a, d), (i, j) in zip(layers, steps, strict=True)
-    ]
-    size = DEPTHS + COARSE * (FACTORS - 1)
-    last = _joint(moved, COARSE, size).cumsum(dim=0).sub_(1.0)
-    room = public.logs_at(last, first).sub_(largest).add_(_column(size, top) / FINE)
-    scale = torch.exp2(largest).mul_(ROOM).mul_(usable)
-    tables = []
-    for (i, j), (a, d) in zip(steps, moved, strict=True):
-        fall_a, fall_d = _fitting(room, a > 0, d > 0)
-        inputs = torch.exp2(fall_a - _column(FACTORS + 1, top) * (COARSE / FINE))
-        outputs = torch.exp2(fall_d - _column(DEPTHS + 1, top) / FINE) * scale
-        inputs[FACTORS], outputs[DEPTHS] = 0.0, 0.0
-        tables.append((_table(inputs, i), _table(outputs, j)))
-    return tables
+    inputs, outputs = _separated(clamped, a, d)
+    largest = outputs.amax(dim=(0, 1)).clamp_(min=NEVER)
+    i = inputs.mul_(FINE // COARSE).round_().clamp_(0, FACTORS).long()
+    j = torch.sub(largest, outputs, out=outputs).mul_(FINE).round_().clamp_(0, DEPTHS).long()
+    a, d = _moved(a, i, FACTORS), _moved(d, j, DEPTHS)
+    last = _joint(a, d, COARSE).cumsum(dim=0).sub_(1.0)
+    room = public.logs_at(last, first).sub_(largest).add_(_column(len(last), top) / FINE)
+    inputs, outputs = _fitting(room, _absent(a), _absent(d))
+    inputs = inputs.sub_(_column(FACTORS + 1, top) * (COARSE / FINE)).exp2_()
+    outputs = outputs.sub_(_column(DEPTHS + 1, top) / FINE).exp2_()
+    outputs *= torch.exp2(largest).mul_(ROOM).mul_(rounded.usable)
+    inputs[:, FACTORS], outputs[:, DEPTHS] = 0.0, 0.0
+    return _table(inputs, i), _table(outputs, j)
 
 
 def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and D such that D - A at level and key is near to logs at level + key.
 
     They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
-    What does not occur gets an infinite A, and a D of -inf.
+    What does not occur gets any A, and a D that is far too small.
 
     Args:
         logs: (keys, batch), of clamped magnitudes, by level + key.
-        a: (levels, batch), how many inputs have each level.
-        d: (scales, batch), how many outputs' gradients have each key.
+        a: (layers, levels, batch), how many inputs have each level.
+        d: (layers, scales, batch), how many outputs' gradients have each key.
     """
-    levels, keys = _column(len(a), a), _column(len(d), d)
-    weights = a * torch.exp2(-1.5 / OCTAVE * levels)
-    level = _mean(weights, levels)
-    along = logs.gather(0, keys + level)
-    key = _mean(d * torch.exp2(2 * (along - along[0])), keys)
-    across = logs.gather(0, levels + key)
-    corner = across.gather(0, level[None])
-    outputs = along + (across[0] - corner)
-    return (across[0] - across).masked_fill(a == 0, math.inf), outputs.masked_fill(
-        d == 0, -math.inf
-    )
+    levels, keys = _column(LEVELS, logs), _column(SCALES, logs)
+    level = _mean(a * torch.exp2(-1.5 / OCTAVE * levels), levels)
+    along = _window(logs, level, SCALES)
+    key = _mean((along - along[:, :1]).mul_(2.0).exp2_().mul_(d), keys)
+    across = _window(logs, key, LEVELS)
+    raised = across[:, :1] - across.gather(1, level[:, None])
+    return across[:, :1] - across, along.add_(raised).sub_(_absent(d), alpha=ABSENT)
 
 
 def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -538,40 +544,54 @@ def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         room: (depths, batch), bound less product, by depth.
-        a: bool, (FACTORS, batch), which steps of inputs' factors occur.
-        d: bool, (DEPTHS, batch), which of outputs' factors.
+        a: (layers, FACTORS, batch), 1 for steps of inputs' factors that do not occur, 0 for others.
+        d: (layers, DEPTHS, batch), the same of outputs' factors.
 
     Returns:
         tuple[Tensor, Tensor]: 0 or below, with a row more.
     """
-    falls_a = room.new_zeros(FACTORS + 1, room.shape[1])
-    falls_d = room.new_zeros(DEPTHS + 1, room.shape[1])
-    free = torch.where(a, 0.0, math.inf)
-    idle = torch.where(d, 0.0, math.inf)
-    least, shifted = falls_d[:DEPTHS], torch.empty_like(idle)
-    for step in range(FACTORS):
-        own = room[COARSE * step : COARSE * step + DEPTHS]
+    falls_a = a.new_zeros(len(a), FACTORS + 1, a.shape[2])
+    falls_d = d.new_zeros(len(d), DEPTHS + 1, d.shape[2])
+    least, shifted = falls_d[:, :DEPTHS], torch.empty_like(d)
+    for step, own in enumerate(_windows(room, COARSE, DEPTHS)):
         if step < MAIN:
-            torch.minimum(least, torch.add(own, free[step], out=shifted), out=least)
+            torch.add(own, a[:, step, None], alpha=ABSENT, out=shifted)
+            torch.minimum(least, shifted, out=least)
         else:
-            falls_a[step] = torch.add(own, idle, out=shifted).amin(dim=0)
+            falls_a[:, step] = torch.add(own, d, alpha=ABSENT, out=shifted).amin(dim=1)
     return falls_a.clamp_(max=0.0), falls_d
 
 
+def _absent(many: Tensor) -> Tensor:
+    """Return 1 for what does not occur, 0 for what does: comparisons take several times longer."""
+    return (1.0 - many).clamp_(min=0.0)
+
+
 def _moved(many: Tensor, steps: Tensor, size: int) -> Tensor:
-    """Return how many have each step, without the last: (size, batch)."""
-    return many.new_zeros(size + 1, many.shape[1]).scatter_add_(0, steps, many)[:size]
+    """Return how many have each step, without the last: (layers, size, batch)."""
+    found = many.new_zeros(len(many), size + 1, many.shape[2])
+    return found.scatter_add_(1, steps, many)[:, :size]
 
 
 def _table(values: Tensor, steps: Tensor) -> Tensor:
-    """Return what each level has, (batch, levels + 1), the last 0."""
-    return torch.nn.functional.pad(values.gather(0, steps), (0, 0, 0, 1)).T.contiguous()
+    """Return what each level has, (layers, batch, levels + 1), the last 0."""
+    layers, levels, batch = steps.shape
+    table = values.new_zeros(layers, batch, levels + 1)
+    table[:, :, :levels] = values.gather(1, steps).transpose(1, 2)
+    return table
+
+
+def _window(logs: Tensor, start: Tensor, size: int) -> Tensor:
+    """Return so many of each record's logs, from each layer's start on: (layers, size, batch)."""
+    batch = logs.shape[1]
+    places = (batch * start + torch.arange(batch, device=logs.device))[:, None]
+    return _looked_up(logs, places + batch * _column(size, logs))
 
 
 def _mean(weights: Tensor, places: Tensor) -> Tensor:
-    """Return the mean place, rounded, (batch,)."""
-    total = weights.sum(dim=0).clamp_(min=torch.finfo(weights.dtype).tiny)
-    return ((weights * places).sum(dim=0) / total).round_().long()
+    """Return the mean place, rounded, (layers, batch)."""
+    total = weights.sum(dim=1).clamp_(min=torch.finfo(weights.dtype).tiny)
+    return ((weights * places).sum(dim=1) / total).round_().long()
 
 
 def _column(size: int, like: Tensor) -> Tensor:
@@ -589,7 +609,7 @@ class _Public:
         edges: int64, (bins + 1,): ranks.
         bins: int32, (dimension,): of each rank.
         octaves: (octaves + 1,): ranks that are powers of 2, between which `means` are.
-        means: (octaves, vectors up to a multiple of GROUP), of directions over octaves of ranks.
+        means: (vectors up to a multiple of GROUP, octaves), of directions over octaves of ranks.
     """
 
     values: Tensor
@@ -604,33 +624,34 @@ class _Public:
         """Return which vector each record is nearest to, from its magnitudes' sums by bin."""
         return (masses.to(self.directions.dtype) @ self.directions).argmax(dim=1)
 
-    def nearest(self, counts: Tensor, ranks: Tensor) -> Tensor:
+    def nearest(self, counts: Tensor) -> Tensor:
         """Return which vector each record is about nearest to, by octaves of ranks.
 
         Args:
             counts: (keys, batch), of coordinates by key.
-            ranks: Their sums up to each key.
         """
+        before = torch.ones(len(counts), len(counts) + 1, device=counts.device).triu_(1)
         sizes = torch.exp2(-_column(len(counts), counts) / OCTAVE)
-        grown, reached = (_from_0(v.T).contiguous() for v in ((counts * sizes).cumsum(0), ranks))
+        reached, grown = counts.T @ before, counts.T @ (sizes * before)
         edges = self.octaves.expand(len(reached), -1).contiguous()
         right = torch.searchsorted(reached, edges).clamp_(1, len(counts))
         low, high = reached.gather(1, right - 1), reached.gather(1, right)
         share = ((edges - low) / (high - low).clamp_(min=1.0)).clamp_(0.0, 1.0)
         masses = torch.lerp(grown.gather(1, right - 1), grown.gather(1, right), share).diff(dim=1)
-        return torch.cat([self._most_similar(part) for part in masses.split(SOUGHT)])
+        most = max(1, HELD[masses.device.type] // len(self.means))
+        return torch.cat([self._most_similar(part) for part in masses.split(most)])
 
     def _most_similar(self, masses: Tensor) -> Tensor:
         """Find the largest group first: a place takes ten times longer to find than a maximum."""
-        similar = (masses @ self.means).unflatten(1, (-1, GROUP))
-        group = similar.amax(dim=2).argmax(dim=1)
-        chosen = similar.gather(1, group[:, None, None].expand(-1, 1, GROUP))
-        return (GROUP * group + chosen[:, 0].argmax(dim=1)) % len(self.values)
+        similar = (self.means @ masses.T).unflatten(0, (-1, GROUP))
+        group = similar.amax(dim=1).argmax(dim=0)
+        chosen = similar.gather(0, group.expand(1, GROUP, -1))
+        return (GROUP * group + chosen[0].argmax(dim=0)) % len(self.values)
 
     def logs_at(self, ranks: Tensor, vectors: Tensor) -> Tensor:
         """Return the logarithm of each record's vector at ranks from 0, (n, batch)."""
-        last = ranks.long().clamp_(0, len(self.bins) - 1)
-        return self.logs.take(self.bins.take(last) + vectors * self.values.shape[1])
+        bins = _looked_up(self.bins, ranks.int().clamp_(0, len(self.bins) - 1))
+        return _looked_up(self.logs, bins.add_(vectors.int() * self.values.shape[1]))
 
 
 @lru_cache(maxsize=4)
@@ -652,7 +673,7 @@ def _on(codebook: Codebook, device: torch.device) -> _Public:
             torch.arange(len(counts), device=device, dtype=torch.int32), counts
         ),
         octaves=torch.from_numpy(octaves.astype(np.float32)).to(device),
-        means=torch.from_numpy(means[again].T.astype(np.float32)).to(device),
+        means=torch.from_numpy(means[again].astype(np.float32)).to(device),
     )
 
 

@@ -295,3 +295,23 @@ def test_the_two_rules_of_a_panel_are_exact_for_polynomials():
     for power in range(14):
         assert abs(float((differences * x**power).sum())) < 1e-12 * 2.0**power
     assert abs(float((differences * x**14).sum())) > 1e-6
+
+
+@pytest.mark.unit
+def test_a_table_falls_as_far_as_floats_reach_and_no_further():
+    assert Tabulated(knots=(0.0, 1.0), log_values=(3.0, -597.0)).log_values[1] == -597.0
+    with pytest.raises(UsageError, match="log_values falls by 601: expected at most 600"):
+        Tabulated(knots=(0.0, 1.0), log_values=(0.0, -601.0))
+
+
+@pytest.mark.unit
+def test_which_densities_are_log_concave():
+    """Second differences say the same: of log z, and of 1/z where that is all there is."""
+    x = np.arange(0.01, 12.0, 0.01)
+    for kind in DENSITIES.values():
+        if kind is Tabulated:
+            continue
+        logs = kind().unit_log_density(x)
+        assert kind().inverse_convex
+        assert (np.diff(logs, 2) <= 1e-12).all() == kind().log_concave
+        assert (np.diff(np.exp(-logs), 2) >= -1e-9 * np.exp(-logs[2:])).all()

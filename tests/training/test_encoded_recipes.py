@@ -55,6 +55,7 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.selection import Law
 from pasearch.data.partitions import Dataset, Records
+from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import encoding, recipe, trainer
@@ -954,7 +955,7 @@ def test_a_density_that_is_not_symmetric_is_refused():
 def open_table() -> Dataset:
     """Return records whose classes and bounds are not declared."""
     generator = np.random.default_rng(0)
-    return api.from_arrays(generator.normal(size=(300, 5)), generator.integers(0, 2, 300))
+    return from_arrays(generator.normal(size=(300, 5)), generator.integers(0, 2, 300))
 
 
 @pytest.mark.unit

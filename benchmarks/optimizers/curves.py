@@ -1,0 +1,179 @@
+"""Nasr et al.'s Figs. 2 to 5: encoding, Student-t noise and denoising along a training, priced.
+
+An arm is trained by noise that a whole training may cost epsilon with; its exact accuracy on the
+official test images is taken along the way, and so is the sound price of the steps so far. One line
+holds one such training, so all four figures are read off the same lines: `figures.py` draws them.
+
+The network, the images and the learning rate are those of `run.py`: small, unless --full. The
+images are public and the price is of the gradients alone. Two sampling probabilities each: 500
+steps of 512 records in expectation, and of 2,048. Noise comes from a seed: not private.
+
+Usage: python benchmarks/optimizers/curves.py mnist --data-root DIR --seeds 2
+       python benchmarks/optimizers/curves.py cifar10_jpeg75.npz --full --seeds 5 --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from run import HERE, SMALL, network
+from torch import nn
+
+from pasearch import Budget
+from pasearch.accounting import calibration
+from pasearch.accounting.accountants import price
+from pasearch.accounting.events import SelfComposed
+from pasearch.data.partitions import Records, Sealed
+from pasearch.data.sources import load_dataset
+from pasearch.runs.keys import Keys
+from pasearch.spaces.space import Candidate, read_candidate
+from pasearch.training.presets import read_recipe, settings_of
+from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.trainer import Training
+
+RESULTS = HERE / "results" / "curves.jsonl"
+DELTA, MARKS = 1e-5, 20
+EPSILONS = (1.0, 2.0, 3.0, 6.0)
+BATCHES, STEPS = (512, 2048), 500
+
+ARMS: dict[str, dict[str, Any]] = {
+    "dpsgd": {"preset": "dpsgd"},
+    "denoised-gaussian": {"preset": "denoised-gaussian"},
+    "denoised-gaussian, weight as printed": {"preset": "dpsgd", "denoising": {"relative": False}},
+    "encoded-gaussian": {"preset": "encoded-gaussian"},
+    "encoded-student-t": {"preset": "encoded-student-t"},
+    "encoded-gaussian, denoised": {"preset": "encoded-gaussian", "denoising": {}},
+    "encoded-student-t, denoised": {"preset": "encoded-student-t", "denoising": {}},
+}
+"""Their framework is the last two. By default a weight is divided by its mean so far."""
+
+
+def records(candidate: Candidate, options: argparse.Namespace) -> tuple[Records, Records]:
+    """Return the training and the test images behind the front end."""
+    said = {} if options.data.endswith(".npz") else {"data_root": options.data_root}
+    data = load_dataset(options.data, public=True, **said)
+    test = data.official_test or 10_000
+    train = data.n - test if options.full else SMALL
+    x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
+    before = candidate.front_end.module(tuple(x.shape[1:]))
+    valid = torch.ones(data.n, dtype=torch.bool)
+
+    def part(which: slice) -> Records:
+        seen = before(torch.from_numpy(x[which].astype(np.float32) / 255.0))
+        classes = torch.from_numpy(y[which].astype(np.int64))
+        return Records(x=seen, y=classes, valid=valid[which], public=True)
+
+    return part(slice(train)), part(slice(data.n - test, None))
+
+
+@cache
+def solved(arm: str, n: int, batch: int, dimension: int, epsilon: float) -> Recipe:
+    """Return the arm's recipe with the noise that all steps cost epsilon with."""
+    plain = default_recipe(n, batch=batch, steps=STEPS, **settings_of(read_recipe(ARMS[arm])))
+
+    def noised(mu: float) -> Recipe:
+        return plain.with_noise(plain.noise_for_mu(mu, n))
+
+    budget = Budget(epsilon, DELTA)
+    mu = calibration.largest(lambda mu: noised(mu).event(n, dimension), budget, 1e-3, 1e2)
+    return replace(noised(mu), learning_rate=tuned_learning_rate(noised(mu), mu, n))
+
+
+@cache
+def price_of(release: Any, steps: int) -> float:
+    """Return epsilon of so many steps."""
+    return price(SelfComposed(release, steps), DELTA).epsilon
+
+
+def accuracy(model: nn.Module, test: Records, device: str) -> float:
+    """Return the share of right answers."""
+    model.eval()
+    with torch.no_grad():
+        right = sum(
+            int((model(x.to(device)).argmax(dim=1) == y.to(device)).sum())
+            for x, y in zip(test.x.split(2500), test.y.split(2500), strict=True)
+        )
+    model.train()
+    return right / len(test.y)
+
+
+def trained(
+    arm: str, candidate: Candidate, train: Records, test: Records, *,
+    epsilon: float, batch: int, seed: int, device: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Train once; return the accuracy and the price at every mark."""
+    keys = Keys.from_seed(seed)
+    shape, n = tuple(train.x.shape[1:]), len(train.y)
+    model = candidate.architecture.build(shape, 10, keys.stream("weights").generator())
+    dimension = candidate.architecture.parameters(shape, 10)[1]
+    recipe = solved(arm, n, batch, dimension, epsilon)
+    sigma, rate = recipe.noise_multiplier, recipe.learning_rate
+    assert sigma is not None
+    assert rate is not None
+    recipe = replace(recipe, learning_rate=rate * candidate.rate_factor())
+    release = recipe.release(n, sigma, dimension)
+    streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
+    start = time.process_time()
+    training = Training(model, train, recipe, streams, device=device)
+    found = []
+    for step in range(1, STEPS + 1):
+        training.step()
+        if step % (STEPS // MARKS) == 0:
+            found.append((step, round(accuracy(model, test, device), 4)))
+    return {
+        "n": n,
+        "noise_multiplier": sigma,
+        "learning_rate": recipe.learning_rate,
+        "steps": [step for step, _ in found],
+        "prices": [round(price_of(release, step), 4) for step, _ in found],
+        "accuracies": [each for _, each in found],
+        "processor_seconds": round(time.process_time() - start, 1),
+    }
+
+
+def main() -> None:
+    """Run what the results lack."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    data = "CIFAR-10 (JPEG q75)" if options.data.endswith(".npz") else options.data
+    candidate = read_candidate(network(data.lower(), options.full))
+    train, test = records(candidate, options)
+    names = ("data", "full", "arm", "epsilon", "batch", "seed")
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    done = {tuple(row[name] for name in names) for row in map(json.loads, lines)}
+    for seed in range(options.seeds):
+        for batch in options.batches:
+            for epsilon in options.epsilons:
+                for arm in options.arms:
+                    key = (data, options.full, arm, epsilon, batch, seed)
+                    if key in done:
+                        continue
+                    found = trained(
+                        arm, candidate, train, test,
+                        epsilon=epsilon, batch=batch, seed=seed, device=options.device,
+                    )  # fmt: skip
+                    row = dict(zip(names, key, strict=True)) | {"device": options.device, **found}
+                    with options.out.open("a") as file:
+                        file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Nasr et al.'s Figs. 2 to 5 from `curves.py`'s results: pictures, and tables with their figures.
+
+    2   final accuracy by epsilon, at equal steps and batches
+    3   the best accuracy whose price is at most epsilon, over noise, steps and sampling probability
+    4   accuracy along the training, at equal epsilon
+    5   the same, with and without denoising
+
+Every point is the mean over the seeds that all arms have. "epsilon needed" is the least price at
+which an arm has dpsgd's best accuracy at epsilon 3: the paper says its own so. The best of Fig. 3
+is chosen by the test images, as theirs is: a search that would cost epsilon.
+
+Usage: python benchmarks/optimizers/figures.py [mnist] [--full] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from curves import EPSILONS, HERE, RESULTS
+
+from pasearch.report.figures import Curve, chart, element, swatch
+
+WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 64
+OURS = ("encoded-gaussian, denoised", "encoded-student-t, denoised")
+COMPARED = ("dpsgd", "denoised-gaussian", *OURS)
+SHOWN = 3.0
+THEIRS = {
+    2: "MNIST .96 at epsilon 2.5 (dpsgd: 5); CIFAR-10 .555 at 3.6 (dpsgd: 5)",
+    3: "MNIST .961 at epsilon 3.2 (dpsgd: 6); CIFAR-10 .55 at 3 (dpsgd: 4.2)",
+    4: "no figures in the text: higher than dpsgd in the first iterations",
+    5: "no figures in the text: a substantial gain",
+}
+STYLE = """
+text { font: 13px sans-serif; fill: #444 } .tick { font-size: 12px } .name { fill: #111 }
+.middle { text-anchor: middle } .end { text-anchor: end }
+svg { overflow: visible } .grid { stroke: #ddd }
+.line { fill: none; stroke: #1a5fb4; stroke-width: 2; vector-effect: non-scaling-stroke }
+.line-2 { stroke: #b35000; stroke-dasharray: 6 3 }
+.line-3 { stroke: #26734d; stroke-dasharray: 2 3 }
+.line-4 { stroke: #8a3ab9; stroke-dasharray: 10 3 2 3 }
+"""
+
+Key = tuple[str, float, int]
+"""Arm, epsilon of the whole training, batch."""
+
+
+def read(data: str, full: bool, path: Path) -> dict[Key, dict[str, Any]]:
+    """Return every training, the mean over its seeds: those that all arms have."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for row in rows if (row["data"], row["full"]) == (data, full)]
+    arms = {row["arm"] for row in rows}
+    has: dict[tuple[float, int, int], set[str]] = defaultdict(set)
+    for row in rows:
+        has[row["epsilon"], row["batch"], row["seed"]].add(row["arm"])
+    found: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if has[row["epsilon"], row["batch"], row["seed"]] == arms:
+            found[row["arm"], row["epsilon"], row["batch"]].append(row)
+    return {
+        key: {
+            "seeds": len(each),
+            "steps": each[0]["steps"],
+            "prices": each[0]["prices"],
+            "accuracies": np.mean([row["accuracies"] for row in each], axis=0).tolist(),
+        }
+        for key, each in found.items()
+    }
+
+
+def finals(runs: dict[Key, dict[str, Any]], arm: str, batch: int) -> list[tuple[float, float]]:
+    """Return (epsilon, final accuracy) at equal steps."""
+    every = [(e, runs[arm, e, batch]) for e in EPSILONS if (arm, e, batch) in runs]
+    return [(run["prices"][-1], run["accuracies"][-1]) for _, run in every]
+
+
+def marks(runs: dict[Key, dict[str, Any]], arm: str) -> list[tuple[float, float]]:
+    """Return (price, accuracy) at every mark of every training of an arm, by price."""
+    return sorted(
+        point
+        for (name, _, _), run in runs.items()
+        if name == arm
+        for point in zip(run["prices"], run["accuracies"], strict=True)
+    )
+
+
+def best(runs: dict[Key, dict[str, Any]], arm: str) -> list[tuple[float, float]]:
+    """Return (epsilon, the best accuracy that costs at most that)."""
+    found = marks(runs, arm)
+    grid = np.arange(min(EPSILONS), max(e for _, e, _ in runs) + 0.01, 0.5).tolist()
+    tops = [(e, [a for price, a in found if price <= e]) for e in grid]
+    return [(e, max(accuracies)) for e, accuracies in tops if accuracies]
+
+
+def along(runs: dict[Key, dict[str, Any]], arm: str, batch: int) -> list[tuple[float, float]]:
+    """Return (step, accuracy) along the training that costs `SHOWN`."""
+    run = runs.get((arm, SHOWN, batch))
+    return [] if run is None else list(zip(run["steps"], run["accuracies"], strict=True))
+
+
+def picture(title: str, across: str, curves: list[Curve]) -> str:
+    """Return a chart with its names, as a file."""
+    each = (WIDTH - LEFT) / len(curves)
+    names = [
+        element(
+            "svg",
+            swatch(place),
+            element("text", curve.name, x=34, y=10, class_="name"),
+            x=LEFT + (each * place if len(curves) < 3 else (WIDTH - LEFT) / 2 * (place % 2)),
+            y=26 + (0 if len(curves) < 3 else 17 * (place // 2)),
+        )
+        for place, curve in enumerate(curves)
+    ]
+    inner = element(
+        "svg", chart(curves, title), x=LEFT, y=TOP + 10, width=WIDTH - LEFT - 20, height=250
+    )
+    return element(
+        "svg",
+        element("style", STYLE.strip()),
+        element("rect", width="100%", height="100%", fill="#fff"),
+        element("text", title, x=LEFT, y=18, class_="name"),
+        *names,
+        inner,
+        element("text", across, x=WIDTH / 2 + 20, y=HEIGHT - 6, class_="middle"),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def print_table(number: int, across: str, curves: dict[str, list[tuple[float, float]]]) -> None:
+    """Print a figure's curves in Markdown, at points that all have, and the paper's figures."""
+    every = [{round(x, 1) for x, _ in points} for points in curves.values()]
+    shared = sorted(set.intersection(*every))
+    shared = shared[:: -max(1, len(shared) // 5)][::-1] if across == "step" else shared
+    print(f"\nFig. {number}. Theirs: {THEIRS[number]}.\n")
+    print(f"| {across} | " + " | ".join(f"{x:g}" for x in shared) + " |")
+    print("|---|" + "---|" * len(shared))
+    for name, points in curves.items():
+        known = {round(x, 1): y for x, y in points}
+        print(f"| {name} | " + " | ".join(f"{known[x]:.4f}" for x in shared) + " |")
+
+
+def needed(runs: dict[Key, dict[str, Any]], arms: tuple[str, ...]) -> None:
+    """Print the least price at which each arm has dpsgd's best accuracy at `SHOWN`."""
+    target = dict(best(runs, "dpsgd"))[SHOWN]
+    print(f"\n| arm | epsilon needed for {target:.4f} (dpsgd's best at {SHOWN:g}) |\n|---|---|")
+    for arm in arms:
+        prices = [price for price, accuracy in marks(runs, arm) if accuracy >= target]
+        print(f"| {arm} | {f'{min(prices):.2f}' if prices else 'not reached'} |")
+
+
+def main() -> None:
+    """Print the tables and write the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="?", default="mnist")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    options = parser.parse_args()
+    runs = read(options.data, options.full, options.results)
+    arms = tuple(dict.fromkeys(arm for arm, _, _ in runs))
+    # The batch with the most trainings, so that no figure compares what is half measured.
+    batch = max(sorted({b for _, _, b in runs}), key=lambda b: sum(r[2] == b for r in runs))
+    pairs = ("encoded-gaussian", OURS[0], "encoded-student-t", OURS[1])
+    drawn: dict[int, tuple[str, str, tuple[str, ...], Callable[[str], list]]] = {
+        2: ("epsilon", "Final accuracy at equal steps", COMPARED, lambda a: finals(runs, a, batch)),
+        3: ("epsilon", "Best accuracy at most epsilon", COMPARED, lambda a: best(runs, a)),
+        4: ("step", f"Accuracy, epsilon {SHOWN:g}", COMPARED, lambda a: along(runs, a, batch)),
+        5: ("step", f"Accuracy, epsilon {SHOWN:g}", pairs, lambda a: along(runs, a, batch)),
+    }
+    settings = sorted({(e, b, run["seeds"]) for (_, e, b), run in runs.items()})
+    print(f"{options.data}; figures 2, 4 and 5: batch {batch}; (epsilon, batch, seeds): {settings}")
+    for number, (across, title, shown, points) in drawn.items():
+        curves = {arm: found for arm in shown if (found := points(arm))}
+        print_table(number, across, {a: f for a in arms if (f := points(a))})
+        lines = [Curve(name=arm, points=tuple(found)) for arm, found in curves.items()]
+        name = f"{options.data}{'-full' if options.full else ''}-fig{number}.svg"
+        (options.out / name).write_text(str(picture(f"Fig. {number}. {title}", across, lines)))
+    needed(runs, arms)
+
+
+if __name__ == "__main__":
+    main()
