@@ -1,7 +1,6 @@
-"""The Python API: plan a search, run it, resume it. The command line is a thin layer over this.
+"""The Python API of architecture searches: plan one, run it, resume it.
 
-    request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys  ->  search
-             ->  release/ (all at once)  ->  keys destroyed
+The command line is a thin layer over this; `asking` and `running` are what all runs share.
 
 Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 """
@@ -9,38 +8,42 @@ Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-import os
-import platform
-import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
-from numbers import Integral
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from pasearch import asking, running
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.events import Gaussian
-from pasearch.data.images import BUILT_IN
+from pasearch.asking import (
+    MEMORY,
+    anywhere,
+    assume_public,
+    check_options,
+    dataset_of,
+    device_of,
+    name_of,
+    public_data,
+    read_request,
+    shares_of,
+)
 from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
-from pasearch.errors import InterruptedRunError, PasearchError, UsageError
-from pasearch.plan import (
-    PURCHASE_DELTA,
-    RECIPE,
-    Plan,
-    Settings,
-    events_by_partition,
-    make_plan,
-    planned_form,
+from pasearch.errors import UsageError
+from pasearch.plan import PURCHASE_DELTA, RECIPE, Plan, Settings, make_plan, planned_form
+from pasearch.running import (
+    LEDGER_LEAK,
+    found_run,
+    head,
+    new_run,
+    opened,
+    publish,
+    score_json,
+    tail,
 )
 from pasearch.search.auto import Option, choose
 from pasearch.search.proxy import Proxy
@@ -54,30 +57,24 @@ from pasearch.training.recipe import Recipe, default_recipe
 from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pasearch.accounting.densities import Density
-    from pasearch.feature_selection import Prepared as PreparedSelection
-    from pasearch.feature_selection import Request as Selection
-    from pasearch.features.plan import FeaturePlan
+    from pasearch.asking import Data
     from pasearch.results import SearchResult
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
+    from pasearch.runs.folder import RunFolder
     from pasearch.search.engine import Outcome, Progress
     from pasearch.search.strategy import Strategy
     from pasearch.spaces.portfolio import Study
     from pasearch.spaces.space import Candidate
     from pasearch.training.presets import Preset
 
-    Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
+COMMAND = "arch"
+"""What finishes a search that was interrupted."""
 
 PRESETS = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02}}
 """Settings under one name; `paas-paper` has the paper's epsilon' of a score (Bao et al., IX-A)."""
 
-DEVICES = ("auto", "cpu", "cuda")
 
-
-class Options(TypedDict, total=False):
+class Options(asking.Options, TypedDict, total=False):
     """Everything that may be said about a search beside data and budget; see `Request`."""
 
     strategy: str
@@ -95,36 +92,16 @@ class Options(TypedDict, total=False):
     batch: int | None
     steps: int | None
     learning_rate: float | None
-    split: str | None
-    search_share: float
     search_on: str | Path | None
-    ledger: str | Path | None
-    ledger_budget: tuple[float, float] | None
-    data_is_public: bool
-    bounds: tuple[float, float] | None
-    classes: int | None
-    regression: bool
     target: str | None
-    schema: str | Path | None
-    image_side: int | None
-    grey: bool
-    max_categories: int
-    assume_public_schema: bool
     cache: str | Path | None
-    data_root: str
-    download: bool
-    device: str
-    seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a user asks for, as plain values: kept in `private/` so that a run can be resumed.
+class Request(asking.Request):
+    """What a search is asked for, beside what every run is.
 
     Args:
-        data: A built-in name, a path, or "arrays" for records in memory.
-        epsilon: Of the whole run.
-        delta: Of the whole run; None takes the largest power of ten below 1/n.
         strategy: One of `search.strategies.STRATEGIES`, or "auto" for the one predicted best.
         space: A built-in space, a TOML path, a dictionary, or "auto" for the portfolio.
         recipe: How networks are trained: one of `training.presets.PRESETS`, a TOML path, or a
@@ -145,34 +122,12 @@ class Request:
         batch: Expected batch size, instead of the default for n.
         steps: Number of steps, instead.
         learning_rate: Instead of the one tuned to the noise.
-        split: None for the data's own test set, or shares .8, .1, .1; "paper"; or three shares
-            "train,validation,test".
-        search_share: Share of the training slots set aside for the search; 0 keeps the winner.
         search_on: Declared-public data of the same form, to search on for nothing; the whole budget
             then goes to one training on the private data.
-        ledger: A file that adds up all runs on these data, and refuses one that is too much.
-        ledger_budget: (epsilon, delta) of all runs together, for a ledger that is not there yet.
-        data_is_public: The user declares every record public.
-        bounds: Declared (low, high) of the features, for .npz files and arrays.
-        classes: Declared number of classes, for .npz files and arrays.
-        regression: A number is to be predicted, not a class; for .npz files, arrays and tables.
-        target: The column to predict, for tables; None takes the last one.
-        schema: Path of the declared schema of a table, TOML.
-        image_side: Pixels that the images of a folder are scaled to.
-        grey: Images of a folder get one channel.
-        max_categories: The most categories that an undeclared column is bought with.
-        assume_public_schema: What is not declared is read from the records for nothing.
         cache: A private folder for what costly front ends make, kept for other runs on the same
             data; None keeps it in `private/` until the run ends.
-        data_root: Folder of the image data sets.
-        download: Let torchvision download what is missing.
-        device: "auto", "cpu" or "cuda".
-        seed: Makes the noise reproducible, and the run not private: tests and benchmarks only.
     """
 
-    data: str
-    epsilon: float
-    delta: float | None = None
     strategy: str = "auto"
     space: Any = "auto"
     recipe: Any = "default"
@@ -188,42 +143,18 @@ class Request:
     batch: int | None = None
     steps: int | None = None
     learning_rate: float | None = None
-    split: str | None = None
-    search_share: float = 0.0
     search_on: str | Path | None = None
-    ledger: str | Path | None = None
-    ledger_budget: tuple[float, float] | None = None
-    data_is_public: bool = False
-    bounds: tuple[float, float] | None = None
-    classes: int | None = None
-    regression: bool = False
-    target: str | None = None
-    schema: str | Path | None = None
-    image_side: int | None = None
-    grey: bool = False
-    max_categories: int = 32
-    assume_public_schema: bool = False
     cache: str | Path | None = None
-    data_root: str = "data"
-    download: bool = False
-    device: str = "auto"
-    seed: int | None = None
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
-        Budget(self.epsilon, self.delta)
-        for name in ("batch", "steps", "generations", "max_candidates", "image_side"):
+        super().__post_init__()
+        for name in ("batch", "steps", "generations", "max_candidates"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name in ("candidates", "score_epsilon", "learning_rate"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        if self.device not in DEVICES:
-            raise UsageError(
-                f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
-            )
-        if self.ledger_budget is not None and self.ledger is None:
-            raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
         if self.preset is not None and self.preset not in PRESETS:
             raise UsageError(
                 f"Preset {self.preset!r} is not known: expected one of {', '.join(PRESETS)}."
@@ -232,14 +163,6 @@ class Request:
             raise UsageError(
                 f"learning_rate is {self.learning_rate!r}: expected at most {MOST_SCALE:g}."
             )
-        if not whole("max_categories", self.max_categories) >= 2:
-            raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
-        for name in ("data_is_public", "regression", "grey", "assume_public_schema"):
-            if type(value := getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is {value!r}: expected True or False.")
-        counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
-        if self.seed is not None and not (counted and self.seed >= 0):
-            raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
 
     def preset_applied(self) -> Request:
         """Return the request with its preset's settings, and its recipe read."""
@@ -253,11 +176,10 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(running.Prepared):
     """A request with its data set, strategy and solved plan; nothing private was read."""
 
     request: Request
-    dataset: Dataset
     strategy: Strategy
     plan: Plan
     proxy: Proxy | None = None
@@ -334,168 +256,37 @@ def resume_search(
         UsageError: No run there, or a finished one.
         BudgetError: Data, plan, code, versions or device differ from the run that began.
     """
-    from pasearch.runs.folder import RunFolder
-
-    destroy_left_keys(Path(path))
-    folder = RunFolder.open(path)
-    request = read_request(folder.private)
-    if data is None and request.data == "arrays":
-        raise UsageError(f"{path} began on arrays in memory: pass them again as `data`.")
-    dataset = dataset_of(request.data if data is None else data, request)
-    try:
+    with found_run(path, COMMAND) as folder:
+        request = read_request(folder.private, Request, COMMAND)
+        if data is None and request.data == MEMORY:
+            raise UsageError(f"{path} began on arrays in memory: pass them again as `data`.")
+        dataset = dataset_of(request.data if data is None else data, request)
         return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path) from None
-
-
-def destroy_left_keys(path: Path) -> None:
-    """Destroy the keys of a run that was killed between publishing and destroying them."""
-    from pasearch.runs.folder import RunFolder
-    from pasearch.runs.keys import Keys
-
-    if any((path / "release").glob("result.json")) and (path / "private" / "keys").exists():
-        Keys.forget(RunFolder.open(path, finished=True).private / "keys")
 
 
 def prepare(data: Data, *, budget: Budget, **options: Unpack[Options]) -> Prepared:
     """Load the data's form and solve the plan; nothing is written."""
-    if not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}: expected Budget(epsilon=..., delta=...).")
-    if unknown := sorted(set(options) - set(Options.__annotations__)):
-        raise UsageError(
-            f"{', '.join(unknown)}: no such option: expected one of "
-            f"{', '.join(Options.__annotations__)}."
-        )
-    name = str(data) if isinstance(data, (str, Path)) else "arrays"
-    request = Request(data=name, epsilon=budget.epsilon, delta=budget.delta, **options)
+    check_options(budget, options, Options.__annotations__)
+    request = Request(data=name_of(data), epsilon=budget.epsilon, delta=budget.delta, **options)
     return _prepare(request, dataset_of(data, request))
 
 
 def run(prepared: Prepared, *, out: str | Path | None, progress: Progress | None) -> SearchResult:
     """Run a prepared search in a new folder."""
-    from pasearch.runs.folder import RunFolder
-
-    device_of(prepared.request)
-    if not prepared.plan.public:
-        check_total(prepared.request)
-    request = json.dumps(asdict(_anywhere(prepared)), default=plain_json)
-    folder = RunFolder.create(out, prepared.dataset.name)
-    try:
-        folder.atomic_write("request.json", request)
+    with new_run(prepared, out, _anywhere(prepared), COMMAND) as folder:
         return _run(prepared, folder, resumed=False, progress=progress)
-    except PasearchError:
-        if not has_spent(folder):
-            shutil.rmtree(folder.path)
-        raise
-    except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path) from None
-
-
-def has_spent(folder: Any) -> bool:
-    """Return whether a run that was refused had charged anything."""
-    from pasearch.runs.ledger import Ledger
-
-    path = folder.private / "ledger.sqlite"
-    if not path.exists():
-        return False
-    with Ledger.open(path) as ledger:
-        return bool(ledger.spent())
 
 
 def _anywhere(prepared: Prepared) -> Request:
     """Return the request as a resume from another working directory needs it."""
     request = prepared.request
-    paths: dict[str, Any] = {
-        name: str(Path(path).absolute())
-        for name in ("data_root", "schema", "cache", "ledger")
-        if (path := getattr(request, name)) is not None
-    }
+    found: dict[str, Any] = {"recipe": [read_recipe(each) for each in request.recipes]}
     named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
     if not named or prepared.plan.searched_on is not None:
-        paths["space"] = prepared.plan.space.to_json()
+        found["space"] = prepared.plan.space.to_json()
     if prepared.given is not None:
-        paths["architecture"] = prepared.given.to_json()
-    paths["recipe"] = [read_recipe(each) for each in request.recipes]
-    for name in ("data", "search_on", "energy_on"):
-        given = getattr(request, name)
-        if given is not None and given not in ("arrays", *BUILT_IN):
-            paths[name] = str(Path(given).absolute())
-    return replace(request, **paths)
-
-
-def plain_json(value: Any) -> Any:
-    """Return a number of numpy's or a path as JSON can hold it."""
-    return value.item() if hasattr(value, "item") else os.fspath(value)
-
-
-def unreadable(private: Path, error: Exception) -> UsageError:
-    """Return the refusal of a run whose request cannot be read; keys are made before any read."""
-    told = (
-        f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was read."
-    )
-    if (private / "keys").exists():
-        told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
-    return UsageError(f"{told} Start a new run.")
-
-
-def read_request(private: Path) -> Request:
-    """Return what a run was asked for."""
-    try:
-        values = json.loads((private / "request.json").read_text(encoding="utf-8"))
-        if "kind" in values:
-            raise UsageError(
-                f"{private.parent} is a feature selection: finish it with `pasearch features "
-                f"--resume {private.parent}`."
-            )
-        bounds = values["bounds"]
-        return Request(**{**values, "bounds": None if bounds is None else tuple(bounds)})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(private, error) from None
-
-
-def device_of(request: Request | Selection) -> str:
-    """Return "cpu" or "cuda".
-
-    Raises:
-        UsageError: A GPU is demanded and there is none.
-    """
-    if request.device == "cpu":
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if request.device == "cuda":
-        raise UsageError(
-            "Device 'cuda' was demanded, but torch finds no CUDA GPU here: "
-            "take --device cpu, or --device auto."
-        )
-    return "cpu"
-
-
-def dataset_of(data: Data, request: Request | Selection) -> Dataset:
-    """Return the data that a request names, or was given: its form is looked at, no value."""
-    if isinstance(data, Dataset):
-        return replace(data, public=data.public or request.data_is_public)
-    if not isinstance(data, (str, Path)) and not (isinstance(data, tuple) and len(data) == 2):
-        # Its type only: to show it would be to print records.
-        raise UsageError(
-            f"data is a {type(data).__name__}: expected a name, a path, or a pair (x, y) of "
-            "arrays. Save a table as .csv first, or take an estimator, which fits frames."
-        )
-    if isinstance(data, tuple):
-        return from_arrays(*data, **_said(request, tuple(BELONGS)))
-    return _load(str(data), request, tuple(BELONGS))
-
-
-def _load(source: str, request: Request | Selection, declared: tuple[str, ...]) -> Dataset:
-    return load_dataset(source, **_said(request, declared))
-
-
-def _said(request: Request | Selection, declared: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the user says about data, as `Declared` takes it."""
-    said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
-    return {**said, "public": request.data_is_public}
+        found["architecture"] = prepared.given.to_json()
+    return replace(anywhere(request), **found)
 
 
 def _prepare(request: Request, dataset: Dataset) -> Prepared:
@@ -638,7 +429,7 @@ def _least_noise(request: Request, dataset: Dataset, space: Space) -> tuple[Dens
         dimension=space.candidate(space.fixed()).parameters(*form)[1],
         sampling_probability=recipe.sampling_probability(slots),
         steps=recipe.steps,
-        budget=Budget(request.epsilon, request.delta).resolve(dataset.n),
+        budget=request.budget.resolve(dataset.n),
         bounding=recipe.bounding,
     )
     best, name = found[0], name_of(found[0].density)
@@ -666,40 +457,13 @@ def _with_recipe(candidate: Candidate, number: int) -> Settings:
 
 
 def _energy(request: Request, dataset: Dataset) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return the public records that a recipe looks at while it trains; see `_public`."""
+    """Return the public records that a recipe looks at while it trains; see `public_data`."""
     if not _looks(replace(request, energy_on=None)):
         raise UsageError(
             "--energy-on names public records for a recipe that looks at some while it trains, and "
             "this one does not: leave it out, or take sa-dpsgd or dynamic-validation."
         )
-    return _public("--energy-on", str(request.energy_on), request, dataset)
-
-
-def _public(
-    option: str, source: str, request: Request, dataset: Dataset
-) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return public data, the private data with its schema completed by them, and what that is."""
-    public = _load(source, replace(request, data_is_public=True), useful(source))
-    _check_elsewhere(option, source, public, dataset)
-    public, _ = assume_public(public, request.max_categories)
-    assumed: tuple[str, ...] = ()
-    if dataset.schema.undeclared:
-        assumed = (f"everything undeclared, from the public data {public.name}",)
-        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
-    Proxy(dataset=public).check(dataset.schema, option)
-    return public, dataset, assumed
-
-
-def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
-    """Refuse public data that may be the private ones: by the number of records alone."""
-    itself = source in BUILT_IN and source == private.name and not private.public
-    if itself or (source not in BUILT_IN and public.n == private.n):
-        # Whether the records are equal, no answer may tell.
-        raise UsageError(
-            f"{option} {source}: it has as many records as the private data, {public.n:,}, so "
-            "it is taken for the private data themselves, which are not public. Name public data "
-            "of the same kind; if these are, leave one record out."
-        )
+    return public_data("--energy-on", str(request.energy_on), request, dataset)
 
 
 def _assemble(
@@ -727,7 +491,7 @@ def _assemble(
         name=dataset.name,
         schema=dataset.schema,
         public=dataset.public,
-        budget=Budget(request.epsilon, request.delta),
+        budget=request.budget,
         split=_split(request, dataset, strategy),
         strategy=strategy,
         space=space,
@@ -744,7 +508,7 @@ def _assemble(
 
 def _study(request: Request, dataset: Dataset) -> Study:
     """Return the study of this kind of data, in order of what is best at about this signal."""
-    budget = Budget(request.epsilon, request.delta).resolve(dataset.n)
+    budget = request.budget.resolve(dataset.n)
     sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
     outputs = planned_form(dataset.schema, request.max_categories)[1]
     study = study_for(dataset.schema, dataset.name)
@@ -773,7 +537,7 @@ def _proxy(request: Request, dataset: Dataset) -> tuple[Proxy, Dataset, tuple[st
             "has no place there. Leave it out."
         )
     _check_auto(request)
-    public, dataset, assumed = _public("--search-on", str(request.search_on), request, dataset)
+    public, dataset, assumed = public_data("--search-on", str(request.search_on), request, dataset)
     return Proxy(dataset=public), dataset, assumed
 
 
@@ -792,9 +556,6 @@ def _searched_on(
     return replace(plan, searched_on=proxy.dataset.name), strategy
 
 
-LEDGER_LEAK = 1e-3
-"""The share of delta for bought categories where runs share a ledger: it must do for all."""
-
 GIVEN = "given"
 """What the space of one given architecture is called."""
 
@@ -803,16 +564,6 @@ PAID_LOOKS = 20
 
 FOUND = "found on public data"
 """The name of a space of the one candidate that a search on public data found."""
-
-
-def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
-    """Return the data set with everything undeclared read from its records, and its names."""
-    from pasearch.data.purchase import read_free
-
-    names = dataset.schema.undeclared
-    if not names:
-        return dataset, ()
-    return dataset.completed(lambda schema, x, y: read_free(schema, x, y, most)), names
 
 
 def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
@@ -830,26 +581,6 @@ def _split(request: Request, dataset: Dataset, strategy: Strategy) -> Split:
         paper=request.split == "paper",
         portions=strategy.portions,
     )
-
-
-def shares_of(split: str | None) -> Any:
-    """Return the shares of train, validation and test that `--split` names; None without any.
-
-    Raises:
-        UsageError: Not three numbers.
-    """
-    if split in (None, "paper"):
-        return None
-    try:
-        shares = tuple(float(share) for share in str(split).split(","))
-    except ValueError:
-        shares = ()
-    if len(shares) != 3:
-        raise UsageError(
-            f"--split is {split!r}: expected 'paper', or three shares 'train,validation,test' such "
-            "as 0.8,0.1,0.1."
-        )
-    return shares
 
 
 def _looks(request: Request) -> bool:
@@ -889,10 +620,8 @@ def _run(
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     device = device_of(request)
-    with opened(prepared, folder, device, prepared.proxy, prepared.energy, resumed=resumed) as (
-        ledger,
-        keys,
-    ):
+    public = (None if prepared.proxy is None else prepared.proxy.dataset, prepared.energy)
+    with opened(prepared, folder, device, *public, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.cache = Path(request.cache or folder.private / "cache")
         plan = buy_schema(plan, dataset, ledger, keys, folder)
@@ -915,66 +644,12 @@ def _run(
             ).run()
         finally:
             journal.close()
-        elapsed = time.time() - folder.started
         extra = _on_public(prepared, outcome, folder, progress)
-        result = _publish(prepared, outcome, folder, device, keys.reproducible, elapsed, extra)
+        result = _publish(prepared, outcome, folder, device, keys.reproducible, extra)
         keys.destroy()
     if request.cache is None:
         shutil.rmtree(folder.private / "cache", ignore_errors=True)
     return result
-
-
-@contextmanager
-def opened(
-    prepared: Prepared | PreparedSelection,
-    folder: Any,
-    device: str,
-    proxy: Proxy | None = None,
-    energy: Dataset | None = None,
-    *,
-    resumed: bool,
-) -> Iterator[tuple[Ledger, Keys]]:
-    """Open a run's ledger and keys, made anew or found again, its plan reserved.
-
-    Raises:
-        UsageError: Parts that do not belong together; another process has the ledger.
-        BudgetError: Data, plan, code, versions or device differ from the run that began; the
-            ledger of the data set has no room for the plan.
-    """
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
-
-    plan, request = prepared.plan, prepared.request
-    ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
-    begun, known = keys_path.exists(), ledger_path.exists()
-    if resumed:
-        check_whole(folder, keys=begun, ledger=known)
-    # The ledger's lock comes first: two processes never hold the keys of one run.
-    ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
-    with ledger:
-        marks = fingerprint(prepared.dataset, plan, device, proxy, energy)
-        if resumed and begun:
-            keys = Keys.open(keys_path, marks)
-        elif ledger.spent():
-            raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
-        elif ledger.lines != plan.lines:
-            raise UsageError(f"{folder.path} was made for another plan: start a new run.")
-        else:
-            keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
-            keys.save(keys_path, marks)
-        reserve(prepared, folder, keys)
-        yield ledger, keys
-
-
-def shared_ledger(prepared: Prepared | PreparedSelection) -> dict[str, float] | None:
-    """Return the budget of all runs that share the ledger, if the user named one."""
-    from pasearch.runs.allowance import Allowance
-
-    if prepared.request.ledger is None or prepared.plan.public:
-        return None
-    total = Allowance.open(prepared.request.ledger).total()
-    assert total.delta is not None
-    return {"epsilon": total.epsilon, "delta": total.delta}
 
 
 def _on_public(
@@ -1009,125 +684,25 @@ def _on_public(
     return shown
 
 
-def check_total(request: Request | Selection) -> None:
-    """Refuse a ledger that is not there yet and has no budget."""
-    if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
-        return
-    raise UsageError(
-        f"{request.ledger} is not there yet: say what all runs on these data may cost together, "
-        "with --ledger-budget EPSILON DELTA."
-    )
-
-
-def reserve(prepared: Prepared | PreparedSelection, folder: Any, keys: Keys) -> None:
-    """Reserve the whole plan in the ledger of the data set, if the user named one."""
-    from pasearch.runs.allowance import Allowance
-
-    request, plan = prepared.request, prepared.plan
-    if request.ledger is None or plan.public:
-        return
-    check_total(request)
-    path, identity = Path(request.ledger), folder.private / "run-id"
-    if not keys.reproducible:
-        # Other keys make other releases: what they reserve must be a reservation of their own.
-        mark = keys.stream("run id")
-        name = f"{mark.child(0).seed64():016x}{mark.child(1).seed64():016x}"
-    else:
-        if not identity.exists():
-            folder.atomic_write(identity, secrets.token_hex(16))
-        name = identity.read_text(encoding="utf-8")
-    total = None
-    if request.ledger_budget is not None:
-        total = Budget(*request.ledger_budget).resolve(plan.split.n)
-    allowance = Allowance.open(path, total)
-    events = events_by_partition(plan.lines)
-    allowance.reserve(name, events, plan.split.n)
-
-
-def check_whole(folder: Any, **parts: bool) -> None:
-    """Refuse a run whose parts do not belong together: trials without the keys that made them."""
-    trials = any((folder.private / name).exists() for name in ("trials.sqlite", "trials"))
-    gone = [name for name, there in parts.items() if not there]
-    if gone and (parts["keys"] or trials):
-        raise UsageError(
-            f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
-            "finished under its price: start a new run."
-        )
-
-
-def fingerprint(
-    dataset: Dataset,
-    plan: Plan | FeaturePlan,
-    device: str,
-    proxy: Proxy | None = None,
-    energy: Dataset | None = None,
-) -> str:
-    """Return a hash of everything the run's releases depend on; it stays in `private/`."""
-    import threadpoolctl
-    import torch
-
-    code = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        code.update(str(file.relative_to(Path(__file__).parent)).encode() + b"\0")
-        code.update(file.read_bytes())
-    parts = {
-        "data": dataset.fingerprint(),
-        "public data": None if proxy is None else proxy.dataset.fingerprint(),
-        "energies": None if energy is None else energy.fingerprint(),
-        "plan": plan.to_json(),
-        "code": code.hexdigest(),
-        "versions": versions(),
-        "machine": platform.machine(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
-        "threads": torch.get_num_threads(),
-        # A sum's last bit may change with them, and its noise is drawn by the sum.
-        "libraries": sorted(map(str, threadpoolctl.threadpool_info())),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of everything a result depends on."""
-    names = (
-        "dp-accounting", "diffprivlib", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna",
-    )  # fmt: skip
-    found = {name: version(name) for name in names}
-    return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
-
-
 def _publish(
     prepared: Prepared,
     outcome: Outcome,
-    folder: Any,
+    folder: RunFolder,
     device: str,
     reproducible: bool,
-    elapsed: float,
     extra: dict[str, Any],
 ) -> SearchResult:
     import io
 
     import torch
 
-    from pasearch.report.card import card_json, card_markdown
-    from pasearch.report.html import report_html
     from pasearch.results import SearchResult
 
     buffer = io.BytesIO()
     torch.save(torch.nn.Sequential(outcome.front.module, outcome.network).state_dict(), buffer)
     weights = buffer.getvalue()
     document = result_document(prepared, outcome, weights, device, reproducible) | extra
-    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
-    card = card_markdown(document)
-    folder.publish(
-        {
-            "result.json": json.dumps(document, indent=2) + "\n",
-            "privacy-card.md": card,
-            "privacy-card.json": json.dumps(card_json(document), indent=2) + "\n",
-            "report.html": report_html(document),
-            "model.pt": weights,
-        }
-    )
+    card = publish(folder, document, weights)
     return SearchResult(path=folder.path, document=document, card=card, trials=outcome.trials)
 
 
@@ -1136,25 +711,15 @@ def result_document(
 ) -> dict[str, Any]:
     """Return `result.json`; docs/result.md describes every field."""
     from pasearch.report.plan import task_of
-    from pasearch.results import SCHEMA_VERSION, digest
+    from pasearch.results import digest
 
     plan, strategy = prepared.plan, prepared.strategy
-    planned = plan.to_json()
     candidate, schema = outcome.candidate, plan.schema
     total, trainable = candidate.parameters(schema.shape, schema.outputs)
     recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
     document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "task": task_of(plan),
-        "dataset": data_json(plan),
-        "budget": planned["budget"],
-        "price": planned["price"],
-        "price_by_partition": planned["price_by_partition"],
-        "events": planned["lines"],
-        "way": planned["way"],
-        "selection": selection_json(strategy.way, strategy.describe(), plan.price.accountant),
-        "strategy": planned["strategy"],
-        "space": planned["space"],
+        **head(prepared, task_of(plan), strategy.way, strategy.describe()),
+        "space": plan.space.to_json(),
         "recipe": {
             **recipe.to_json(),
             "sampling_probability": recipe.sampling_probability(plan.kept_slots),
@@ -1169,19 +734,10 @@ def result_document(
         "score": score_json(plan, outcome.test_points, outcome.exact_points),
         "model": {"file": "model.pt", "sha256": digest(weights)},
         "bought": list(outcome.bought),
-        "assumed_public": list(plan.assumed_public),
-        "claims": [claim.to_json() for claim in plan.claims()],
-        "crossover": None,
         "alternatives": plan.alternatives(),
-        "auto": plan.auto,
         "searched_on": plan.searched_on,
         "judged_on": plan.judged_on,
-        "ledger": shared_ledger(prepared),
-        "device": device,
-        "reproducible": reproducible,
-        "randomness": randomness_words(device, reproducible),
-        "warnings": planned["warnings"],
-        "versions": versions(),
+        **tail(prepared, device, reproducible),
     }
     if isinstance(recipe.schedule, Validation):
         document["recipe"]["steps_made"] = outcome.steps_made
@@ -1192,67 +748,3 @@ def result_document(
         ]
         document["unique_trials"] = outcome.unique_trials
     return document
-
-
-def data_json(plan: Plan | FeaturePlan) -> dict[str, Any]:
-    """Return what `result.json` says of the data."""
-    return {
-        "name": plan.name,
-        "n": plan.split.n,
-        "slots": plan.split.sizes(),
-        "schema": plan.schema.to_json(),
-        "declared_public": plan.public,
-    }
-
-
-def score_json(plan: Plan | FeaturePlan, points: int, exact: int | None) -> dict[str, Any]:
-    """Return what the released model does on the test slots: noisy, and exact on public data."""
-    tested, most = plan.split.test, plan.points_each
-
-    def share(of: int) -> float:
-        right = min(1.0, max(0.0, of / (tested * most)))
-        return 1.0 - right if plan.schema.regression else right
-
-    score: dict[str, Any] = {
-        "metric": "mean absolute error" if plan.schema.regression else "accuracy",
-        "test": share(points),
-        "points": points,
-        "of": tested,
-        "noise": {
-            "mechanism": "two-sided geometric",
-            "epsilon": plan.test.epsilon,
-            "standard_deviation": plan.test.standard_deviation / (tested * most),
-        },
-    }
-    if plan.schema.regression:
-        score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
-    if exact is not None:
-        score["exact"] = share(exact)
-    return score
-
-
-def selection_json(way: str, law: str, bound: str) -> dict[str, Any]:
-    """Return how the winner was chosen: the law of the number of trainings, never the number."""
-    formulas = {
-        "none": "nothing is compared",
-        "composition": "every planned candidate run is composed",
-        "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
-        "the exponential mechanism, P ~ e^(epsilon points / (2 points of one record))",
-        "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
-        "bound of Papernot and Steinke 2022",
-        "not private": "the search reads data that the user declared public",
-    }
-    return {
-        "way": way,
-        "law": law,
-        "bound": bound,
-        "formula": formulas[way],
-    }
-
-
-def randomness_words(device: str, reproducible: bool) -> str:
-    """Return where a run's noise came from."""
-    if reproducible:
-        return "derived from --seed: noise reproducible, not private"
-    bits = "64 bits of it for CUDA's Philox" if device == "cuda" else "128-bit Philox keys"
-    return f"a 256-bit key from the operating system, {bits}, destroyed when the run ended"

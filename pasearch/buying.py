@@ -46,11 +46,8 @@ def buy_schema(
         bought = type(schema).from_json(json.loads(path.read_text(encoding="utf-8")))
     else:
         cells = dataset[plan.purchase_partition].cells()
-        keys_of = [f"item {number}" for number in range(len(schema.undeclared))]
-        for key in keys_of[1:]:
-            with ledger.charged("schema", cells, key=key):
-                pass
-        with ledger.charged("schema", cells, key=keys_of[0]) as (features, labels):
+        items = [f"item {number}" for number in range(len(schema.undeclared))]
+        with ledger.charged("schema", cells, key=items) as (features, labels):
             bought = purchase.buy(schema, features, labels, keys.stream("schema"))
         folder.atomic_write("schema.json", json.dumps(bought.to_json()))
     dataset.adopt(bought)

@@ -180,6 +180,13 @@ Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Reproducible noise: NOT private; for tests and benchmarks."),
 ]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
+]
+Resume = Annotated[
+    Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only.")]
 
@@ -305,7 +312,8 @@ def _asked_features(
         str,
         typer.Option(
             "--method",
-            help="auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, subsets or max-pool.",
+            help="auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, one-hot, subsets or "
+            "max-pool.",
         ),
     ] = "auto",
     k: Annotated[
@@ -318,26 +326,37 @@ def _asked_features(
         ),
     ] = "auto",
     merits: Annotated[
-        str, typer.Option("--merits", help="Of cfs: from noisy tables, or entropies (the paper).")
-    ] = "tables",
-    population: Annotated[int, typer.Option("--population", help="Of pafs: sets each time.")] = 20,
-    generations: Annotated[int, typer.Option("--generations", help="Of pafs.")] = 3,
+        str | None,
+        typer.Option(
+            "--merits", help="Of cfs: from noisy tables, or entropies (the paper). [tables]"
+        ),
+    ] = None,
+    population: Annotated[
+        int | None, typer.Option("--population", help="Of pafs: sets each time. [20]")
+    ] = None,
+    generations: Annotated[int | None, typer.Option("--generations", help="Of pafs. [3]")] = None,
     pick: Annotated[
-        str, typer.Option("--pick", help="Of top: permute-and-flip or gumbel.")
-    ] = "permute-and-flip",
+        str | None,
+        typer.Option("--pick", help="Of top: permute-and-flip or gumbel. [permute-and-flip]"),
+    ] = None,
     law: Annotated[
-        str, typer.Option("--law", help="Of subsets: geometric, logarithmic or poisson.")
-    ] = "geometric",
+        str | None,
+        typer.Option("--law", help="Of subsets: geometric, logarithmic, poisson. [geometric]"),
+    ] = None,
     candidates: Annotated[
-        float, typer.Option("--candidates", help="Of subsets: mean number of trainings.")
-    ] = 8.0,
-    pool: Annotated[int, typer.Option("--pool", help="Of max-pool: side, pixels.")] = 2,
+        float | None,
+        typer.Option("--candidates", help="Of subsets: mean number of trainings. [8]"),
+    ] = None,
+    pool: Annotated[
+        int | None, typer.Option("--pool", help="Of max-pool: side, pixels. [2]")
+    ] = None,
     selection_share: Annotated[
         float | None,
         typer.Option("--selection-share", help="Share of epsilon that the choice takes."),
     ] = None,
     split: SplitOption = None,
     search_share: SearchShare = 0.0,
+    search_on: SearchOn = None,
     ledger: LedgerOption = None,
     ledger_budget: LedgerBudget = None,
     data_is_public: Public = False,
@@ -403,13 +422,9 @@ def _asks(
 def arch(
     asked: dict[str, Any],
     context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    out: Out = None,
+    resume: Resume = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -423,7 +438,7 @@ def arch(
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet)
         return
-    from pasearch.api import device_of
+    from pasearch.asking import device_of
 
     device_of(prepared.request)
     _check_out(out)
@@ -433,10 +448,8 @@ def arch(
 
 def train(
     asked: dict[str, Any],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    out: Out = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -453,7 +466,7 @@ def train(
     )
     _show_plan(prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run))
     if not dry_run:
-        from pasearch.api import device_of
+        from pasearch.asking import device_of
 
         device_of(prepared.request)
         _check_out(out)
@@ -466,13 +479,9 @@ app.command("train")(_asks(train, without=SEARCHED))
 def features(
     asked: dict[str, Any],
     context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="New folder. [default: runs/<name>-<number>]")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    out: Out = None,
+    resume: Resume = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,7 +34,6 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from pasearch.accounting.accountants import Price
@@ -44,7 +42,23 @@ from pasearch.api import search_architecture
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
-from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.errors import BudgetError, InterruptedRunError
+from pasearch.forms import (
+    ALIKE,
+    array_schema,
+    column_of,
+    declared_labels,
+    formed,
+    formed_labels,
+    kind_of,
+    kinds_of_frame,
+    labels_of,
+    mixed,
+    names_of,
+    pair_of,
+    pairs_of,
+    read_labels,
+)
 from pasearch.results import network_of, price_of, release_of, schema_of
 
 if TYPE_CHECKING:
@@ -55,15 +69,6 @@ if TYPE_CHECKING:
 
 NAME = "arrays"
 """What plan and card call the data."""
-
-TRUTH = ("False", "True")
-"""The categories of a column of truth values, which its type declares."""
-
-ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
-"""What labels may be, by their number type; objects may be any of these."""
-
-TOLD_APART = {"b": lambda name: name == TRUTH[1], "i": int, "u": int, "f": float}
-"""How the name of a bought class is read, by the labels' number type; otherwise it is a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +173,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], np.ndarray, np.ndarray]:
         """Return each feature's kind, the cells and the labels; no value is looked at."""
-        kinds = _kinds_of_frame(X)
+        kinds = kinds_of_frame(X)
         y = y if y is None or self.assume_public_schema else formed_labels(y)
         # A y of None is refused there; any other is checked below, by its form alone.
         given = {"y": None} if y is None else {}
@@ -176,7 +181,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
         labels = column_or_1d(y, warn=True)
         check_consistent_length(cells, labels)
         if kinds is None:
-            kinds = [_kind(cells.dtype)] * cells.shape[1]
+            kinds = [kind_of(cells.dtype)] * cells.shape[1]
         return kinds, cells, labels
 
     def _search(
@@ -224,20 +229,20 @@ class _PrivateArchitectureSearch(BaseEstimator):
         self, kinds: list[str | None], cells: np.ndarray, labels: np.ndarray, target: Column
     ) -> Dataset:
         """Return the records under the schema that is declared; see the table above."""
-        pairs, alike = _pairs(self.bounds, len(kinds))
+        pairs, alike = pairs_of(self.bounds, len(kinds))
         numbers = cells.dtype.kind in "iufb"
         known = target.kind == "number" or target.declared
         if alike and numbers and known:
             low, high = pairs[0] or (None, None)
-            schema = _array_schema(cells.shape[1], low, high, target)
+            schema = array_schema(cells.shape[1], low, high, target)
             if target.kind == "category":
                 # A label of no declared class is -1: the null record.
                 codes, valid = TableSchema(columns=(), target=target).encode_labels(labels)
                 labels = np.where(valid, codes, -1)
             return Dataset(name=NAME, schema=schema, features=cells, labels=labels)
-        names = _names(self, len(kinds))
+        names = names_of(self, len(kinds))
         columns = tuple(
-            _column(name, kind, pair, alike=alike, lone=not numbers and len(set(kinds)) == 1)
+            column_of(name, kind, pair, alike=alike, lone=not numbers and len(set(kinds)) == 1)
             for name, kind, pair in zip(names, kinds, pairs, strict=True)
         )
         table = TableSchema(columns=columns, target=target, name=NAME)
@@ -245,7 +250,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
 
     def _target_name(self, y: Any, features: int) -> str:
         """Return the name of y if it has one, and no feature has it."""
-        name, taken = getattr(y, "name", None), _names(self, features)
+        name, taken = getattr(y, "name", None), names_of(self, features)
         name = name if isinstance(name, str) and name else "target"
         while name in taken:
             name += "_"
@@ -260,66 +265,6 @@ class _PrivateArchitectureSearch(BaseEstimator):
         X = mixed(X) if self.assume_public_schema else formed(X)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
-
-
-def formed(X: Any) -> Any:
-    """Return data that scikit-learn will take without showing a value of them in an error.
-
-    Raises:
-        ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
-    """
-    X = mixed(_typed(X))
-    if isinstance(X, np.ndarray):
-        _check_plain("X", X)
-        if X.ndim != 2:
-            raise ValueError(
-                f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
-                "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
-            )
-    return X
-
-
-def mixed(X: Any) -> Any:
-    """Return a frame of several kinds of columns as cells of no type, and all else as it is.
-
-    scikit-learn would make numbers of a truth value's frame, and name a text in an error.
-    """
-    if set(_kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
-        return X.astype(object)
-    return X
-
-
-def formed_labels(y: Any) -> Any:
-    """Return targets, checked as `formed` checks features."""
-    y = _typed(y)
-    if isinstance(y, np.ndarray):
-        _check_plain("y", y)
-    return y
-
-
-def _check_plain(name: str, given: np.ndarray) -> None:
-    if given.dtype.kind not in "biufUSOMm":
-        raise ValueError(
-            f"Complex data not supported: {name} has dtype {given.dtype}. Expected numbers or "
-            "texts."
-        )
-
-
-def _typed(given: Any) -> Any:
-    """Return data whose type was chosen before its values: an array or a frame as it is.
-
-    Of a list numpy would infer a type from every value, and so would pandas from the codes of a
-    category: one record could then decide what is public. Those become cells of no type.
-    """
-    if isinstance(given, np.ndarray) or hasattr(given, "columns"):
-        return given
-    if hasattr(given, "toarray"):  # sparse: refused by its form
-        return given
-    if type(getattr(given, "dtype", None)).__name__ == "CategoricalDtype":
-        return np.asarray(given.astype(object), dtype=object)
-    if hasattr(given, "dtype") and hasattr(given, "index"):
-        return given
-    return np.asarray(given, dtype=object)
 
 
 class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureSearch):
@@ -421,10 +366,10 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         known: np.ndarray | None = None
         names: Any = None
         if self.classes is not None:
-            known = _declared_labels(self.classes, labels.dtype)
+            known = declared_labels(self.classes, labels.dtype)
             names = tuple(as_text(known))
         elif self.assume_public_schema is True:
-            known = _read_labels(labels)
+            known = read_labels(labels)
         # Names that are None or not different are refused by the column.
         target = Column(name=name, kind="category", categories=names)
         schema = self._search(kinds, cells, labels, target)
@@ -435,7 +380,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
                 "No class was frequent enough to be bought at this budget, and the fit was "
                 "charged: declare `classes`, or take a larger epsilon."
             )
-        found = _labels_of(names, known, labels.dtype)
+        found = labels_of(names, known, labels.dtype)
         self._order = np.argsort(found)
         self.classes_ = found[self._order]
         return self
@@ -526,7 +471,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         numbers = as_numbers(labels)
         low, high = None, None
         if self.target_bounds is not None:
-            low, high = _pair("target_bounds", self.target_bounds)
+            low, high = pair_of("target_bounds", self.target_bounds)
         elif self.assume_public_schema is True:
             assert_all_finite(numbers, input_name="y")
         name = self._target_name(y, cells.shape[1])
@@ -538,128 +483,3 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         """Return the predicted number of each record, float64, (records,)."""
         outputs = self._outputs(X)
         return self.result_.schema.decode_number(outputs[:, 0])
-
-
-def _kind(dtype: Any) -> str | None:
-    """Return what a number type says of its cells; None for objects, which may be anything."""
-    kind = getattr(dtype, "kind", "O")
-    if kind in "iuf":
-        return "number"
-    if kind == "b":
-        return "truth"
-    return None if str(dtype) == "object" else "category"
-
-
-def _kinds_of_frame(X: Any) -> list[str | None] | None:
-    """Return the kind of each column; None where X is no frame."""
-    dtypes = getattr(X, "dtypes", None)
-    if dtypes is None or not hasattr(X, "columns"):
-        return None
-    return [_kind(dtype) for dtype in dtypes]
-
-
-def _names(estimator: Any, features: int) -> list[str]:
-    """Return the features' names, or scikit-learn's own for those without."""
-    return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
-
-
-def _pair(name: str, given: Any) -> tuple[Any, Any]:
-    """Return (low, high); what they are is checked where they are used."""
-    try:
-        low, high = given
-    except (TypeError, ValueError):
-        raise UsageError(f"{name}: {given!r}: expected two numbers, (low, high).") from None
-    return low, high
-
-
-def _pairs(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
-    """Return the bounds of each feature, and whether they are one pair for all."""
-    if bounds is None:
-        return [None] * features, False
-    try:
-        given = list(bounds)
-    except TypeError:
-        given = []
-    if len(given) == 2 and all(isinstance(each, Real) for each in given):
-        return [(given[0], given[1])] * features, True
-    if len(given) != features:
-        raise UsageError(
-            f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
-            "features (None for one that is to be bought)."
-        )
-    return [None if each is None else _pair("bounds", each) for each in given], False
-
-
-def _array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
-    """Return the schema of numbers that have the same bounds."""
-    if target.kind == "number":
-        aim = None if target.low is None or target.high is None else (target.low, target.high)
-        return Schema(shape=(features,), low=low, high=high, target=aim, regression=True)
-    return Schema(shape=(features,), low=low, high=high, classes=len(target.categories or ()))
-
-
-def _column(
-    name: str, kind: str | None, pair: tuple[Any, Any] | None, *, alike: bool, lone: bool
-) -> Column:
-    """Return what is declared about a feature.
-
-    Args:
-        name: Of the feature.
-        kind: See `_kind`.
-        pair: Its bounds, None if not declared.
-        alike: The bounds are one pair for all numbers.
-        lone: All features are of this kind, so that bounds for all numbers are for them.
-    """
-    if alike and not (kind == "number" or (kind is None and lone)):
-        pair = None
-    low, high = (None, None) if pair is None else pair
-    if kind == "truth":
-        return Column(name=name, kind="category", categories=TRUTH, low=low, high=high)
-    bins = 0 if alike and pair is not None else None
-    return Column(name=name, kind=kind, low=low, high=high, bins=bins)
-
-
-def _declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the declared labels, sorted, after a look at their form."""
-    try:
-        labels = np.asarray(None if isinstance(classes, str) else list(classes))
-    except (TypeError, ValueError):
-        labels = np.asarray(None)
-    if labels.ndim != 1 or labels.dtype.kind not in ALIKE or len(labels) < 2:
-        raise UsageError(
-            f"classes is {classes!r}: expected the labels, two or more, such as [0, 1]."
-        )
-    if dtype.kind in ALIKE and ALIKE[dtype.kind] != ALIKE[labels.dtype.kind]:
-        raise UsageError(
-            f"classes are {ALIKE[labels.dtype.kind]} and y holds {ALIKE[dtype.kind]}: expected "
-            "classes as y has them."
-        )
-    if len(np.unique(labels)) != len(labels):
-        raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
-    return np.unique(labels)
-
-
-def _read_labels(labels: np.ndarray) -> np.ndarray:
-    """Return the labels that occur, sorted; only for what the user assumes public.
-
-    Raises:
-        ValueError: Labels that scikit-learn refuses, or of a single class.
-    """
-    try:
-        assert_all_finite(labels, input_name="y")
-        check_classification_targets(labels)
-        found = np.unique(labels)
-    except TypeError:
-        raise ValueError("y holds labels of several types: expected one type.") from None
-    if len(found) < 2:
-        raise ValueError("y holds only one class: expected two or more.")
-    return found
-
-
-def _labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the labels that are called so, as y has them."""
-    if known is not None:
-        places = {name: place for place, name in enumerate(as_text(known))}
-        return known[[places[name] for name in names]]
-    read = TOLD_APART.get(dtype.kind, str)
-    return np.array([read(name) for name in names], object if dtype.kind == "O" else None)

@@ -1,78 +1,85 @@
-"""The Python API of feature selection: plan it, run it, resume it; see `api` for the way of a run.
+"""The Python API of feature selection: plan one, run it, resume it.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; docs/result.md.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from pasearch import api
+from pasearch import asking, running
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
+from pasearch.asking import (
+    MEMORY,
+    anywhere,
+    assume_public,
+    check_options,
+    dataset_of,
+    device_of,
+    name_of,
+    public_data,
+    read_request,
+    shares_of,
+)
 from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.errors import InterruptedRunError, PasearchError, UsageError
+from pasearch.errors import UsageError
 from pasearch.features.auto import choose
-from pasearch.features.plan import METHODS, TRAINERS, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult
+from pasearch.running import (
+    LEDGER_LEAK,
+    found_run,
+    head,
+    new_run,
+    opened,
+    publish,
+    score_json,
+    tail,
+)
 
 if TYPE_CHECKING:
-    from pasearch.features.engine import FeatureOutcome
-    from pasearch.runs.keys import Keys
+    from pasearch.features.engine import Chosen, FeatureOutcome
+    from pasearch.runs.folder import RunFolder
+
+COMMAND = "features"
+"""What finishes a selection that was interrupted."""
+
+SAID_OF = {"mean": "candidates"}
+"""What a request calls a setting of a `Choice`, where it has another name."""
 
 
-class Options(TypedDict, total=False):
+class Options(asking.Options, TypedDict, total=False):
     """Everything that may be said about a selection beside data and budget; see `Request`."""
 
     method: str
     trainer: str
     k: int | None
-    merits: str
-    population: int
-    generations: int
-    pick: str
-    law: str
-    candidates: float
-    pool: int
+    merits: str | None
+    population: int | None
+    generations: int | None
+    pick: str | None
+    law: str | None
+    candidates: float | None
+    pool: int | None
     selection_share: float | None
-    split: str | None
-    search_share: float
-    ledger: str | Path | None
-    ledger_budget: tuple[float, float] | None
-    data_is_public: bool
-    bounds: tuple[float, float] | None
-    classes: int | None
-    regression: bool
-    schema: str | Path | None
-    image_side: int | None
-    grey: bool
-    max_categories: int
-    assume_public_schema: bool
-    data_root: str
-    download: bool
-    device: str
-    seed: int | None
+    search_on: str | Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a user asks for, as plain values: kept in `private/` so that a run can be resumed.
+class Request(asking.Request):
+    """What a selection is asked for, beside what every run is.
 
     Args:
-        data: A built-in name, a path, or "arrays" for records in memory.
-        epsilon: Of the whole run.
-        delta: Of the whole run; None takes the largest power of ten below 1/n.
         method: One of `features.plan.METHODS`, or "auto".
         trainer: One of `features.plan.TRAINERS`, or "auto".
         k: How many features; None leaves it to the method.
-        merits: Of cfs: "tables" or "entropies".
+        merits: Of cfs: "tables" or "entropies". This and what follows are refused with a method
+            that has no use for them; None takes the default of `features.plan.Choice`.
         population: k of PAFS's algorithm: sets a generation.
         generations: l of it.
         pick: Of top: "permute-and-flip" or "gumbel".
@@ -80,61 +87,26 @@ class Request:
         candidates: Its mean.
         pool: Of max-pool: side of a pool, pixels.
         selection_share: Share of epsilon that the choice takes; None takes the usual one.
-        split: None for the data's own test set, or shares; "paper"; or three shares.
-        search_share: Share of the training slots that only the choice reads.
-        ledger: See `api.Request`, like everything below.
-        ledger_budget: See there.
-        data_is_public: See there.
-        bounds: See there.
-        classes: See there.
-        regression: See there.
-        target: See there.
-        schema: See there.
-        image_side: See there.
-        grey: See there.
-        max_categories: See there.
-        assume_public_schema: See there.
-        data_root: See there.
-        download: See there.
-        device: See there.
-        seed: See there.
+        search_on: Declared-public data of the same form, to choose features on for nothing; the
+            whole budget is then the model's.
     """
 
-    data: str
-    epsilon: float
-    delta: float | None = None
     method: str = "auto"
     trainer: str = "auto"
     k: int | None = None
-    merits: str = "tables"
-    population: int = 20
-    generations: int = 3
-    pick: str = "permute-and-flip"
-    law: str = "geometric"
-    candidates: float = 8.0
-    pool: int = 2
+    merits: str | None = None
+    population: int | None = None
+    generations: int | None = None
+    pick: str | None = None
+    law: str | None = None
+    candidates: float | None = None
+    pool: int | None = None
     selection_share: float | None = None
-    split: str | None = None
-    search_share: float = 0.0
-    ledger: str | Path | None = None
-    ledger_budget: tuple[float, float] | None = None
-    data_is_public: bool = False
-    bounds: tuple[float, float] | None = None
-    classes: int | None = None
-    regression: bool = False
-    target: str | None = None
-    schema: str | Path | None = None
-    image_side: int | None = None
-    grey: bool = False
-    max_categories: int = 32
-    assume_public_schema: bool = False
-    data_root: str = "data"
-    download: bool = False
-    device: str = "auto"
-    seed: int | None = None
+    search_on: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Check what no other part checks; the rest as in an architecture search."""
+        """Check what no other part checks."""
+        super().__post_init__()
         for name, known in (("method", METHODS), ("trainer", TRAINERS)):
             if (value := getattr(self, name)) not in ("auto", *known):
                 raise UsageError(
@@ -142,26 +114,31 @@ class Request:
                 )
         if self.k is not None:
             whole("k", self.k)
-        shared = {f.name for f in fields(api.Request)} & {f.name for f in fields(self)}
-        own = {"law", "candidates", "generations"}
-        api.Request(**{name: getattr(self, name) for name in sorted(shared - own)})
 
     def choice(self, method: str, trainer: str) -> Choice:
-        """Return how features are chosen, with what `auto` has left open filled in."""
-        return Choice(
-            method=method, trainer=trainer, size=self.k, merits=self.merits,
-            population=self.population, generations=self.generations, pick=self.pick,
-            law=self.law, mean=self.candidates, pool=self.pool,
-        )  # fmt: skip
+        """Return how features are chosen, with what `auto` has left open filled in.
+
+        Raises:
+            UsageError: A setting that this method has no use for.
+        """
+        given = {name: getattr(self, SAID_OF.get(name, name)) for name in OWN}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in given:
+            if method not in OWN[name]:
+                raise UsageError(
+                    f"--{SAID_OF.get(name, name)} is of --method {' or '.join(OWN[name])}, and "
+                    f"method {method!r} has no use for it: leave it out, or name that method."
+                )
+        return Choice(method=method, trainer=trainer, size=self.k, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(running.Prepared):
     """A request with its data set and solved plan; nothing private was read."""
 
     request: Request
-    dataset: Dataset
     plan: FeaturePlan
+    public: Dataset | None = None
 
 
 def plan_feature_selection(
@@ -212,20 +189,16 @@ def prepare(
     data: Any, target: str | None = None, *, budget: Budget, **options: Unpack[Options]
 ) -> Prepared:
     """Load the data's form and solve the plan; nothing is written."""
-    if not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}: expected Budget(epsilon=..., delta=...).")
-    if unknown := sorted(set(options) - set(Options.__annotations__)):
-        raise UsageError(
-            f"{', '.join(unknown)}: no such option: expected one of "
-            f"{', '.join(Options.__annotations__)}."
-        )
-    name = str(data) if isinstance(data, (str, Path)) else "arrays"
+    check_options(budget, options, Options.__annotations__)
     request = Request(
-        data=name, epsilon=budget.epsilon, delta=budget.delta, target=target, **options
+        data=name_of(data), epsilon=budget.epsilon, delta=budget.delta, target=target, **options
     )
-    if hasattr(data, "columns") and hasattr(data, "iloc"):
-        data = of_frame(data, request)
-    return _prepare(request, api.dataset_of(data, request))
+    return _prepare(request, _dataset(data, request))
+
+
+def _dataset(data: Any, request: Request) -> Dataset:
+    framed = hasattr(data, "columns") and hasattr(data, "iloc")
+    return of_frame(data, request) if framed else dataset_of(data, request)
 
 
 def of_frame(frame: Any, request: Request) -> Dataset:
@@ -257,33 +230,42 @@ def of_frame(frame: Any, request: Request) -> Dataset:
 
 
 def _prepare(request: Request, dataset: Dataset) -> Prepared:
-    assumed: tuple[str, ...] = ()
+    public, assumed = None, ()
+    if request.search_on is not None:
+        if request.method == "auto":
+            raise UsageError(
+                "--search-on says where features are chosen: say how too, such as --method pca."
+            )
+        source = str(request.search_on)
+        public, dataset, assumed = public_data("--search-on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
-        dataset, assumed = api.assume_public(dataset, request.max_categories)
-    budget = Budget(request.epsilon, request.delta)
+        dataset, read = assume_public(dataset, request.max_categories)
+        assumed = (*assumed, *read)
     method, trainer, auto = choose(request.method, request.trainer, dataset.schema, request.k)
     choice = request.choice(method, trainer)
     plan = make_feature_plan(
         name=dataset.name,
         schema=dataset.schema,
         public=dataset.public,
-        budget=budget,
+        budget=request.budget,
         split=_split(request, dataset, choice),
         choice=choice,
         selection_share=request.selection_share,
         most_categories=request.max_categories,
         assumed_public=assumed,
-        leak_share=PURCHASE_DELTA if request.ledger is None else api.LEDGER_LEAK,
+        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+        searched_on=None if public is None else public.name,
     )
-    return Prepared(request=request, dataset=dataset, plan=replace(plan, auto=auto))
+    plan = replace(plan, auto=auto)
+    return Prepared(request=request, dataset=dataset, plan=plan, public=public)
 
 
 def _split(request: Request, dataset: Dataset, choice: Choice) -> Split:
     return make_split(
         dataset.n,
-        shares=api.shares_of(request.split),
+        shares=shares_of(request.split),
         search_share=request.search_share,
-        scored=choice.trains_candidates,
+        scored=choice.trains_candidates and request.search_on is None,
         official_test=dataset.official_test,
         paper=request.split == "paper",
     )
@@ -291,22 +273,8 @@ def _split(request: Request, dataset: Dataset, choice: Choice) -> Split:
 
 def run(prepared: Prepared, *, out: str | Path | None = None) -> FeatureResult:
     """Run a prepared selection in a new folder."""
-    from pasearch.runs.folder import RunFolder
-
-    api.device_of(prepared.request)
-    if not prepared.plan.public:
-        api.check_total(prepared.request)
-    request = json.dumps({"kind": FEATURES, **asdict(_anywhere(prepared.request))}, default=str)
-    folder = RunFolder.create(out, prepared.dataset.name)
-    try:
-        folder.atomic_write("request.json", request)
+    with new_run(prepared, out, anywhere(prepared.request), COMMAND) as folder:
         return _run(prepared, folder, resumed=False)
-    except PasearchError:
-        if not api.has_spent(folder):
-            shutil.rmtree(folder.path)
-        raise
-    except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path, "features") from None
 
 
 def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
@@ -320,100 +288,41 @@ def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
         UsageError: No run there, or a finished one.
         BudgetError: Data, plan, code, versions or device differ from the run that began.
     """
-    from pasearch.runs.folder import RunFolder
-
-    api.destroy_left_keys(Path(path))
-    folder = RunFolder.open(path)
-    request = read_request(folder.private)
-    if data is None and request.data == "arrays":
-        raise UsageError(f"{path} began on records in memory: pass them again as `data`.")
-    given = request.data if data is None else data
-    if hasattr(given, "columns") and hasattr(given, "iloc"):
-        given = of_frame(given, request)
-    try:
-        return _run(_prepare(request, api.dataset_of(given, request)), folder, resumed=True)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path, "features") from None
+    with found_run(path, COMMAND) as folder:
+        request = read_request(folder.private, Request, COMMAND)
+        if data is None and request.data == MEMORY:
+            raise UsageError(f"{path} began on records in memory: pass them again as `data`.")
+        dataset = _dataset(request.data if data is None else data, request)
+        return _run(_prepare(request, dataset), folder, resumed=True)
 
 
-def read_request(private: Path) -> Request:
-    """Return what a selection was asked for.
-
-    Raises:
-        UsageError: It never began, or is no feature selection.
-    """
-    try:
-        values = json.loads((private / "request.json").read_text(encoding="utf-8"))
-        if values.pop("kind", None) != FEATURES:
-            raise UsageError(
-                f"{private.parent} is no feature selection: finish it with `pasearch arch "
-                "--resume`."
-            )
-        for name in ("bounds", "ledger_budget"):
-            values[name] = None if values[name] is None else tuple(values[name])
-        return Request(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise api.unreadable(private, error) from None
-
-
-def _anywhere(request: Request) -> Request:
-    """Return the request as a resume from another working directory needs it."""
-    from pasearch.data.images import BUILT_IN
-
-    paths: dict[str, Any] = {
-        name: str(Path(path).absolute())
-        for name in ("data_root", "schema", "ledger")
-        if (path := getattr(request, name)) is not None
-    }
-    if request.data not in ("arrays", *BUILT_IN):
-        paths["data"] = str(Path(request.data).absolute())
-    return replace(request, **paths)
-
-
-def _run(prepared: Prepared, folder: Any, *, resumed: bool) -> FeatureResult:
+def _run(prepared: Prepared, folder: RunFolder, *, resumed: bool) -> FeatureResult:
     from pasearch.buying import buy_schema
     from pasearch.features.engine import FeatureSearch
 
     plan, dataset = prepared.plan, prepared.dataset
-    device = api.device_of(prepared.request)
-    with api.opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
+    device = device_of(prepared.request)
+    with opened(prepared, folder, device, prepared.public, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         plan = buy_schema(plan, dataset, ledger, keys, folder)
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
-            plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device
-        ).run()
-        elapsed = time.time() - folder.started
-        result = _publish(prepared, outcome, folder, device, keys, elapsed)
+            plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
+            public=prepared.public,
+        ).run()  # fmt: skip
+        result = _publish(prepared, outcome, folder, device, keys.reproducible)
         keys.destroy()
     return result
 
 
 def _publish(
-    prepared: Prepared,
-    outcome: FeatureOutcome,
-    folder: Any,
-    device: str,
-    keys: Keys,
-    elapsed: float,
+    prepared: Prepared, outcome: FeatureOutcome, folder: RunFolder, device: str, reproducible: bool
 ) -> FeatureResult:
     from pasearch.features.model import packed
-    from pasearch.report.card import card_json, card_markdown
-    from pasearch.report.html import report_html
 
     weights = packed(outcome.model.weights, outcome.model.intercept)
-    document = result_document(prepared, outcome, weights, device, keys.reproducible)
-    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
-    card = card_markdown(document)
-    folder.publish(
-        {
-            "result.json": json.dumps(document, indent=2) + "\n",
-            "privacy-card.md": card,
-            "privacy-card.json": json.dumps(card_json(document), indent=2) + "\n",
-            "report.html": report_html(document),
-            "model.npz": weights,
-        }
-    )
+    document = result_document(prepared, outcome, weights, device, reproducible)
+    card = publish(folder, document, weights)
     return FeatureResult(path=folder.path, document=document, card=card)
 
 
@@ -422,36 +331,23 @@ def result_document(
 ) -> dict[str, Any]:
     """Return `result.json`; docs/result.md describes every field."""
     from pasearch.features.model import feature_names
-    from pasearch.results import SCHEMA_VERSION, digest
+    from pasearch.results import digest
 
     plan, chosen, choice = prepared.plan, outcome.chosen, prepared.plan.choice
-    planned, features = plan.to_json(), outcome.model.weights.shape[1]
+    features = outcome.model.weights.shape[1]
     names = feature_names(plan.schema, features)
-    order = chosen.order or tuple(chosen.view.columns.tolist())
-    document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "task": FEATURES,
-        "dataset": api.data_json(plan),
-        "budget": planned["budget"],
-        "price": planned["price"],
-        "price_by_partition": planned["price_by_partition"],
-        "events": planned["lines"],
-        "way": planned["way"],
-        "selection": api.selection_json(choice.way, choice.describe(), plan.price.accountant),
-        "strategy": planned["strategy"],
+    best, shown = chosen_json(chosen, names)
+    return {
+        **head(prepared, FEATURES, plan.selection_way, plan.selection_words),
         "space": {"name": f"sets of {features:,} features"},
         "recipe": _recipe(plan, choice),
         "best": {
-            "features": [names[place] for place in order],
-            "places": list(order),
-            "of": features,
-            "directions": None if chosen.view.rotation is None else chosen.view.width,
-            "merit": chosen.merit,
-            "columns": columns_of([names[place] for place in order], plan.schema),
+            **best,
+            "columns": columns_of(best["features"], plan.schema),
             "parameters": (chosen.view.width + 1) * plan.schema.outputs,
             "trainable_parameters": (chosen.view.width + 1) * plan.schema.outputs,
         },
-        "score": api.score_json(plan, outcome.test_points, outcome.exact_points),
+        "score": score_json(plan, outcome.test_points, outcome.exact_points),
         "model": {
             "file": "model.npz",
             "sha256": digest(weights),
@@ -459,34 +355,45 @@ def result_document(
             "pool": choice.pool if choice.method == "max-pool" else 0,
         },
         "bought": list(plan.schema.describe_items()) if plan.purchase is not None else [],
-        "assumed_public": list(plan.assumed_public),
-        "claims": [claim.to_json() for claim in plan.claims()],
-        "crossover": None,
         "alternatives": [],
-        "auto": plan.auto,
-        "searched_on": None,
+        "searched_on": plan.searched_on,
         "judged_on": None,
-        "ledger": api.shared_ledger(prepared),
-        "device": device,
-        "reproducible": reproducible,
-        "randomness": api.randomness_words(device, reproducible),
-        "warnings": planned["warnings"],
-        "versions": api.versions(),
+        **tail(prepared, device, reproducible),
+        **shown,
+        **({"by_size": list(outcome.curve)} if outcome.curve else {}),
     }
+
+
+def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which features were chosen, and what was released to choose them.
+
+    Args:
+        chosen: By the engine.
+        names: Of all features.
+    """
+    order = chosen.order or tuple(chosen.view.columns.tolist())
+    best = {
+        "features": [names[place] for place in order],
+        "places": list(order),
+        "of": len(names),
+        "directions": None if chosen.view.rotation is None else chosen.view.width,
+        "merit": chosen.merit,
+    }
+    shown: dict[str, Any] = (
+        {} if chosen.blank is None else {"relevance_of_noise": round(chosen.blank, 6)}
+    )
     if chosen.to_class is not None:
-        document["relevance"] = [
+        shown["relevance"] = [
             {"feature": name, "uncertainty": round(float(value), 6)}
             for name, value in zip(names, chosen.to_class, strict=True)
         ]
     if chosen.trials:
-        document["trials"] = [
+        shown["trials"] = [
             {"features": [names[place] for place in places], "noisy_correct": score}
             for places, score in chosen.trials
         ]
-        document["unique_trials"] = len(chosen.trials)
-    if outcome.curve:
-        document["by_size"] = list(outcome.curve)
-    return document
+        shown["unique_trials"] = len(chosen.trials)
+    return best, shown
 
 
 def columns_of(names: list[str], schema: Any) -> list[str]:

@@ -153,13 +153,35 @@ class Priced(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class Charged:
-    """What every solved plan can say of itself, from its lines alone."""
+    """What every solved plan has, and what it can say of itself from its lines alone.
 
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run.
+        split: Sizes of the partitions.
+        lines: Everything that will be charged.
+        purchase: How what the schema leaves undeclared is bought; None when nothing is.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        most: The most categories that an undeclared column is bought with.
+        auto: Why `auto` took this way, where it did.
+        warnings: What the user should know before it runs.
+    """
+
+    name: str
+    schema: AnySchema
+    public: bool
     budget: Budget
     split: Split
     lines: tuple[Line, ...]
-    schema: AnySchema
+    purchase: Purchase | None = None
+    assumed_public: tuple[str, ...] = ()
+    most: int = 32
+    auto: dict[str, Any] | None = field(default=None, hash=False)
+    warnings: tuple[str, ...] = ()
 
     @property
     def delta(self) -> float:
@@ -183,12 +205,17 @@ class Charged:
         return purchase_partition(self.split)
 
     @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on: `search` if there is one."""
+        return self.split.trial_partition
+
+    @property
     def points_each(self) -> int:
         """How many points the best answer to a record has: 1, or the grid of an error."""
         return ERROR_GRID if self.schema.regression else 1
 
     def priced_json(self) -> dict[str, Any]:
-        """Return budget, lines and prices as plain values."""
+        """Return what every plan says of itself as plain values: data, budget, lines, prices."""
         from pasearch.accounting.events import to_json
 
         total, by_partition = self.prices
@@ -215,19 +242,20 @@ class Charged:
                 name: {"epsilon": price.epsilon, "accountant": price.accountant}
                 for name, price in by_partition.items()
             },
+            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
+            "purchase": None if self.purchase is None else self.purchase.to_json(),
+            "assumed_public": list(self.assumed_public),
+            "data_is_public": self.public,
+            "auto": self.auto,
+            "warnings": list(self.warnings),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Charged):
-    """A solved plan. Made by `make_plan`; nothing runs outside it.
+    """A solved plan of a search. Made by `make_plan`; nothing runs outside it.
 
     Args:
-        name: The data set's name.
-        schema: The declared form of the data.
-        public: Whether the user declared the data public.
-        budget: Epsilon and delta of the whole run.
-        split: Sizes of the partitions.
         strategy: Who is tried.
         space: What it is drawn from.
         recipes: How candidates are trained, before their own settings and their noise: each
@@ -237,12 +265,7 @@ class Plan(Charged):
         final_mu: The solved dial of the final training; None when the winner's weights are kept.
         score: The noise of a candidate's score; None when nothing is compared.
         test: The noise of the printed accuracy.
-        lines: Everything that will be charged.
-        purchase: How what the schema leaves undeclared is bought; None when nothing is.
         front_noise: Noise multipliers of the fitted front ends, by their text.
-        assumed_public: What was read from the records for nothing, because the user said so.
-        most: The most categories that an undeclared column is bought with.
-        auto: Why `auto` took this strategy, where it did.
         searched_on: Name of the declared-public data that the candidate was found on, if any.
         judge: The noise of each look at the validation slots while training; None when there is
             none, or when public records are looked at instead.
@@ -251,11 +274,6 @@ class Plan(Charged):
         dimensions: How many numbers the networks train, where a recipe's price depends on it.
     """
 
-    name: str
-    schema: AnySchema
-    public: bool
-    budget: Budget
-    split: Split
     strategy: Priced
     space: Space
     recipes: tuple[Recipe, ...]
@@ -264,13 +282,7 @@ class Plan(Charged):
     final_mu: float | None
     score: Release | None
     test: ScoreNoise
-    lines: tuple[Line, ...]
-    warnings: tuple[str, ...] = field(default=())
-    purchase: Purchase | None = None
     front_noise: tuple[tuple[str, float], ...] = ()
-    assumed_public: tuple[str, ...] = ()
-    most: int = 32
-    auto: dict[str, Any] | None = field(default=None, hash=False)
     searched_on: str | None = None
     judge: ScoreNoise | None = None
     judged_on: str | None = None
@@ -295,11 +307,6 @@ class Plan(Charged):
     def recipe_name(self, candidate: Candidate) -> str:
         """Return what the user calls a candidate's recipe, and what it does."""
         return self.recipe_names[recipe_of(candidate.settings)]
-
-    @property
-    def trial_partition(self) -> str:
-        """The partition that candidates are trained on."""
-        return self.split.trial_partition
 
     def trial_recipe(self, candidate: Candidate) -> Recipe:
         """Return how a candidate is trained in the search."""
@@ -416,19 +423,13 @@ class Plan(Charged):
         """Return the plan as plain values; two plans are the same when these are."""
         return {
             **self.priced_json(),
-            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
-            "purchase": None if self.purchase is None else self.purchase.to_json(),
-            "assumed_public": list(self.assumed_public),
-            "data_is_public": self.public,
             "strategy": self.strategy.to_json(),
             "way": "aside" if self.aside else "in place",
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
             "recipes": [recipe.to_json() for recipe in self.recipes],
-            "auto": self.auto,
             "searched_on": self.searched_on,
             "judged_on": self.judged_on,
-            "warnings": list(self.warnings),
         }
 
 

@@ -35,34 +35,34 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from pasearch import api
 from pasearch.accounting.accountants import Price
-from pasearch.accounting.budget import Budget
+from pasearch.asking import assume_public, device_of
 from pasearch.buying import buy_schema
 from pasearch.data.partitions import VALIDATION_SHARE, Dataset, Split
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
 from pasearch.errors import BudgetError, UsageError
-from pasearch.estimators import (
-    ALIKE,
-    NAME,
-    _column,
-    _declared_labels,
-    _kind,
-    _kinds_of_frame,
-    _names,
-    _pair,
-    _pairs,
-    _read_labels,
-    formed,
-    formed_labels,
-    mixed,
-)
-from pasearch.feature_selection import Prepared, Request
+from pasearch.estimators import NAME
+from pasearch.feature_selection import Prepared, Request, chosen_json
 from pasearch.features.model import feature_names
 from pasearch.features.plan import make_feature_plan
+from pasearch.forms import (
+    ALIKE,
+    column_of,
+    declared_labels,
+    formed,
+    formed_labels,
+    kind_of,
+    kinds_of_frame,
+    mixed,
+    names_of,
+    pair_of,
+    pairs_of,
+    read_labels,
+)
 from pasearch.plan import PURCHASE_DELTA
-from pasearch.results import price_of
+from pasearch.results import FEATURES, price_of
+from pasearch.running import LEDGER_LEAK, check_total, head, opened, tail
 from pasearch.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -140,15 +140,15 @@ class _PrivateChoice(BaseEstimator):
 
     def _checked(self, X: Any, **form: Any) -> tuple[list[Column], Array]:
         """Return what is declared about each column, and the cells; no value is looked at."""
-        kinds = _kinds_of_frame(X)
+        kinds = kinds_of_frame(X)
         cells = self._cells(X, ensure_min_samples=2, **form)
         if kinds is None:
-            kinds = [_kind(cells.dtype)] * cells.shape[1]
-        pairs, alike = _pairs(self.bounds, len(kinds))
+            kinds = [kind_of(cells.dtype)] * cells.shape[1]
+        pairs, alike = pairs_of(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
         columns = [
-            _column(name, kind, pair, alike=alike, lone=lone)
-            for name, kind, pair in zip(_names(self, len(kinds)), kinds, pairs, strict=True)
+            column_of(name, kind, pair, alike=alike, lone=lone)
+            for name, kind, pair in zip(names_of(self, len(kinds)), kinds, pairs, strict=True)
         ]
         return columns, cells
 
@@ -257,9 +257,9 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
             raise ValueError(f"Unknown label type: y is of type {labels.dtype}.")
         names: Any = None
         if self.classes is not None:
-            names = tuple(as_text(_declared_labels(self.classes, labels.dtype)))
+            names = tuple(as_text(declared_labels(self.classes, labels.dtype)))
         elif self.assume_public_schema is True:
-            _read_labels(labels)
+            read_labels(labels)
         return Column(name=name, kind="category", categories=names), labels
 
     def _number(self, name: str, labels: Array) -> tuple[Column, Array]:
@@ -270,7 +270,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         numbers = as_numbers(labels)
         low, high = None, None
         if self.target_bounds is not None:
-            low, high = _pair("target_bounds", self.target_bounds)
+            low, high = pair_of("target_bounds", self.target_bounds)
         elif self.assume_public_schema is True:
             assert_all_finite(numbers, input_name="y")
         return Column(name=name, kind="number", low=low, high=high), numbers
@@ -291,8 +291,7 @@ class PrivateCFS(_PrivateSelector):
     Args:
         epsilon: Of a whole fit, above 0; all of it is for the choice.
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
-        k: How many features are chosen, at most as many as there are columns: of numbers alone, how
-            many columns are kept; otherwise the most. None takes as many as have the largest merit.
+        k: How many columns are kept; None keeps those of the features that have the largest merit.
         merits: "tables" or "entropies"; see `features.plan.Choice`.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
             each column. What is not declared is bought from a tenth of the records.
@@ -442,7 +441,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
     Args:
         epsilon: Of a whole fit, above 0; a tenth of it is for the means.
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
-        n_components: How many, at most as many as there are columns; None takes d^(3/4) of d.
+        n_components: How many, at most as many as there are columns; None takes d^(2/3) of d.
         bounds: As of `PrivateCFS`, like everything below.
         assume_public_schema: See there.
         max_categories: See there.
@@ -634,12 +633,12 @@ def _run(request: Request, given: _Given, table: TableSchema) -> _Found:
     """Plan, charge and choose; the run's folder lives as long as that takes."""
     dataset, assumed = given.undeclared(table), ()
     if request.assume_public_schema:
-        dataset, assumed = api.assume_public(dataset, request.max_categories)
+        dataset, assumed = assume_public(dataset, request.max_categories)
     known: Any = dataset.schema
     if known.complete:
         dataset = given.encodable(known)
     plan = _planned(request, dataset, assumed)
-    api.check_total(request)
+    check_total(request)
     prepared = Prepared(request=request, dataset=dataset, plan=plan)
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run", NAME)
@@ -655,12 +654,12 @@ def _planned(request: Request, dataset: Dataset, assumed: tuple[str, ...]) -> Fe
         name=NAME,
         schema=dataset.schema,
         public=False,
-        budget=Budget(request.epsilon, request.delta),
+        budget=request.budget,
         split=Split(train=dataset.n - kept, validation=kept, test=0),
         choice=choice,
         most_categories=request.max_categories,
         assumed_public=assumed,
-        leak_share=PURCHASE_DELTA if request.ledger is None else api.LEDGER_LEAK,
+        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
         final=False,
     )
 
@@ -669,8 +668,8 @@ def _charged(prepared: Prepared, given: _Given, table: TableSchema, folder: RunF
     """Carry out a plan, each read under its charge; its keys are destroyed, whatever happens."""
     from pasearch.features.engine import FeatureSearch
 
-    plan, dataset, device = prepared.plan, prepared.dataset, api.device_of(prepared.request)
-    with api.opened(prepared, folder, device, resumed=False) as (ledger, keys):
+    plan, dataset, device = prepared.plan, prepared.dataset, device_of(prepared.request)
+    with opened(prepared, folder, device, resumed=False) as (ledger, keys):
         try:
             dataset.partition(plan.split, keys.stream("split").generator())
             if plan.purchase is not None:
@@ -688,7 +687,7 @@ def _charged(prepared: Prepared, given: _Given, table: TableSchema, folder: RunF
             ).choose()  # fmt: skip
             bought = prepared.plan.schema.undeclared
             prepared = replace(prepared, plan=plan)
-            document = _document(prepared, table, bought, chosen, keys.reproducible)
+            document = _document(prepared, table, bought, chosen, device, keys.reproducible)
         finally:
             keys.destroy()
     return _Found(chosen=chosen, table=table, document=document)
@@ -699,51 +698,27 @@ def _document(
     table: TableSchema,
     bought: tuple[str, ...],
     chosen: Chosen,
+    device: str,
     reproducible: bool,
 ) -> dict[str, Any]:
     """Return what a fit has released; see `KeptChoice`."""
     plan, owners = prepared.plan, _owners(table)
-    planned, choice = plan.to_json(), plan.choice
     names = feature_names(table, len(owners))
     if _only_numbers(table):
         names = [column.name for column in table.columns]
-    order = chosen.order or tuple(chosen.view.columns.tolist())
-    document: dict[str, Any] = {
-        "dataset": api.data_json(plan) | {"schema": table.to_json()},
-        "budget": planned["budget"],
-        "price": planned["price"],
-        "price_by_partition": planned["price_by_partition"],
-        "events": planned["lines"],
-        "selection": api.selection_json(choice.way, choice.describe(), plan.price.accountant),
-        "strategy": planned["strategy"],
-        "best": {
-            "features": [names[place] for place in order],
-            "of": len(owners),
-            "directions": None if chosen.view.rotation is None else chosen.view.width,
-            "columns": list(dict.fromkeys(table.columns[owners[each]].name for each in order)),
-            "merit": chosen.merit,
-        },
+    best, shown = chosen_json(chosen, names)
+    document = head(prepared, FEATURES, plan.choice.way, plan.choice.describe())
+    document["dataset"]["schema"] = table.to_json()
+    columns = [table.columns[owners[place]].name for place in best["places"]]
+    return {
+        **document,
+        "best": {**best, "columns": list(dict.fromkeys(columns))},
         "bought": [
             column.describe() for column in (*table.columns, table.target) if column.name in bought
         ],
-        "assumed_public": list(plan.assumed_public),
-        "claims": [claim.to_json() for claim in plan.claims()],
-        "ledger": api.shared_ledger(prepared),
-        "reproducible": reproducible,
-        "warnings": planned["warnings"],
-        "versions": api.versions(),
+        **tail(prepared, device, reproducible),
+        **shown,
     }
-    if chosen.to_class is not None:
-        document["relevance"] = [
-            {"feature": name, "uncertainty": round(float(value), 6)}
-            for name, value in zip(names, chosen.to_class, strict=True)
-        ]
-    if chosen.trials:
-        document["trials"] = [
-            {"features": [names[place] for place in places], "noisy_correct": score}
-            for places, score in chosen.trials
-        ]
-    return document
 
 
 def _check_classes(table: TableSchema) -> None:

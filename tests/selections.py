@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Dataset, make_split
+from pasearch.data.partitions import Dataset, InParts, Partition, make_split
 from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, TableSchema
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.plan import METHODS, Choice, FeaturePlan, make_feature_plan
 from pasearch.runs.keys import Keys
-from pasearch.runs.ledger import Ledger, Line
+from pasearch.runs.ledger import Ledger, Line, Receipt
 
 NUMBERS = itertools.count()
 BUDGET = Budget(2.0, 1e-5)
@@ -44,6 +47,42 @@ def arrays(n: int = 300, *, image: bool = False, number: bool = False, seed: int
     return (x.reshape(n, 4, 4) if image else x), y
 
 
+COLUMNS = (
+    Column(name="a", low=0.0, high=1.0, bins=4),
+    Column(name="b", low=0.0, high=1.0, bins=0),
+    Column(name="c", categories=("u", "v", "w")),
+    Column(name="d", categories=("no", "yes")),
+    Column(name="e", vocabulary=("one", "two")),
+)
+"""Of a table: a number in bins, one without, categories, two of them, and words."""
+
+PLAIN = ("a", "b", "d = no")
+"""Features of it that are no indicators, or the first of two."""
+
+
+def table(n: int = 300, *, number: bool = False, seed: int = 0, public: bool = False) -> Dataset:
+    """Return records of such columns, whose first two numbers tell the target."""
+    x, y = arrays(n, number=number, seed=seed)
+    cells = np.empty((n, len(COLUMNS)), object)
+    cells[:, :2] = x[:, :2].round(3).astype(str)
+    for place, known in ((2, ("u", "v", "w")), (3, ("no", "yes")), (4, ("one", "two", "one two"))):
+        cells[:, place] = np.array(known, object)[(x[:, place] * len(known)).astype(int)]
+    target = Column(name="y", low=0.0, high=1.0) if number else Column(
+        name="y", categories=("0", "1")
+    )  # fmt: skip
+    return Dataset(
+        name="table", schema=TableSchema(columns=COLUMNS, target=target), features=cells,
+        labels=y.astype(str).astype(object), public=public,
+    )  # fmt: skip
+
+
+def dataset_for(method: str, n: int = 300, *, number: bool = False) -> Dataset:
+    """Return what a method is for: a table, images, or arrays."""
+    if method == "one-hot":
+        return table(n, number=number)
+    return dataset(n, image=method == "max-pool", number=number)
+
+
 def dataset(n: int = 300, *, image: bool = False, number: bool = False) -> Dataset:
     """Return them as a data set whose schema is declared."""
     x, y = arrays(n, image=image, number=number)
@@ -65,7 +104,7 @@ def plan_of(
 ) -> FeaturePlan:
     """Return the plan of a small selection."""
     choice = Choice(method=method, trainer=trainer, **{**FEW.get(method, {}), **more})
-    data = dataset(n, image=method == "max-pool", number=number)
+    data = dataset_for(method, n, number=number)
     split = make_split(n, search_share=search_share, scored=choice.trains_candidates)
     return make_feature_plan(
         name="small", schema=data.schema, public=False, budget=budget, split=split, choice=choice
@@ -82,11 +121,22 @@ def search_of(
 ) -> FeatureSearch:
     """Return a search that carries a plan out, with a ledger of these lines (None: the plan's)."""
     if data is None:
-        image, number = plan.choice.method == "max-pool", plan.schema.regression
-        data = dataset(plan.split.n, image=image, number=number)
+        data = dataset_for(plan.choice.method, plan.split.n, number=plan.schema.regression)
     data.partition(plan.split, np.random.Generator(np.random.PCG64(7)))
     path = folder / f"ledger-{next(NUMBERS)}.sqlite"
     ledger = Ledger.create(path, plan.lines if lines is None else lines)
     return FeatureSearch(
         plan=plan, dataset=data, ledger=ledger, keys=Keys.from_seed(seed), device="cpu"
     )
+
+
+def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> None:
+    """Tell of every partition that is opened, in one tensor or in parts."""
+    for kind in (Partition, InParts):
+        genuine = kind.open
+
+        def opening(part: Any, receipt: Receipt, genuine: Any = genuine):
+            tell(part.name)
+            return genuine(part, receipt)
+
+        patch.setattr(kind, "open", opening)

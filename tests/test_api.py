@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pasearch import api
+from pasearch import api, running
 from pasearch.accounting.budget import Budget
 from pasearch.api import plan_architecture_search, resume_search, search_architecture
 from pasearch.data.partitions import Partition, UnchargedReadError
@@ -323,7 +323,7 @@ class TestResume:
 
     @pytest.mark.unit
     def test_changed_code_or_versions_destroy_the_keys(self, stopped: Path, monkeypatch):
-        monkeypatch.setattr(api, "versions", lambda: {"torch": "another"})
+        monkeypatch.setattr(running, "versions", lambda: {"torch": "another"})
         with pytest.raises(BudgetError, match="versions"):
             resume_search(stopped, data=arrays())
         assert not (stopped / "private" / "keys").exists()
@@ -367,7 +367,7 @@ class TestResume:
 
         for name in ("x", "y"):
             with monkeypatch.context() as patch:
-                patch.setattr(api, "fingerprint", stop)
+                patch.setattr(running, "fingerprint", stop)
                 with pytest.raises(InterruptedRunError):
                     run(tmp_path / name, "fixed")
         x, y = arrays()
@@ -554,7 +554,7 @@ class TestAlteredRuns:
             pass
         Keys().save(
             folder.private / "keys",
-            api.fingerprint(prepared("paas").dataset, prepared("paas").plan, "cpu"),
+            running.fingerprint(prepared("paas").dataset, prepared("paas").plan, "cpu", None, None),
         )
         with pytest.raises(UsageError, match="trials of other keys"):
             resume_search(stopped, data=arrays())
@@ -573,7 +573,7 @@ class TestAlteredRuns:
         with pytest.raises(BudgetError) as refused:
             resume_search(stopped, data=(x, y))
         for dataset in (arrays(), (x, y)):
-            mark = api.fingerprint(
+            mark = running.fingerprint(
                 from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2), prepared("paas").plan, "cpu"
             )
             for length in range(6, len(mark)):

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from selections import WAYS, arrays
+from selections import COLUMNS, WAYS, arrays, table
 
 import pasearch
-from pasearch import Budget, feature_selection, plan_feature_selection, select_features
+from pasearch import Budget, plan_feature_selection, running, select_features
 from pasearch.accounting.selection import Law
 from pasearch.api import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.feature_selection import resume_selection
-from pasearch.features import engine
+from pasearch.features import choosing, engine
 from pasearch.features import plan as planning
-from pasearch.features.engine import Chosen, FeatureSearch
+from pasearch.features.choosing import Chosen
+from pasearch.features.engine import FeatureSearch
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
 from pasearch.features.plan import METHODS, Choice, chosen_size
 from pasearch.report.html import report_html
@@ -32,24 +33,38 @@ OPTIONS: dict[str, Any] = {
     "trainer": "objective",
     "bounds": (0.0, 1.0),
     "classes": 2,
-    "population": 4,
-    "generations": 2,
-    "candidates": 3.0,
     "device": "cpu",
 }
+OWN: dict[str, dict[str, Any]] = {
+    "pafs": {"population": 4, "generations": 2},
+    "subsets": {"candidates": 3.0},
+}
+FEATURES = {"max-pool": 4, "one-hot": sum(column.width for column in COLUMNS)}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine, "CFS_POPULATION", 50)
-    monkeypatch.setattr(engine, "CFS_GENERATIONS", 2)
+    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
+    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
     monkeypatch.setattr(planning, "STEPS", 4)
 
 
 def select(out: Path, method: str, **options: Any) -> FeatureResult:
-    data = arrays(image=method == "max-pool")
-    given: Any = {**OPTIONS, "method": method, **options}
-    return select_features(data, budget=BUDGET, out=out, **given)
+    given: Any = {**OPTIONS, **OWN.get(method, {}), "method": method, **options}
+    if method == "one-hot":
+        del given["bounds"], given["classes"]
+    return select_features(data_of(method), budget=BUDGET, out=out, **given)
+
+
+def data_of(method: str) -> Any:
+    return table() if method == "one-hot" else arrays(image=method == "max-pool")
+
+
+def fresh(method: str) -> Any:
+    """Records to predict."""
+    if method == "one-hot":
+        return table(40, seed=5).features._array  # type: ignore[union-attr]
+    return arrays(40, image=method == "max-pool", seed=5)[0]
 
 
 def frame(n: int = 300) -> pd.DataFrame:
@@ -106,14 +121,14 @@ class TestEveryMethod:
         document = read_document(tmp_path / "x")
         assert document["task"] == "feature selection"
         assert document["strategy"]["name"] == method
-        assert ("trials" in document) == (method == "pafs")
+        assert ("trials" in document) == (method in ("pafs", "one-hot"))
         assert ("relevance" in document) == method.startswith("cfs")
         assert ("by_size" in document) == public
         assert ("exact" in document["score"]) == public
         if public:
             sizes = [each["features"] for each in document["by_size"]]
             assert sizes == sorted(set(sizes))
-            assert sizes[-1] == document["best"]["of"] == (4 if method == "max-pool" else 6)
+            assert sizes[-1] == document["best"]["of"] == FEATURES.get(method, 6)
             assert all(
                 0 <= each[k] <= 1 for each in document["by_size"] for k in each if k[0] != "f"
             )
@@ -132,14 +147,14 @@ class TestEveryMethod:
     @pytest.mark.parametrize("method", METHODS)
     def test_hands_over_a_fitted_estimator(self, method: str, tmp_path: Path):
         result = select(tmp_path / "x", method)
-        x, _ = arrays(40, image=method == "max-pool", seed=5)
-        model = pasearch.load(tmp_path / "x")
+        x, model = fresh(method), pasearch.load(tmp_path / "x")
         assert isinstance(model, ReleasedClassifier)
         assert model.predict(x).tolist() == result.predict(x).tolist()
         chances = model.predict_proba(x)
         assert chances.sum(axis=1) == pytest.approx(1)
         assert model.classes_[chances.argmax(axis=1)].tolist() == model.predict(x).tolist()
-        assert ((model.decision_function(x) > 0) == (model.predict(x) == 1)).all()
+        second = model.predict(x) == model.classes_[1]
+        assert ((model.decision_function(x) > 0) == second).all()
         unused = np.setdiff1d(np.arange(model.coef_.shape[1]), result.document["best"]["places"])
         assert not model.coef_[:, unused].any()
         with pytest.raises(UsageError, match="a budget of its own"):
@@ -157,7 +172,8 @@ class TestEveryMethod:
     @pytest.mark.parametrize("method", ["all", "cfs-greedy", "top", "pca", "pafs", "subsets"])
     def test_of_a_number(self, method: str, tmp_path: Path):
         x, y = arrays(number=True)
-        given = {**OPTIONS, "method": method, "classes": None, "regression": True}
+        given = {**OPTIONS, **OWN.get(method, {}), "method": method}
+        given |= {"classes": None, "regression": True}
         result = select_features((x, y), budget=BUDGET, out=tmp_path / "x", **given)
         model = pasearch.load(tmp_path / "x")
         assert isinstance(model, ReleasedRegressor)
@@ -212,7 +228,7 @@ class TestSources:
     def test_a_plan_alone_writes_and_reads_nothing(self, tmp_path: Path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         x, y = arrays()
-        given: Any = {**OPTIONS, "method": "pafs"}
+        given: Any = {**OPTIONS, **OWN["pafs"], "method": "pafs"}
         plans = [
             plan_feature_selection((each, y), budget=BUDGET, **given) for each in (x, x * np.nan)
         ]
@@ -222,6 +238,7 @@ class TestSources:
     @pytest.mark.unit
     @pytest.mark.parametrize(("given", "message"), [
         ({"methods": "all"}, "methods: no such option"),
+        ({"epsilon": 1.0}, r"epsilon: no such option: .* budget=Budget\(epsilon, delta\)"),
         ({"method": "magic"}, "method is 'magic'"),
         ({"trainer": "magic"}, "trainer is 'magic'"),
         ({"k": 0}, "k is 0"),
@@ -231,6 +248,16 @@ class TestSources:
         ({"split": "0.5,0.5"}, "split"),
         ({"search_share": 0.2, "method": "top"}, "--search-share"),
         ({"pool": 2, "method": "max-pool"}, "images"),
+        ({"merits": "entropies", "method": "pca"}, "--merits is of --method cfs-greedy or cfs-ga"),
+        ({"population": 9}, "--population is of --method pafs, and method 'all'"),
+        ({"generations": 9, "method": "auto"}, "--generations is of --method pafs"),
+        ({"pick": "gumbel", "method": "subsets"}, "--pick is of --method top"),
+        ({"law": "poisson", "method": "pafs"}, "--law is of --method subsets"),
+        ({"candidates": 3.0, "method": "top"}, "--candidates is of --method subsets"),
+        ({"pool": 2, "method": "top"}, "--pool is of --method max-pool"),
+        ({"selection_share": 0.3}, "'all' no choice shares an epsilon"),
+        ({"selection_share": 0.3, "method": "subsets"}, "'subsets' no choice shares"),
+        ({"selection_share": 0.3, "method": "pafs", "search_share": 0.2}, "records of its own: l"),
     ])  # fmt: skip
     def test_refusals_leave_nothing(
         self, given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,8 +375,7 @@ class TestResume:
                 self.crashing(at, at % 2 == 0, patch)
                 with pytest.raises(InterruptedRunError):
                     select(path, method, **options)
-            data = arrays(image=method == "max-pool")
-            assert isinstance(resume_selection(path, data=data), FeatureResult)
+            assert isinstance(resume_selection(path, data=data_of(method)), FeatureResult)
             assert released(path) == whole
             with Ledger.open(path / "private" / "ledger.sqlite") as ledger:
                 again = ledger.spent()
@@ -357,13 +383,22 @@ class TestResume:
                 assert ledger.spent() == again
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("method", ["top", "cfs-ga", "pca", "subsets", "max-pool"])
+    @pytest.mark.parametrize("method", ["top", "cfs-ga", "pca", "one-hot", "subsets", "max-pool"])
     def test_at_any_charge_gives_the_same(self, method: str, tmp_path: Path):
         self.resumed(method, tmp_path)
 
     @pytest.mark.contract
     def test_of_a_genetic_search_gives_the_same(self, tmp_path: Path):
         self.resumed("pafs", tmp_path, population=2)
+
+    @pytest.mark.contract
+    def test_of_settings_that_are_numbers_of_numpy(self, tmp_path: Path):
+        given: Any = {"population": np.int64(2), "generations": np.int32(1)}
+        with pytest.MonkeyPatch.context() as patch:
+            self.crashing(2, False, patch)
+            with pytest.raises(InterruptedRunError):
+                select(tmp_path / "x", "pafs", **given)
+        assert resume_selection(tmp_path / "x", data=arrays()).price.epsilon <= BUDGET.epsilon
 
     @pytest.fixture
     def stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -405,7 +440,7 @@ class TestResume:
                     arrays(), budget=BUDGET, out=tmp_path / "a", strategy="fixed", space="fcn",
                     steps=2, bounds=(0.0, 1.0), classes=2,
                 )  # fmt: skip
-        with pytest.raises(UsageError, match="no feature selection"):
+        with pytest.raises(UsageError, match="pasearch arch --resume"):
             resume_selection(tmp_path / "a", data=arrays())
 
     @pytest.mark.unit
@@ -437,7 +472,7 @@ class TestResume:
         def refuse(*arguments, **options):
             raise UsageError("no")
 
-        monkeypatch.setattr(feature_selection.api, "fingerprint", refuse)
+        monkeypatch.setattr(running, "fingerprint", refuse)
         with pytest.raises(UsageError, match="no"):
             select(tmp_path / "x", "all")
         assert not (tmp_path / "x").exists()

@@ -22,9 +22,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch import selectors
 from pasearch.accounting.accountants import price_partitions
-from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
+from pasearch.data.partitions import Cells, Dataset, InParts, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features import engine
+from pasearch.features import contingency, engine
 from pasearch.results import events_of
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger
@@ -310,11 +310,12 @@ class TestPrice:
         genuine = Ledger.charged
 
         def charged(self: Ledger, line: str, *partitions: Any, key: str):
-            charges.append((line, partitions[0].name))
+            each = [key] if isinstance(key, str) else list(key)
+            charges.extend([(line, partitions[0].name)] * len(each))
             return genuine(self, line, *partitions, key=key)
 
         monkeypatch.setattr(Ledger, "charged", charged)
-        for kind in (Partition, Cells):
+        for kind in (Partition, InParts, Cells):
             opened = kind.open
             monkeypatch.setattr(
                 kind,
@@ -351,13 +352,15 @@ class TestPrice:
             with pytest.raises(BudgetError):
                 make().fit(*records())
 
-        def uncharged(self: Any, line: str, partition: str, *keys: str):
-            return self.dataset[partition].open(None)
+        for door in (lambda part: part, Partition.in_parts):
 
-        with monkeypatch.context() as patched:
-            patched.setattr(engine.FeatureSearch, "_open", uncharged)
-            with pytest.raises(UnchargedReadError):
-                make().fit(*records())
+            def uncharged(self: Any, line: str, partition: str, *keys: str, door: Any = door):
+                return door(self.dataset[partition]).open(None)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(engine.FeatureSearch, "_open", uncharged)
+                with pytest.raises(UnchargedReadError):
+                    make().fit(*records())
 
     def test_is_that_of_the_noise_which_is_added(self, monkeypatch: pytest.MonkeyPatch):
         sigmas: list[float] = []
@@ -420,14 +423,14 @@ class TestLedger:
     def test_is_reserved_before_a_record_is_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        path, genuine = tmp_path / "ledger", Partition.open
-        reserved = []
+        path, reserved = tmp_path / "ledger", []
+        for kind in (Partition, InParts, Cells):
 
-        def opening(self: Partition, receipt: Any):
-            reserved.append(len(Allowance.open(path).runs()))
-            return genuine(self, receipt)
+            def opening(self: Any, receipt: Any, genuine: Any = kind.open):
+                reserved.append(len(Allowance.open(path).runs()))
+                return genuine(self, receipt)
 
-        monkeypatch.setattr(Partition, "open", opening)
+            monkeypatch.setattr(kind, "open", opening)
         cfs(ledger=path, ledger_budget=(3.0, 2e-3)).fit(*records())
         assert reserved == [1]
         with pytest.raises(BudgetError, match="does not fit"):
@@ -489,7 +492,9 @@ class TestPipelines:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         cfs().fit(*records())
-        monkeypatch.setattr(engine, "count", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(
+            contingency, "count", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             cfs().fit(*records())
         assert list(tmp_path.iterdir()) == []

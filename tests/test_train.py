@@ -14,7 +14,8 @@ from doubles import Untouchable
 
 from pasearch import Budget, SearchResult, api, cli, verify
 from pasearch.accounting.events import Composed, Filtered, SelfComposed
-from pasearch.api import Prepared, prepare, read_request, resume_search
+from pasearch.api import COMMAND, Prepared, Request, prepare, resume_search
+from pasearch.asking import read_request
 from pasearch.cli import main
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -216,6 +217,44 @@ class TestLooks:
             prepare(people(), budget=BUDGET, recipe=name, strategy="rs", space="fcn", steps=24)
 
     @pytest.mark.contract
+    def test_at_a_public_table_complete_the_schema(self, tmp_path: Path):
+        """Nothing is bought or read of the private table: its values change no number."""
+        generator = np.random.default_rng(0)
+
+        def table(name: str, n: int, top: float) -> Path:
+            rows = [f"{top * x:.3f},{'Rome' if x > 0.5 else 'Oslo'},{'ab'[int(x > 0.3)]}"
+                    for x in np.r_[0.0, generator.random(n - 2), 1.0]]  # fmt: skip
+            path = tmp_path / f"{top:g}" / name
+            path.parent.mkdir()
+            path.write_text("\n".join(["age,city,y", *rows]))
+            return path
+
+        others = table("others.csv", 150, 80.0)
+
+        def planned(data: Path, **options: Any) -> Prepared:
+            return prepare(
+                data, budget=BUDGET, recipe="sa-dpsgd", architecture=NETWORK, steps=24, batch=60,
+                **options,
+            )  # fmt: skip
+
+        tables = [table("people.csv", 400, top) for top in (60.0, 1000.0)]
+        prepared = [planned(each, energy_on=others) for each in tables]
+        plans = [each.plan for each in prepared]
+        columns = {column["name"]: column for column in plans[0].schema.to_json()["columns"]}
+        assert (columns["age"]["low"], columns["age"]["high"]) == (0.0, 80.0)
+        assert columns["city"]["categories"] == ["Oslo", "Rome"]
+        assert plans[0].schema == plans[1].schema
+        assert plans[0].assumed_public == ("everything undeclared, from the public data others",)
+        assert plans[0].prices == plans[1].prices
+        assert {line.partition for line in plans[0].lines} == {"train", "test"}
+        bought = planned(tables[0]).plan
+        assert bought.purchase is not None
+        assert plans[0].purchase is None
+        document = run(prepared[1], out=tmp_path / "run").document
+        assert document["judged_on"] == "others"
+        assert verify(tmp_path / "run")[1] == []
+
+    @pytest.mark.contract
     def test_cost_more_when_there_are_more_of_them(self):
         def told(every: int) -> float:
             screening = {"q0": 1.0, "mu0": 3, "every": every}
@@ -281,6 +320,70 @@ class TestPlan:
             asked(**{"recipe": "default", **options})
 
 
+class TestEncoded:
+    @pytest.mark.contract
+    @pytest.mark.parametrize(
+        ("recipe", "law", "denoised"),
+        [
+            ({"preset": "encoded-student-t", "denoising": {}}, "(student-t, freedom 9)", True),
+            ({"preset": "encoded-laplace"}, "(laplace)", False),
+            ({"preset": "encoded-gaussian", "denoising": {"relative": False}}, "", True),
+            ({"preset": "denoised-gaussian"}, "", True),
+            ({"preset": "dpsgd"}, "", False),
+        ],
+    )
+    def test_card_and_report_say_what_was_done(
+        self, recipe: dict[str, Any], law: str, denoised: bool, tmp_path: Path
+    ):
+        result = run(asked(recipe), out=tmp_path / "run")
+        report = (tmp_path / "run" / "release" / "report.html").read_text()
+        encoded = recipe["preset"].startswith("encoded")
+        for page in (result.card, report):
+            words = "clamped, rank by rank, to the nearest of 1,000 public vectors of norm 1"
+            assert (words in page) == encoded
+            assert ("noise of another law" in page) == bool(law)
+            assert law in page
+            assert ("weighed by its distance from pure noise: free of charge" in page) == denoised
+        if law:
+            (event,) = (each for each in result.document["events"] if each["name"] == "training")
+            assert '"additive"' in json.dumps(event)
+            assert recipe["preset"].removeprefix("encoded-") in json.dumps(event)
+
+
+class TestViews:
+    @pytest.mark.contract
+    @pytest.mark.parametrize(
+        ("shift", "flip", "size"), [(3, False, 4), (4, False, 4), (4, True, 4), (10**12, False, 4)]
+    )
+    def test_a_shift_out_of_sight_is_refused_before_a_value_is_read(
+        self, shift: int, flip: bool, size: int
+    ):
+        data = Dataset(
+            name="images",
+            schema=Schema(shape=(8, 8), low=0.0, high=1.0, classes=3),
+            features=Untouchable((400, 8, 8), "f8"),  # type: ignore[arg-type]
+            labels=Untouchable((400,), "i8"),  # type: ignore[arg-type]
+        )
+
+        def plan() -> None:
+            prepare(
+                data, budget=BUDGET, architecture={**NETWORK, "front_end": "max_pool:2"}, steps=24,
+                recipe={"preset": "dpsgd", "augmentation": {"shift": shift, "flip": flip}},
+            )  # fmt: skip
+
+        if shift < size:
+            plan()
+            return
+        with pytest.raises(UsageError, match=f"{size} x {size}: a view would show nothing"):
+            plan()
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("shift", [-1, 1.5, True, "2"])
+    def test_a_shift_that_is_no_number_of_pixels_is_refused(self, shift: object):
+        with pytest.raises(UsageError, match="expected whole pixels, 0 or more"):
+            asked({"preset": "dpsgd", "augmentation": {"shift": shift}})
+
+
 class TestSearch:
     @pytest.mark.contract
     @pytest.mark.parametrize("name", ["auto-s", "adaptive-flat", "dynamic-step"])
@@ -313,7 +416,7 @@ class TestResume:
         path = tmp_path / "broken"
         with pytest.raises(InterruptedRunError):
             run(prepare(data, budget=BUDGET, **settings), out=path, progress=Stops())
-        request = read_request(path / "private")
+        request = read_request(path / "private", Request, COMMAND)
         assert request.recipe == [{"preset": name}]
         resumed = resume_search(path, data=people()).document
         assert resumed["model"]["sha256"] == whole["model"]["sha256"]

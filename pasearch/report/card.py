@@ -146,7 +146,8 @@ def _searched_on(document: dict[str, Any]) -> list[str]:
     if name is None:
         return []
     return [
-        f"Searched on {escaped(name)}, declared public: no record of the private data was read."
+        f"Searched on {escaped(name)}, declared public: no record of the private data was read "
+        "for that."
     ]
 
 

@@ -152,7 +152,7 @@ def chart(curves: Sequence[Curve], label: str) -> Markup:
         shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
         shapes.append(element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
     for share, side in ((0.0, "tick"), (0.5, "tick middle"), (1.0, "tick end")):
-        text = f"{share * most:,.0f}"
+        text = f"{share * most:,.1f}".removesuffix(".0")
         shapes.append(element("text", text, x=_percent(share), y=PLOT + 20, class_=side))
     lines = []
     for place, curve in enumerate(curves):

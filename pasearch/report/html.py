@@ -169,6 +169,10 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
         "network": None,
         "features": {
             "rows": _relevance(document),
+            "read_from": "from public data"
+            if document.get("searched_on")
+            else f"from noisy {document['strategy'].get('merits', 'tables')}",
+            "blank": _three(document.get("relevance_of_noise")),
             "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
             "more": 0 if every else max(0, count - MOST_ROWS),
             "columns": best["columns"],
@@ -177,6 +181,10 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
         "training": _linear_training(document),
         "trials": _set_trials(document),
     }
+
+
+def _three(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
 
 
 def _relevance(document: Values) -> list[Values]:
@@ -584,8 +592,9 @@ def _choice(document: Values) -> Values:
         "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
         "with noise, and the best model was released. How many there were is secret: the price "
         "covers a random number of them, and knowing it would break that.",
+        "not private": "The choice read data that were declared public, so it cost nothing.",
     }[bound["way"]]
-    if method == "pafs":
+    if method in ("pafs", "one-hot") and bound["way"] == "composition":
         words = "Every planned training and score is charged; the model was trained anew."
     rows = [("Method", f"{method}: {bound['law']}"), ("Bound", bound["bound"])]
     return {"words": words, "rows": rows, "genes": []}

@@ -48,13 +48,18 @@ def feature_plan_text(plan: FeaturePlan) -> str:
         [
             *_head(plan),
             _row("Target", _target(plan)),
-            _row("Method", f"{choice.method}: {choice.describe()}"),
+            _row("Method", f"{choice.method}: {plan.selection_words}{_chosen_on(plan)}"),
             _row("Model", TRAINERS[choice.trainer]),
             *why,
             *_priced(plan),
             _price(plan),
         ]
     )
+
+
+def _chosen_on(plan: FeaturePlan) -> str:
+    on = plan.searched_on
+    return "" if on is None else f"; on the public data {on}, which costs nothing"
 
 
 def _target(plan: FeaturePlan) -> str:

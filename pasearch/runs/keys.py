@@ -61,6 +61,10 @@ class Stream:
         """Return exact integer randomness, independent of `generator`."""
         return ExactIntegers(self._philox(b"integers", step))
 
+    def uniform(self) -> float:
+        """Return a number in (0, 1): an odd multiple of 2^-53, so exact, and never 0 or 1."""
+        return (int(self.generator().integers(2**52)) + 0.5) / 2.0**52
+
     def seed64(self, step: int = 0) -> int:
         """Return 64 bits for CUDA's generator, which takes no more: in [0, 2^64)."""
         message = b"p" + b"cuda" + _step(step).to_bytes(8, "big")

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
-from pasearch.errors import UsageError
 from pasearch.plan import candidate_recipe
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.fitness import failed, points, train_candidate
 from pasearch.spaces.space import Candidate, Portfolio, Space
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Dataset, Records
+    from pasearch.data.partitions import Dataset, Records
     from pasearch.plan import Plan
 
 TRIALS = 10
@@ -42,21 +41,10 @@ class Proxy:
         dataset: Declared public, with a complete schema.
 
     Raises:
-        UsageError: Data that was not declared public, or of another form.
+        UnchargedReadError: Data that was not declared public.
     """
 
     dataset: Dataset
-
-    def check(self, schema: AnySchema, option: str = "--search-on") -> None:
-        """Refuse private data of another form."""
-        own = self.dataset.schema
-        same = own.shape == schema.shape and own.outputs == schema.outputs
-        if not (same and own.regression == schema.regression and own.names == schema.names):
-            raise UsageError(
-                f"{option}: {self.dataset.name!r} has {own.describe()}, the private data "
-                f"{schema.describe()}: expected the same features in the same order, and the same "
-                "number of classes."
-            )
 
     def best(
         self,

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 def draw_count(law: Law, stream: Stream) -> int:
     """Return K, drawn from the law with 52 bits of the stream: the same at every resume."""
-    # An odd multiple of 2^-53: exact in float64, and never 0 or 1.
-    return law.sample((int(stream.generator().integers(2**52)) + 0.5) / 2.0**52)
+    return law.sample(stream.uniform())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

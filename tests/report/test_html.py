@@ -673,6 +673,15 @@ def test_a_chart_holds_its_points(values: list[float]):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize(
+    ("most", "labels"), [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]
+)
+def test_a_chart_says_where_its_middle_is(most: float, labels: list[str]):
+    chart = figures.chart([figures.Curve(name="x", points=((most, 0.5),))], "x")
+    assert re.findall(">([^<]+)</text>", chart)[-3:] == labels
+
+
+@pytest.mark.unit
 def test_a_wider_layer_has_a_wider_box():
     stages = [
         figures.Stage(title="x" * 99, notes=(), values=values, tone="layer")

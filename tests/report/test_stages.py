@@ -8,6 +8,13 @@ from typing import Any
 import pytest
 
 from pasearch.accounting.claims import eq8, eq9_corrected, yu_theorem3
+from pasearch.accounting.densities import (
+    Density,
+    GeneralisedNormal,
+    LaplaceNoise,
+    StudentT,
+    VarianceGamma,
+)
 from pasearch.report.stages import (
     bound_words,
     claim_words,
@@ -19,6 +26,8 @@ from pasearch.report.stages import (
 )
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding import BOUNDINGS, AdaptiveQuantile, PerLayer
+from pasearch.training.denoising import KolmogorovSmirnov
+from pasearch.training.encoding import Encoded
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import OPTIMIZERS, Recipe
 from pasearch.training.schedules import SCHEDULES, TimeBased, Validation
@@ -119,6 +128,30 @@ def test_a_document_without_stages_is_plain():
 )
 def test_views_are_said(views: Augmentation, words: str):
     assert words in stage_words(values(augmentation=views))[0]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (StudentT(freedom=9.0, scale=7.0), "(student-t, freedom 9)"),
+        (GeneralisedNormal(power=1.76), "(generalised-normal, power 1.76)"),
+        (VarianceGamma(shape=2.0), "(variance-gamma, shape 2)"),
+        (LaplaceNoise(), "(laplace)"),
+    ],
+)
+def test_the_law_of_the_noise_is_said_without_its_scale(law: Density, words: str):
+    (said,) = stage_words(values(bounding=Encoded(), noise=law))
+    assert words in said
+    assert stage_words(values(bounding=Encoded())) == []
+
+
+@pytest.mark.unit
+def test_encoding_and_denoising_are_said():
+    words = bound_words(Encoded(clip_norm=0.5, vectors=2000).to_json())
+    assert words == "clamped, rank by rank, to the nearest of 2,000 public vectors of norm 0.5"
+    (said,) = stage_words(values(denoising=KolmogorovSmirnov()))
+    assert "distance from pure noise: free of charge" in said
 
 
 @pytest.mark.unit

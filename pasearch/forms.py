@@ -1,0 +1,215 @@
+"""The form of what scikit-learn hands over: kinds of columns, their declared bounds, labels.
+
+Of data in memory only the form may raise an error or decide what is public: the shape, the number
+type chosen before there were values, the columns' names. A value never does.
+
+Source: docs/rules.md, rules 3 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+
+from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, as_text
+from pasearch.errors import UsageError
+
+TRUTH = ("False", "True")
+"""The categories of a column of truth values, which its type declares."""
+
+ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
+"""What labels may be, by their number type; objects may be any of these."""
+
+TOLD_APART = {"b": lambda name: name == TRUTH[1], "i": int, "u": int, "f": float}
+"""How the name of a bought class is read, by the labels' number type; otherwise it is a text."""
+
+
+def formed(X: Any) -> Any:
+    """Return data that scikit-learn will take without showing a value of them in an error.
+
+    Raises:
+        ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
+    """
+    X = mixed(_typed(X))
+    if isinstance(X, np.ndarray):
+        _check_plain("X", X)
+        if X.ndim != 2:
+            raise ValueError(
+                f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
+                "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
+            )
+    return X
+
+
+def mixed(X: Any) -> Any:
+    """Return a frame of several kinds of columns as cells of no type, and all else as it is.
+
+    scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+    """
+    if set(kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
+        return X.astype(object)
+    return X
+
+
+def formed_labels(y: Any) -> Any:
+    """Return targets, checked as `formed` checks features."""
+    y = _typed(y)
+    if isinstance(y, np.ndarray):
+        _check_plain("y", y)
+    return y
+
+
+def _check_plain(name: str, given: np.ndarray) -> None:
+    if given.dtype.kind not in "biufUSOMm":
+        raise ValueError(
+            f"Complex data not supported: {name} has dtype {given.dtype}. Expected numbers or "
+            "texts."
+        )
+
+
+def _typed(given: Any) -> Any:
+    """Return data whose type was chosen before its values: an array or a frame as it is.
+
+    Of a list numpy would infer a type from every value, and so would pandas from the codes of a
+    category: one record could then decide what is public. Those become cells of no type.
+    """
+    if isinstance(given, np.ndarray) or hasattr(given, "columns"):
+        return given
+    if hasattr(given, "toarray"):  # sparse: refused by its form
+        return given
+    if type(getattr(given, "dtype", None)).__name__ == "CategoricalDtype":
+        return np.asarray(given.astype(object), dtype=object)
+    if hasattr(given, "dtype") and hasattr(given, "index"):
+        return given
+    return np.asarray(given, dtype=object)
+
+
+def kind_of(dtype: Any) -> str | None:
+    """Return what a number type says of its cells; None for objects, which may be anything."""
+    kind = getattr(dtype, "kind", "O")
+    if kind in "iuf":
+        return "number"
+    if kind == "b":
+        return "truth"
+    return None if str(dtype) == "object" else "category"
+
+
+def kinds_of_frame(X: Any) -> list[str | None] | None:
+    """Return the kind of each column; None where X is no frame."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(X, "columns"):
+        return None
+    return [kind_of(dtype) for dtype in dtypes]
+
+
+def names_of(estimator: Any, features: int) -> list[str]:
+    """Return the features' names, or scikit-learn's own for those without."""
+    return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
+
+
+def pair_of(name: str, given: Any) -> tuple[Any, Any]:
+    """Return (low, high); what they are is checked where they are used."""
+    try:
+        low, high = given
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}: {given!r}: expected two numbers, (low, high).") from None
+    return low, high
+
+
+def pairs_of(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
+    """Return the bounds of each feature, and whether they are one pair for all."""
+    if bounds is None:
+        return [None] * features, False
+    try:
+        given = list(bounds)
+    except TypeError:
+        given = []
+    if len(given) == 2 and all(isinstance(each, Real) for each in given):
+        return [(given[0], given[1])] * features, True
+    if len(given) != features:
+        raise UsageError(
+            f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
+            "features (None for one that is to be bought)."
+        )
+    return [None if each is None else pair_of("bounds", each) for each in given], False
+
+
+def array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
+    """Return the schema of numbers that have the same bounds."""
+    if target.kind == "number":
+        aim = None if target.low is None or target.high is None else (target.low, target.high)
+        return Schema(shape=(features,), low=low, high=high, target=aim, regression=True)
+    return Schema(shape=(features,), low=low, high=high, classes=len(target.categories or ()))
+
+
+def column_of(
+    name: str, kind: str | None, pair: tuple[Any, Any] | None, *, alike: bool, lone: bool
+) -> Column:
+    """Return what is declared about a feature.
+
+    Args:
+        name: Of the feature.
+        kind: See `kind_of`.
+        pair: Its bounds, None if not declared.
+        alike: The bounds are one pair for all numbers.
+        lone: All features are of this kind, so that bounds for all numbers are for them.
+    """
+    if alike and not (kind == "number" or (kind is None and lone)):
+        pair = None
+    low, high = (None, None) if pair is None else pair
+    if kind == "truth":
+        return Column(name=name, kind="category", categories=TRUTH, low=low, high=high)
+    bins = 0 if alike and pair is not None else None
+    return Column(name=name, kind=kind, low=low, high=high, bins=bins)
+
+
+def declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the declared labels, sorted, after a look at their form."""
+    try:
+        labels = np.asarray(None if isinstance(classes, str) else list(classes))
+    except (TypeError, ValueError):
+        labels = np.asarray(None)
+    if labels.ndim != 1 or labels.dtype.kind not in ALIKE or len(labels) < 2:
+        raise UsageError(
+            f"classes is {classes!r}: expected the labels, two or more, such as [0, 1]."
+        )
+    if dtype.kind in ALIKE and ALIKE[dtype.kind] != ALIKE[labels.dtype.kind]:
+        raise UsageError(
+            f"classes are {ALIKE[labels.dtype.kind]} and y holds {ALIKE[dtype.kind]}: expected "
+            "classes as y has them."
+        )
+    if len(np.unique(labels)) != len(labels):
+        raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
+    return np.unique(labels)
+
+
+def read_labels(labels: np.ndarray) -> np.ndarray:
+    """Return the labels that occur, sorted; only for what the user assumes public.
+
+    Raises:
+        ValueError: Labels that scikit-learn refuses, or of a single class.
+    """
+    try:
+        assert_all_finite(labels, input_name="y")
+        check_classification_targets(labels)
+        found = np.unique(labels)
+    except TypeError:
+        raise ValueError("y holds labels of several types: expected one type.") from None
+    if len(found) < 2:
+        raise ValueError("y holds only one class: expected two or more.")
+    return found
+
+
+def labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels that are called so, as y has them."""
+    if known is not None:
+        places = {name: place for place, name in enumerate(as_text(known))}
+        return known[[places[name] for name in names]]
+    read = TOLD_APART.get(dtype.kind, str)
+    return np.array([read(name) for name in names], object if dtype.kind == "O" else None)

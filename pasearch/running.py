@@ -1,0 +1,383 @@
+"""How every run begins and ends, whatever it looks for.
+
+    request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys  ->  what is run
+             ->  release/ (all at once)  ->  keys destroyed
+
+`new_run` and `found_run` give a run's folder, `opened` its ledger and keys; `publish` writes what
+is released, of which `head` and `tail` are the parts that all runs share.
+
+Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasearch.accounting.budget import Budget
+from pasearch.asking import Request, device_of, plain_json
+from pasearch.data.partitions import Dataset
+from pasearch.errors import InterruptedRunError, PasearchError, UsageError
+from pasearch.plan import Plan, events_by_partition
+from pasearch.results import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from pasearch.features.plan import FeaturePlan
+    from pasearch.runs.folder import RunFolder
+    from pasearch.runs.keys import Keys
+    from pasearch.runs.ledger import Ledger
+
+LEDGER_LEAK = 1e-3
+"""The share of delta for bought categories where runs share a ledger: it must do for all."""
+
+WAYS = {
+    "none": "nothing is compared",
+    "composition": "every planned candidate run is composed",
+    "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
+    "the exponential mechanism, P ~ e^(epsilon points / (2 points of one record))",
+    "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
+    "bound of Papernot and Steinke 2022",
+    "not private": "the search reads data that the user declared public",
+}
+"""How a winner can be chosen, and what that costs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A request with its data set and solved plan; nothing private was read."""
+
+    request: Request
+    dataset: Dataset
+    plan: Plan | FeaturePlan
+
+
+@contextmanager
+def new_run(
+    prepared: Prepared, out: str | Path | None, request: Request, command: str
+) -> Iterator[RunFolder]:
+    """Make a run's folder, and take it away again if the run is refused before it has spent.
+
+    Args:
+        prepared: What will be run.
+        out: Where; it must not exist. None takes runs/<name>-<number>.
+        request: As a resume needs it.
+        command: "arch" or "features", which resumes it.
+
+    Raises:
+        UsageError: No such device or folder, a ledger without a total: nothing was written.
+        InterruptedRunError: The user stopped it.
+    """
+    from pasearch.runs.folder import RunFolder
+
+    device_of(prepared.request)
+    if not prepared.plan.public:
+        check_total(prepared.request)
+    kept = json.dumps({"command": command, **asdict(request)}, default=plain_json)
+    folder = RunFolder.create(out, prepared.dataset.name)
+    try:
+        folder.atomic_write("request.json", kept)
+        yield folder
+    except PasearchError:
+        if not _has_spent(folder):
+            shutil.rmtree(folder.path)
+        raise
+    except KeyboardInterrupt:
+        raise InterruptedRunError(folder.path, command) from None
+
+
+@contextmanager
+def found_run(path: str | Path, command: str) -> Iterator[RunFolder]:
+    """Find an interrupted run's folder again.
+
+    Raises:
+        UsageError: No run there, or a finished one.
+        InterruptedRunError: The user stopped it once more.
+    """
+    from pasearch.runs.folder import RunFolder
+
+    _destroy_left_keys(Path(path))
+    folder = RunFolder.open(path)
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        raise InterruptedRunError(folder.path, command) from None
+
+
+def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
+    """Publish a result, its card, its report and its model, all at once; return the card.
+
+    Args:
+        folder: Of a run that has not published.
+        document: `result.json`, complete.
+        model: The weights, in the file that the document names.
+    """
+    from pasearch.report.card import card_json, card_markdown
+    from pasearch.report.html import report_html
+
+    elapsed = time.time() - folder.started
+    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
+    card = card_markdown(document)
+    folder.publish(
+        {
+            "result.json": json.dumps(document, indent=2) + "\n",
+            "privacy-card.md": card,
+            "privacy-card.json": json.dumps(card_json(document), indent=2) + "\n",
+            "report.html": report_html(document),
+            document["model"]["file"]: model,
+        }
+    )
+    return card
+
+
+def head(prepared: Prepared, task: str, way: str, law: str) -> dict[str, Any]:
+    """Return what `result.json` begins with: data, budget, price, how the winner was chosen.
+
+    Args:
+        prepared: What was run.
+        task: What was asked for.
+        way: How the winner was chosen, a key of `WAYS`.
+        law: Of the number of trainings, in words.
+    """
+    plan = prepared.plan
+    planned = plan.to_json()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "task": task,
+        "dataset": {
+            "name": plan.name,
+            "n": plan.split.n,
+            "slots": plan.split.sizes(),
+            "schema": plan.schema.to_json(),
+            "declared_public": plan.public,
+        },
+        "budget": planned["budget"],
+        "price": planned["price"],
+        "price_by_partition": planned["price_by_partition"],
+        "events": planned["lines"],
+        "way": planned["way"],
+        "selection": {
+            "way": way,
+            "law": law,
+            "bound": plan.price.accountant,
+            "formula": WAYS[way],
+        },
+        "strategy": planned["strategy"],
+    }
+
+
+def tail(prepared: Prepared, device: str, reproducible: bool) -> dict[str, Any]:
+    """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
+    plan = prepared.plan
+    return {
+        "assumed_public": list(plan.assumed_public),
+        "claims": [claim.to_json() for claim in plan.claims()],
+        "crossover": None,
+        "auto": plan.auto,
+        "ledger": _shared_ledger(prepared),
+        "device": device,
+        "reproducible": reproducible,
+        "randomness": _randomness_words(device, reproducible),
+        "warnings": list(plan.warnings),
+        "versions": versions(),
+    }
+
+
+def score_json(plan: Plan | FeaturePlan, points: int, exact: int | None) -> dict[str, Any]:
+    """Return what the released model does on the test slots: noisy, and exact on public data."""
+    tested, most = plan.split.test, plan.points_each
+
+    def share(of: int) -> float:
+        right = min(1.0, max(0.0, of / (tested * most)))
+        return 1.0 - right if plan.schema.regression else right
+
+    score: dict[str, Any] = {
+        "metric": "mean absolute error" if plan.schema.regression else "accuracy",
+        "test": share(points),
+        "points": points,
+        "of": tested,
+        "noise": {
+            "mechanism": "two-sided geometric",
+            "epsilon": plan.test.epsilon,
+            "standard_deviation": plan.test.standard_deviation / (tested * most),
+        },
+    }
+    if plan.schema.regression:
+        score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
+    if exact is not None:
+        score["exact"] = share(exact)
+    return score
+
+
+@contextmanager
+def opened(
+    prepared: Prepared,
+    folder: Any,
+    device: str,
+    *public: Dataset | None,
+    resumed: bool,
+) -> Iterator[tuple[Ledger, Keys]]:
+    """Open a run's ledger and keys, made anew or found again, its plan reserved.
+
+    Raises:
+        UsageError: Parts that do not belong together; another process has the ledger.
+        BudgetError: Data, plan, code, versions or device differ from the run that began; the
+            ledger of the data set has no room for the plan.
+    """
+    from pasearch.runs.keys import Keys
+    from pasearch.runs.ledger import Ledger
+
+    plan, request = prepared.plan, prepared.request
+    ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
+    begun, known = keys_path.exists(), ledger_path.exists()
+    if resumed:
+        _check_whole(folder, keys=begun, ledger=known)
+    # The ledger's lock comes first: two processes never hold the keys of one run.
+    ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
+    with ledger:
+        marks = fingerprint(prepared.dataset, plan, device, *public)
+        if resumed and begun:
+            keys = Keys.open(keys_path, marks)
+        elif ledger.spent():
+            raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
+        elif ledger.lines != plan.lines:
+            raise UsageError(f"{folder.path} was made for another plan: start a new run.")
+        else:
+            keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
+            keys.save(keys_path, marks)
+        _reserve(prepared, folder, keys)
+        yield ledger, keys
+
+
+def _destroy_left_keys(path: Path) -> None:
+    """Destroy the keys of a run that was killed between publishing and destroying them."""
+    from pasearch.runs.folder import RunFolder
+    from pasearch.runs.keys import Keys
+
+    if any((path / "release").glob("result.json")) and (path / "private" / "keys").exists():
+        Keys.forget(RunFolder.open(path, finished=True).private / "keys")
+
+
+def _has_spent(folder: Any) -> bool:
+    """Return whether a run that was refused had charged anything."""
+    from pasearch.runs.ledger import Ledger
+
+    path = folder.private / "ledger.sqlite"
+    if not path.exists():
+        return False
+    with Ledger.open(path) as ledger:
+        return bool(ledger.spent())
+
+
+def _shared_ledger(prepared: Prepared) -> dict[str, float] | None:
+    """Return the budget of all runs that share the ledger, if the user named one."""
+    from pasearch.runs.allowance import Allowance
+
+    if prepared.request.ledger is None or prepared.plan.public:
+        return None
+    total = Allowance.open(prepared.request.ledger).total()
+    assert total.delta is not None
+    return {"epsilon": total.epsilon, "delta": total.delta}
+
+
+def check_total(request: Request) -> None:
+    """Refuse a ledger that is not there yet and has no budget."""
+    if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
+        return
+    raise UsageError(
+        f"{request.ledger} is not there yet: say what all runs on these data may cost together, "
+        "with --ledger-budget EPSILON DELTA."
+    )
+
+
+def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
+    """Reserve the whole plan in the ledger of the data set, if the user named one."""
+    from pasearch.runs.allowance import Allowance
+
+    request, plan = prepared.request, prepared.plan
+    if request.ledger is None or plan.public:
+        return
+    check_total(request)
+    path, identity = Path(request.ledger), folder.private / "run-id"
+    if not keys.reproducible:
+        # Other keys make other releases: what they reserve must be a reservation of their own.
+        mark = keys.stream("run id")
+        name = f"{mark.child(0).seed64():016x}{mark.child(1).seed64():016x}"
+    else:
+        if not identity.exists():
+            folder.atomic_write(identity, secrets.token_hex(16))
+        name = identity.read_text(encoding="utf-8")
+    total = None
+    if request.ledger_budget is not None:
+        total = Budget(*request.ledger_budget).resolve(plan.split.n)
+    allowance = Allowance.open(path, total)
+    events = events_by_partition(plan.lines)
+    allowance.reserve(name, events, plan.split.n)
+
+
+def _check_whole(folder: Any, **parts: bool) -> None:
+    """Refuse a run whose parts do not belong together: trials without the keys that made them."""
+    trials = any((folder.private / name).exists() for name in ("trials.sqlite", "trials"))
+    gone = [name for name, there in parts.items() if not there]
+    if gone and (parts["keys"] or trials):
+        raise UsageError(
+            f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
+            "finished under its price: start a new run."
+        )
+
+
+def fingerprint(
+    dataset: Dataset,
+    plan: Plan | FeaturePlan,
+    device: str,
+    *public: Dataset | None,
+) -> str:
+    """Return a hash of everything the run's releases depend on; it stays in `private/`."""
+    import threadpoolctl
+    import torch
+
+    code = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        code.update(str(file.relative_to(Path(__file__).parent)).encode() + b"\0")
+        code.update(file.read_bytes())
+    parts = {
+        "data": dataset.fingerprint(),
+        "public data": [None if each is None else each.fingerprint() for each in public],
+        "plan": plan.to_json(),
+        "code": code.hexdigest(),
+        "versions": versions(),
+        "machine": platform.machine(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
+        "threads": torch.get_num_threads(),
+        # A sum's last bit may change with them, and its noise is drawn by the sum.
+        "libraries": sorted(map(str, threadpoolctl.threadpool_info())),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of everything a result depends on."""
+    names = (
+        "dp-accounting", "diffprivlib", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna",
+    )  # fmt: skip
+    found = {name: version(name) for name in names}
+    return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
+
+
+def _randomness_words(device: str, reproducible: bool) -> str:
+    """Return where a run's noise came from."""
+    if reproducible:
+        return "derived from --seed: noise reproducible, not private"
+    bits = "64 bits of it for CUDA's Philox" if device == "cuda" else "128-bit Philox keys"
+    return f"a 256-bit key from the operating system, {bits}, destroyed when the run ended"
