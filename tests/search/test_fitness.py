@@ -296,7 +296,7 @@ class TestFailure:
     @pytest.mark.unit
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
     def test_one_weight_that_is_not_finite_is_a_failure(self, value: float):
-        network = CANDIDATE.architecture.build((4,), 3)
+        network = CANDIDATE.architecture.build((4,), 3, np.random.default_rng(0))
         assert not failed(network)
         with torch.no_grad():
             next(network.parameters()).view(-1)[2] = value

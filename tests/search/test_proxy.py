@@ -16,6 +16,7 @@ from doubles import Untouchable
 from pasearch import api
 from pasearch.accounting.budget import Budget
 from pasearch.api import resume_search
+from pasearch.asking import check_same_form
 from pasearch.data.front_ends import PrincipalComponents, Raw
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.schema import Schema
@@ -103,11 +104,11 @@ class TestForm:
     )
     def test_data_of_another_form_are_refused(self, private: Schema):
         with pytest.raises(UsageError, match="--search-on: 'others'"):
-            Proxy(dataset=public()).check(private)
+            check_same_form(public(), private, "--search-on")
 
     @pytest.mark.unit
     def test_other_bounds_are_no_other_form(self):
-        Proxy(dataset=public()).check(Schema(shape=(4,), low=0, high=255, classes=2))
+        check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "--search-on")
 
     @pytest.mark.contract
     def test_private_records_cannot_be_searched_on(self):
@@ -314,6 +315,24 @@ class TestPlan:
     def test_settings_of_a_search_have_no_place_either(self, others: Path):
         with pytest.raises(UsageError, match="--candidates"):
             prepared(others, candidates=4)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "one",
+        [
+            {"recipe": ["dpsgd", "auto-s"]},
+            {"recipe": "rwt"},
+            {"recipe": "dpsgd-tanh"},
+            {"architecture": {"layers": [{"kind": "dense", "units": 3}]}},
+        ],
+    )
+    def test_one_network_leaves_nothing_to_search(
+        self, others: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, Any]
+    ):
+        said = "--search-on searches, and --architecture, several recipes, or a recipe that changes"
+        with watched(monkeypatch) as told, pytest.raises(UsageError, match=said):
+            prepared(others, unreadable(), **{"space": "auto", **one})
+        assert told == [], "refused before a candidate was tried"
 
     @pytest.mark.unit
     def test_public_data_of_another_form_are_refused(self, others: Path):
