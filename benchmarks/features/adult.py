@@ -33,9 +33,11 @@ from pasearch.feature_selection import prepare, run
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"
 SCHEMA = HERE.parents[1] / "examples" / "adult.toml"
-METHODS = ("auto", "all", "random", "cfs-greedy", "cfs-ga", "top", "pca", "pafs", "subsets")
+METHODS = (
+    "auto", "all", "random", "cfs-greedy", "cfs-ga", "top", "pca", "pafs", "one-hot", "subsets",
+)  # fmt: skip
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
-SLOW = ("pafs", "subsets")
+SLOW = ("pafs", "one-hot", "subsets")
 TEST = 16_281
 
 

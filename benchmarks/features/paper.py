@@ -28,8 +28,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import networks
 import numpy as np
-import torch
 from setting import (
     LAWS,
     NO_PRIVACY,
@@ -46,14 +46,11 @@ from setting import (
 )
 
 from pasearch.accounting.accountants import price
-from pasearch.data.partitions import Records
 from pasearch.features.cfs import genetic, greedy
 from pasearch.features.evolution import Evolution, labels, recalled, unseen
 from pasearch.runs.keys import Keys
-from pasearch.spaces.architecture import Architecture
 from pasearch.training.bounding import Flat
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import train
 
 EPSILONS_X = (0.01, 0.1, 0.5, 1, 1.5, 2, 5, 10, 20, 25, 30, 35, 40)
 POPULATION, GENERATIONS, PARENTS = 600, 10, 0.3
@@ -180,26 +177,41 @@ def one_hot(options: argparse.Namespace) -> None:
 
 def dp_sgd(options: argparse.Namespace) -> None:
     """Tables II and XVIII: one line an epsilon, size and split; epsilon None is SGD."""
-    store = Store("dp-sgd", options.minutes)
+    store, keys = Store("dp-sgd", options.minutes), Keys.from_seed(0)
     for data, study in NETWORKS.items():
         table = read(options.tables / f"{data}.csv")
-        d, repeats = len(table.owners), 10 if data == "breast-cancer" or options.full else 1
+        d, repeats = len(table.owners), 10
+        ways = (*study["epsilons"], None)
         for seed in range(options.seeds):
+            lacking = [
+                key
+                for size in study["sizes"] for epsilon in ways
+                if store.fresh(
+                    **(key := {"data": data, "epsilon": epsilon, "size": size, "seed": seed})
+                )
+            ]  # fmt: skip
+            if not lacking:
+                continue
             train_part, test = table.split(seed, TABLE_II)
-            order = greedy(*table.correlations(train_part)).features
-            for size in study["sizes"]:
-                for epsilon in (*study["epsilons"], None):
-                    key = {"data": data, "epsilon": epsilon, "size": size, "seed": seed}
-                    if not store.fresh(**key):
-                        continue
-                    recipe = network_recipe(len(train_part.y), epsilon, study["rate"])
-                    chosen = np.flatnonzero(mask_of(order[:size], d))
-                    found = [
-                        network_accuracy(recipe, train_part, test, chosen, f"{seed} {size} {each}")
-                        for each in range(repeats)
-                    ]
-                    more = {"sigma": recipe.noise_multiplier, "steps": recipe.steps}
-                    store.add(**key, **summary(np.array(found)), **more)
+            order = list(greedy(*table.correlations(train_part), d).features)
+            recipes = {e: network_recipe(len(train_part.y), e, study["rate"]) for e in ways}
+            found = []
+            for each in range(repeats):
+                cells = [
+                    networks.Cell(
+                        size=key["size"], recipe=recipes[key["epsilon"]],
+                        weights=keys.stream("weights", data, seed, key["size"], each),
+                        noise=keys.stream("noise", *map(repr, key.values()), each),
+                    )
+                    for key in lacking
+                ]  # fmt: skip
+                batch = keys.stream("batch", data, seed, each)
+                weights = networks.train_all(train_part.x[:, order], train_part.y, cells, batch)
+                found.append(networks.accuracies(weights, test.x[:, order], test.y))
+            for key, values in zip(lacking, np.transpose(found), strict=True):
+                recipe = recipes[key["epsilon"]]
+                more = {"sigma": recipe.noise_multiplier, "steps": recipe.steps}
+                store.add(**key, **summary(values), **more)
 
 
 def network_recipe(n: int, epsilon: float | None, rate: float) -> Recipe:
@@ -219,28 +231,6 @@ def network_recipe(n: int, epsilon: float | None, rate: float) -> Recipe:
         if high / low < 1.001:
             break
     return recipe.with_noise(high)
-
-
-def network_accuracy(
-    recipe: Recipe, train_part: Part, test: Part, chosen: Array, name: str
-) -> float:
-    """Return the test accuracy of one training."""
-    keys = Keys.from_seed(0)
-    network = Architecture(layers=()).build(
-        (len(chosen),), 2, keys.stream("weights", name).generator()
-    )
-    records = Records(
-        x=torch.from_numpy(train_part.x[:, chosen].astype(np.float32)),
-        y=torch.from_numpy(train_part.y),
-        valid=torch.ones(len(train_part.y), dtype=torch.bool),
-        public=True,
-    )
-    streams = {purpose: keys.stream(purpose, name) for purpose in ("batch", "noise", "dropout")}
-    train(network, records, recipe, streams)
-    network.eval()
-    with torch.no_grad():
-        says = network(torch.from_numpy(test.x[:, chosen].astype(np.float32))).argmax(dim=1)
-    return float((says.numpy() == test.y).mean())
 
 
 POOLS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ its own machine for about 2,300 fits; ours are up to 6,000, of which each differ
 once. Seconds of the processor and of the clock: they differ where others use the machine.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/features/speed.py breast-cancer.csv --rounds 5
-       ... speed.py adult.csv --rounds 1 --generations 1
+       ... speed.py adult.csv --rounds 1
        ... speed.py breast-cancer.csv --whole
 """
 
@@ -33,9 +33,9 @@ from setting import RESULTS
 from pasearch import Budget
 from pasearch.data.sources import load_dataset
 from pasearch.feature_selection import plan_feature_selection, select_features
-from pasearch.features.engine import PARENTS
+from pasearch.features.choosing import PARENTS
 from pasearch.features.evolution import Evolution, labels, recalled, unseen
-from pasearch.features.trainers import Trainer
+from pasearch.features.trainers import Trainer, points_of_all
 from pasearch.runs.keys import Keys
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -56,7 +56,7 @@ def search(records: Any, held: Any, means: Any, epsilon: float, generations: int
         masks = generation.masks[unseen(generation.masks, known)]
         streams = [keys.stream("fit", len(known) + each) for each in range(len(masks))]
         models = trainer.fit_many(records, means, masks, streams)
-        scores = [float(model.points(held)) for model in models]
+        scores = map(float, points_of_all(models, held))
         known.update(zip(labels(masks), scores, strict=True))
     return len(known)
 

@@ -15,6 +15,7 @@ Source: docs/rules.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.checks import whole
+from pasearch.data import compact
 from pasearch.data.cache import behind
 from pasearch.data.columns import TextColumn, TextTable
+from pasearch.data.compact import CompactRows, Room
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Receipt
@@ -84,6 +87,43 @@ class Records:
 
         at = torch.from_numpy(places)
         return replace(self, x=self.x[at], y=self.y[at], valid=self.valid[at])
+
+    def parts(self) -> Iterator[Records]:
+        """Go through the records, in order: here they are one part."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactRecords:
+    """The records of one open partition, too many for one tensor.
+
+    Args:
+        x: Features, which become float32 a block at a time; 0 where the slot is null.
+        y: As of `Records`, like valid and public.
+        valid: See y.
+        public: See y.
+    """
+
+    x: CompactRows
+    y: torch.Tensor = field(repr=False)
+    valid: torch.Tensor = field(repr=False)
+    public: bool
+
+    def __len__(self) -> int:
+        """Return the number of slots, null ones included: public."""
+        return len(self.y)
+
+    def parts(self) -> Iterator[Records]:
+        """Go through the records, in order: blocks of a size that slots and width decide."""
+        for start in range(0, len(self), self.x.block):
+            part = slice(start, start + self.x.block)
+            yield Records(
+                x=self.x[part], y=self.y[part], valid=self.valid[part], public=self.public
+            )
+
+
+AnyRecords = Records | CompactRecords
+"""What `Partition.in_parts` opens: `parts` goes through either."""
 
 
 class Sealed:
@@ -171,6 +211,52 @@ class Partition:
     def cells(self) -> Cells:
         """Return the same partition, whose records are opened as they are: to buy a schema."""
         return Cells(self._name, self._dataset, self._slots)
+
+    def in_parts(self) -> InParts:
+        """Return the same partition, whose records may be more than memory holds encoded."""
+        return InParts(self._name, self._dataset, self._slots, self._front)
+
+
+class InParts:
+    """One part of the slots, for who goes through `AnyRecords.parts`.
+
+    Args:
+        name: One of `PARTITIONS`, or a portion's.
+        dataset: The data set it belongs to.
+        slots: The slots' numbers, (size,).
+        front: As of `Partition`.
+    """
+
+    __slots__ = ("_dataset", "_front", "_name", "_slots")
+
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None):
+        self._name, self._dataset, self._slots, self._front = name, dataset, slots, front
+
+    @property
+    def name(self) -> str:
+        """The partition's name, fixed: what is charged is what is opened."""
+        return self._name
+
+    def __len__(self) -> int:
+        """Return the number of slots: public."""
+        return len(self._slots)
+
+    def __repr__(self) -> str:
+        """Show the name and the size, never a record."""
+        return f"InParts({self.name!r}, {len(self)} slots)"
+
+    def open(self, receipt: Receipt) -> AnyRecords:
+        """Return the records, in one tensor or not.
+
+        Guarantee, raises: as of `Partition.open`.
+        """
+        _check_charged(self.name, receipt)
+        return self._dataset._any_records(self._name, self._slots, self._front)
+
+    def public_records(self) -> AnyRecords:
+        """Return the records without a charge, as `Partition.public_records` does."""
+        _check_public(self._dataset)
+        return self._dataset._any_records(self._name, self._slots, self._front)
 
 
 class Cells:
@@ -407,6 +493,7 @@ class Dataset:
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
+    _compact: dict[str, CompactRecords] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
@@ -435,12 +522,14 @@ class Dataset:
         if split.n != self.n:
             raise UsageError(f"The split is of {split.n} slots, the data has {self.n}.")
         slots = split.slots(generator)
+        self._compact.clear()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
     def adopt(self, schema: AnySchema) -> None:
         """Take a completed schema; what was made of the records under another one is forgotten."""
         self.schema = schema
         self._behind.clear()
+        self._compact.clear()
 
     def all_records(self, front: Fitted | None) -> Records:
         """Return every record; only of data that the user declared public.
@@ -493,8 +582,7 @@ class Dataset:
         features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
         usable = np.ones(len(slots), bool)
-        for start in range(0, len(slots), ROWS):
-            part = slice(start, start + ROWS)
+        for part in _chunks(len(slots)):
             usable[part] = self.schema.encode(features[slots[part]], out=x[part])
         x[~usable] = 0.0
         return x, usable
@@ -523,3 +611,39 @@ class Dataset:
         return Records(
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
+
+    def _any_records(self, name: str, slots: np.ndarray, front: Fitted | None) -> AnyRecords:
+        """Return a partition's records: of which kind, only slots and schema decide."""
+        from pasearch.data.tables import TableSchema
+
+        raw = front is None or isinstance(front.front_end, Raw)
+        many = len(slots) * math.prod(self.schema.shape) > compact.MOST
+        if not (raw and many and isinstance(self.schema, TableSchema)):
+            return self._records(slots, front)
+        if name not in self._compact:
+            self._compact[name] = self._compacted(self.schema, slots)
+        return self._compact[name]
+
+    def _compacted(self, schema: TableSchema, slots: np.ndarray) -> CompactRecords:
+        import torch
+
+        from pasearch.data.tables import present
+
+        y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
+        features, room = Sealed(self.features)._array, Room(schema.columns, len(slots))
+        for part in _chunks(len(slots)):
+            cells = features[slots[part]]
+            valid[part] &= present(cells)
+            for place, column in enumerate(schema.columns):
+                room.put(place, part, column.encoded(cells[:, place]), valid[part])
+        y[~valid] = 0
+        return CompactRecords(
+            x=room.finished(),
+            y=torch.from_numpy(y),
+            valid=torch.from_numpy(valid),
+            public=self.public,
+        )
+
+
+def _chunks(length: int) -> Iterator[slice]:
+    return (slice(start, start + ROWS) for start in range(0, length, ROWS))

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pasearch.data.columns import TextColumn, TextTable, build_columns
+from pasearch.data.compact import Encoded
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -259,9 +260,22 @@ class Column:
             cells: (rows,).
             out: (rows, width), all 0; written to.
         """
+        self.encoded(cells).write(out)
+
+    def encoded(self, cells: ColumnCells) -> Encoded:
+        """Return what the cells become.
+
+        Args:
+            cells: (rows,).
+        """
         if self.kind == "number":
-            self._encode_numbers(cells, out)
-        elif self.kind == "category":
+            values, known = self._clamped(cells)
+            edges, missing = self.edges, self.width - 1
+            # Without bins, what is known has no 1 at all: its number stands in that place.
+            bins = 1 + np.searchsorted(edges, values, side="right") if edges else 0
+            scaled = np.where(known, self._scaled(values), 0.0)
+            return Encoded(ones=np.where(known, bins, missing), numbers=scaled.astype(np.float32))
+        if self.kind == "category":
             places = {name: i for i, name in enumerate(_known(self.categories))}
             other, missing = len(places), len(places) + 1
 
@@ -269,23 +283,17 @@ class Column:
                 text = _text(cell)
                 return missing if text is None else places.get(text, other)
 
-            found = each_cell(place, cells)
-            out[np.arange(len(cells)), np.asarray(found, np.int64)] = 1.0
-        elif self.kind == "text":
+            return Encoded(ones=each_whole(place, cells))
+        if self.kind == "text":
             places = {word: i for i, word in enumerate(_known(self.vocabulary))}
-            for row, text in zip(out, as_text(cells), strict=True):
+            words = np.zeros((len(cells), len(places) + 1), bool)
+            for row, text in zip(words, as_text(cells), strict=True):
                 row[-1] = text is None
                 for word in WORD.findall((text or "").lower()):
                     if word in places:
-                        row[places[word]] = 1.0
-
-    def _encode_numbers(self, cells: ColumnCells, out: np.ndarray) -> None:
-        values, known = self._clamped(cells)
-        rows = np.flatnonzero(known)
-        out[rows, 0] = self._scaled(values[rows])
-        out[:, -1] = ~known
-        if edges := self.edges:
-            out[rows, 1 + np.searchsorted(edges, values[rows], side="right")] = 1.0
+                        row[places[word]] = True
+            return Encoded(words=words)
+        return Encoded()
 
     def scale(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers clamped and scaled to [0, 1], float64, 0 if missing; and which are not."""
@@ -487,9 +495,7 @@ class TableSchema:
             end = start + column.width
             column.encode(cells[:, place], out=out[:, start:end])
             start = end
-        if isinstance(cells, TextTable):
-            return cells.present()
-        return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
+        return present(cells)
 
     def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
@@ -501,7 +507,7 @@ class TableSchema:
             scaled, known = self.target.scale(labels)
             return scaled.astype(np.float32), known
         places = {name: i for i, name in enumerate(_known(self.target.categories))}
-        classes = np.array(each_cell(lambda cell: places.get(_text(cell), -1), labels), np.int64)
+        classes = each_whole(lambda cell: places.get(_text(cell), -1), labels)
         return np.maximum(classes, 0), classes >= 0
 
     def completed_by(self, other: AnySchema) -> TableSchema:
@@ -681,6 +687,20 @@ def each_cell(function: Callable[[Any], Made], cells: ColumnCells) -> list[Made]
     if isinstance(cells, TextColumn):
         return cells.map(function)
     return [function(cell) for cell in np.asarray(cells).tolist()]
+
+
+def each_whole(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
+    """Return the whole number that a function makes of each cell, int64; as of `each_cell`."""
+    if isinstance(cells, TextColumn):
+        return cells.whole(function)
+    return np.array(each_cell(function, cells), np.int64)
+
+
+def present(cells: TableCells) -> np.ndarray:
+    """Return which rows are no null records, bool, (rows,): those hold None everywhere."""
+    if isinstance(cells, TextTable):
+        return cells.present()
+    return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
 
 def as_text(cells: ColumnCells) -> list[str | None]:

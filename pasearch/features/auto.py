@@ -5,12 +5,13 @@
 | fewer than MANY, or pixels | all |
 | MANY or more | top |
 
-Centred, a feature that tells nothing costs next to nothing, and a choice costs epsilon: on Adult
-and Breast Cancer nothing beats all features at any epsilon (benchmarks/features). But where most of
-many columns tell nothing picks do: of 200 numbers of which 5 matter they win .06 at epsilon 1.
+A feature that tells nothing costs little once it is centred and scaled, and a choice costs epsilon:
+on Adult and Breast Cancer nothing beats all features at any epsilon (benchmarks/features). But
+where most of many columns tell nothing picks do: of 200 numbers of which 5 matter they win .06 at
+epsilon 1.
 
-The trainer is DP-SGD on centred features: on both tables it is at least as good as objective
-perturbation, and far better at small epsilon.
+The trainer is DP-SGD on centred and scaled features: on both tables it is at least as good as
+objective perturbation, and far better at small epsilon.
 
 Source: docs/rules.md, rule 1 (auto reads schema, n, budget and device only).
 """
@@ -48,17 +49,17 @@ def choose(
     chosen = method if method != "auto" else "top" if many or k is not None else "all"
     how = "dpsgd" if trainer == "auto" else trainer
     if method != "auto":
-        why = "DP-SGD on centred features was measured to be the better way to train."
+        why = "DP-SGD on centred and scaled features was measured to train best."
     elif k is not None:
         why = f"{k:,} features are asked for: private picks cost least for few of them."
     elif many:
         why = f"of {columns:,} columns most are expected to tell nothing, so a few are picked."
     elif pixels:
-        why = "pixels tell little one by one, and each costs next to nothing once it is centred."
+        why = "pixels tell little one by one, and each costs little once it is centred and scaled."
     else:
         why = (
             f"with {columns:,} columns selecting features is not expected to pay: it costs "
-            "epsilon, and a centred feature that tells nothing costs next to nothing."
+            "epsilon, and a feature that tells nothing costs little, centred and scaled."
         )
     return chosen, how, {"chosen": f"{chosen}, {how}", "why": why, "expected": []}
 

@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.partitions import AnyRecords, AnySchema
     from pasearch.data.tables import Column, TableSchema
     from pasearch.runs.keys import Stream
 
@@ -162,6 +163,19 @@ class Attributes:
         found[~np.asarray(valid, bool)] = -1
         return found
 
+    def codes_of(self, records: AnyRecords) -> Iterator[np.ndarray]:
+        """Go through the codes of open records, part by part.
+
+        Args:
+            records: Behind no front end.
+        """
+        for part in records.parts():
+            yield self.codes(part.x, part.y, part.valid)
+
+    def counted(self, records: AnyRecords) -> Joint:
+        """Return all tables of open records: private."""
+        return reduce(add, (count(codes, self) for codes in self.codes_of(records)))
+
 
 MOST_CODES = 2**14
 """The most codes of all columns: 2 GiB of tables."""
@@ -242,6 +256,19 @@ class Joint:
     def __add__(self, other: Joint) -> Joint:
         """Return the counts of both."""
         return Joint(counts=self.counts + other.counts, slots=self.slots + other.slots)
+
+    def independent(self, attributes: Attributes, generator: np.random.Generator) -> Joint:
+        """Return tables of columns with these marginals that tell nothing of each other.
+
+        As many records are drawn, about: each cell has a deviation of the root of its count.
+        """
+        marginals = self.counts.diagonal()
+        total = max(1.0, float(marginals[: attributes.sizes[0]].sum()))
+        own = attributes.owners[:, None] == attributes.owners
+        counts = np.outer(marginals, marginals) / total
+        drawn = np.triu(generator.standard_normal(counts.shape))
+        counts = counts + np.sqrt(counts) * (drawn + np.triu(drawn, 1).T)
+        return Joint(counts=np.where(own, self.counts, counts), slots=self.slots)
 
 
 def count(codes: np.ndarray, attributes: Attributes) -> Joint:

@@ -12,25 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from pasearch.data.front_ends import MaxPool, ready
-from pasearch.features.cfs import genetic, greedy
-from pasearch.features.contingency import ContingencyTables, attributes_of, count
-from pasearch.features.evolution import Evolution, draw, labels, masks_of, recalled, unseen
+from pasearch.data.partitions import CompactRecords
+from pasearch.features.choosing import (
+    Chosen,
+    best_of,
+    by_merit,
+    components,
+    drawn,
+    evolved,
+    mask_of,
+    places_of,
+)
+from pasearch.features.contingency import ContingencyTables, attributes_of
+from pasearch.features.evolution import draw
 from pasearch.features.merit import NoisyEntropies, symmetrical_uncertainty, uncertainties
-from pasearch.features.picking import ClassShares, GumbelTop, PermuteAndFlip, feature_points
-from pasearch.features.plan import REACH, ROW_NORM, chosen_size, trainings_charged
+from pasearch.features.picking import (
+    ClassShares,
+    GumbelTop,
+    PermuteAndFlip,
+    class_tables,
+    points_of_tables,
+)
+from pasearch.features.plan import chosen_size, one_hot_sets, trainings_charged
+from pasearch.features.public_reads import PublicReads
 from pasearch.features.trainers import LinearModel, Trainer, points_of_all
-from pasearch.features.views import FeatureMeans, View, row_bound
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.features.views import FeatureMeans, View, row_bound, second_moments
+from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import Fitted
-    from pasearch.data.partitions import Dataset, Partition, Records
+    from pasearch.data.partitions import AnyRecords, Dataset, InParts
+    from pasearch.features.choosing import Compared
     from pasearch.features.plan import FeaturePlan
     from pasearch.runs.keys import Keys, Stream
     from pasearch.runs.ledger import Ledger
@@ -38,40 +58,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-CFS_POPULATION, CFS_GENERATIONS = 5000, 10
-"""k and l of CFS-GA, as in the paper: its sets cost nothing."""
-
-PARENTS = 0.3
-"""The share of a generation of PAFS that become parents; its generations are small."""
+BLANK = 0.95
+"""Of features that tell nothing, the share that noise makes look less telling than `blank`."""
 
 CURVE_POINTS = 8
 """At how many numbers of features a curve is drawn, on public data."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """Which features the model uses, and what was released on the way.
-
-    Args:
-        view: What the model is given of a record.
-        to_class: Noisy symmetrical uncertainty of each feature with the target, where released.
-        order: Features in the order in which they were chosen, where there is one.
-        merit: Of the chosen set, where there is one.
-        trials: (features, noisy points) of every candidate, where they may be shown.
-        model: On encoded records, where the winner's weights are kept.
-    """
-
-    view: View
-    to_class: Array | None = field(default=None, repr=False)
-    order: tuple[int, ...] = ()
-    merit: float | None = None
-    trials: tuple[tuple[tuple[int, ...], int], ...] = ()
-    model: LinearModel | None = None
-
-    @classmethod
-    def of(cls, means: Array, order: Sequence[int], **more: Any) -> Chosen:
-        """Return the choice of these features, in the order in which they were chosen."""
-        return cls(view=View.of(means, mask_of(order, len(means))), order=tuple(order), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +94,10 @@ class FeatureSearch:
         ledger: Opened with the plan's lines.
         keys: The run's secret randomness.
         device: "cpu" or "cuda".
-        columns: Which column each feature belongs to, (d,), where PAFS searches for sets of whole
-            columns; None where each feature is by itself.
+        public: Declared-public data of the same form, to choose on for nothing; None chooses on the
+            private records.
+        columns: Which column each feature belongs to, (d,), where CFS-Greedy counts columns and
+            PAFS searches for sets of whole ones; None where each feature is by itself.
     """
 
     plan: FeaturePlan
@@ -112,6 +105,7 @@ class FeatureSearch:
     ledger: Ledger
     keys: Keys
     device: str
+    public: Dataset | None = None
     columns: Array | None = None
 
     def run(self) -> FeatureOutcome:
@@ -158,128 +152,126 @@ class FeatureSearch:
 
     def _choose(self, means: Array) -> Chosen:
         stream, choice = self.keys.stream("selection"), self.plan.choice
+        reads = self if self.public is None else self._public_reads(self.public)
         match choice.method:
             case "random":
-                size = chosen_size(choice, len(means))
-                order = stream.generator().permutation(len(means))[:size].tolist()
-                return Chosen.of(means, order)
+                return drawn(choice, means, stream)
             case "cfs-greedy" | "cfs-ga":
-                return self._by_merit(means, stream)
+                return by_merit(choice, means, self.columns, *reads.uncertainties(), stream)
             case "top":
-                return self._picked(means, stream)
+                # No more than were planned: a bought schema has at most as many features.
+                return Chosen.of(means, reads.ranked(chosen_size(choice, len(means))))
             case "pca":
-                return self._components(means, stream)
+                return components(choice, means, reads.second_moments(View.of(means)))
             case "pafs":
-                return self._evolved(means, stream)
+                return evolved(choice, means, self.columns, reads.compared(means), stream)
+            case "one-hot":
+                sets = one_hot_sets(self.plan.schema)
+                trials = [f"trial {number}" for number in range(len(sets))]
+                return best_of(means, sets, reads.compared(means)(sets, trials))
             case "subsets":
                 return self._repeated(means, stream)
         return Chosen(view=View.of(means))
 
-    def _by_merit(self, means: Array, stream: Stream) -> Chosen:
-        """CFS: noisy tables, or noisy entropies; everything after them is post-processing."""
-        choice, place = self.plan.choice, self.plan.trial_partition
-        to_class, between = (
-            self._tables(place, stream)
-            if choice.merits == "tables"
-            else self._entropies(place, stream)
+    def _public_reads(self, public: Dataset) -> PublicReads:
+        return PublicReads(
+            dataset=public,
+            schema=self.plan.schema,
+            trainer=self._trainer("final"),
+            slots=self.plan.split.train,
         )
-        if choice.method == "cfs-greedy":
-            size = None if choice.size is None else chosen_size(choice, len(means))
-            found = greedy(to_class, between, size)
-        else:
-            found = genetic(
-                to_class, between, generator=stream.child("genetic").generator(),
-                population=CFS_POPULATION, generations=CFS_GENERATIONS,
-            )  # fmt: skip
-        return Chosen.of(means, found.chosen, to_class=to_class, merit=found.merit)
 
-    def _tables(self, place: str, stream: Stream) -> tuple[Array, Array]:
+    @property
+    def _selection(self) -> Stream:
+        return self.keys.stream("selection")
+
+    def uncertainties(self) -> tuple[Array, Array, float | None]:
+        """Return noisy symmetrical uncertainties: with the target, with each other; noise alone.
+
+        Cost: the line "contingency tables", or "entropies": the paper's way.
+        """
+        place = self.plan.trial_partition
+        return (
+            self._tables(place, self._selection)
+            if self.plan.choice.merits == "tables"
+            else self._entropies(place, self._selection)
+        )
+
+    def _tables(self, place: str, stream: Stream) -> tuple[Array, Array, float | None]:
         attributes = attributes_of(self.plan.schema)
         tables = ContingencyTables(noise_multiplier=_known(self.plan.selection_sigma))
         with self._open("contingency tables", place) as records:
-            exact = count(attributes.codes(records.x, records.y, records.valid), attributes)
+            exact = attributes.counted(records)
             noisy = tables.release(exact, attributes, stream.child("tables"))
-        return symmetrical_uncertainty(noisy, attributes)
+        # The same noise on tables that tell nothing, made of what was released: free.
+        apart = noisy.independent(attributes, stream.child("independent").generator())
+        blank = tables.release(apart, attributes, stream.child("blank"))
+        shown = symmetrical_uncertainty(blank, attributes)[0]
+        return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
 
-    def _entropies(self, place: str, stream: Stream) -> tuple[Array, Array]:
+    def _entropies(self, place: str, stream: Stream) -> tuple[Array, Array, float | None]:
         attributes = attributes_of(self.plan.schema)
         entropies = NoisyEntropies(epsilon=_known(self.plan.entropy_epsilon), attributes=attributes)
         with self._open("entropies", place) as records:
-            exact = count(attributes.codes(records.x, records.y, records.valid), attributes)
+            exact = attributes.counted(records)
             released = entropies.release(exact, stream.child("entropies"))
-        return uncertainties(released)
+        return *uncertainties(released), None
 
-    def _picked(self, means: Array, stream: Stream) -> Chosen:
-        """Top k: class shares first, then k picks by points that those shares define."""
+    def ranked(self, size: int) -> Sequence[int]:
+        """Return the picked features: class shares first, then k picks by points these define.
+
+        Cost: the lines "class shares" and "picks".
+        """
+        stream = self._selection
         plan, place = self.plan, self.plan.trial_partition
         attributes = attributes_of(plan.schema)
         noise = GaussianSum(noise_multiplier=_known(plan.selection_sigma))
         with self._open("class shares", place) as records:
-            codes = attributes.codes(records.x, records.y, records.valid)[:, -1]
-            exact = np.bincount(codes[codes >= 0], minlength=attributes.sizes[-1])
+            codes = attributes.items[-1].codes(records.y.numpy()[:, None])
+            exact = np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
             noisy = noise.release(exact.astype(np.float64), stream.child("class shares"))
         shares = ClassShares.of(np.maximum(noisy, 1.0) / np.maximum(noisy, 1.0).sum())
         kind = PermuteAndFlip if plan.choice.pick == "permute-and-flip" else GumbelTop
-        # No more than were planned: the bought schema has at most as many features as that one.
-        size = chosen_size(plan.choice, len(means))
         picks = kind(epsilon=_known(plan.pick_epsilon), k=size, most=shares.most)
         with self._open("picks", place) as records:
-            codes = attributes.codes(records.x, records.y, records.valid)
-            order = picks.release(feature_points(codes, attributes, shares), stream.child("picks"))
-        return Chosen.of(means, order)
+            every = (class_tables(codes, attributes) for codes in attributes.codes_of(records))
+            points = points_of_tables(reduce(add, every), attributes, shares)
+            return picks.release(points, stream.child("picks"))
 
-    def _components(self, means: Array, stream: Stream) -> Chosen:
-        """PCA: symmetric noise on X'X of rows of norm at most 1 (Analyze Gauss)."""
-        view = View.of(means)
+    def second_moments(self, view: View) -> Array:
+        """Return noisy second moments of the features: symmetric noise (Analyze Gauss).
+
+        Cost: the line of that name.
+        """
         noise = GaussianSum(noise_multiplier=_known(self.plan.selection_sigma))
         with self._open("second moments", self.plan.trial_partition) as records:
-            rows = view.rows(records).numpy() / (REACH * ROW_NORM)
-            rows = bounded_rows(rows, records.valid.numpy())
-            noisy = noise.release_symmetric(rows.T @ rows, stream.child("second moments"))
-        size = chosen_size(self.plan.choice, len(means))
-        directions = np.linalg.eigh(noisy)[1][:, ::-1][:, :size]
-        return Chosen(view=view.rotated(np.ascontiguousarray(directions)))
+            exact = second_moments(view, records)
+            return noise.release_symmetric(exact, self._selection.child("second moments"))
 
-    def _evolved(self, means: Array, stream: Stream) -> Chosen:
-        """PAFS: sets evolve by the noisy scores of models that were trained on them, privately."""
-        choice = self.plan.choice
+    def compared(self, means: Array) -> Compared:
+        """Return what trains a model on each of some sets, privately, and gives its noisy points.
+
+        Cost: the lines "candidate training" and "score", once a set; second moments serve all.
+        """
         moments = None
-        if trainings_charged(choice, self.plan.schema.regression) == 1:
-            # Released once, they serve every set of every generation.
+        if trainings_charged(self.plan.choice, self.plan.schema.regression) == 1:
             with self._open("candidate training", self.plan.trial_partition) as records:
                 source = self.keys.stream("candidate", "all")
                 moments = self._trainer("trial").moments(records, means, source)
-        evolution = Evolution(population=choice.population, alpha=PARENTS)
-        columns = np.arange(len(means)) if self.columns is None else self.columns
-        width = int(columns.max()) + 1
-        generation = evolution.begin(width, stream.child("begin").generator())
-        known: dict[str, int] = {}
-        for number in range(choice.generations):
-            if number:
-                fitness = recalled(generation.masks, known)
-                source = stream.child("tell", number - 1).generator()
-                generation = evolution.tell(generation, fitness, source)
-            masks = generation.masks[unseen(generation.masks, known)]
-            if len(masks):
-                trials = [f"trial {len(known) + each}" for each in range(len(masks))]
-                sets = masks[:, columns]
-                models = (
-                    self._trained("candidate training", means, sets, trials, trials)
-                    if moments is None
-                    else self._trainer("trial").solved(moments, means, sets)
-                )
-                scores = self._scored(models, trials, trials)
-                known |= zip(labels(masks), scores, strict=True)
-        chosen = [_places(mask[columns]) for mask in masks_of(list(known), width)]
-        shown = tuple(zip(map(tuple, chosen), known.values(), strict=True))
-        best = max(range(len(chosen)), key=list(known.values()).__getitem__)
-        return Chosen.of(means, chosen[best], trials=shown)
+
+        def compare(sets: Array, trials: Sequence[str]) -> list[int]:
+            models = (
+                self._trained("candidate training", means, sets, trials, trials)
+                if moments is None
+                else self._trainer("trial").solved(moments, means, sets)
+            )
+            return self._scored(models, trials, trials)
+
+        return compare
 
     def _repeated(self, means: Array, stream: Stream) -> Chosen:
         """Repeat-and-select: K sets, independent, from a law fixed beforehand; the best is kept."""
-        # An odd multiple of 2^-53, as in an architecture search: never 0 or 1.
-        uniform = (int(stream.child("count").generator().integers(2**52)) + 0.5) / 2.0**52
-        count = self.plan.choice.law_of().sample(uniform)
+        count = self.plan.choice.law_of().sample(stream.child("count").uniform())
         masks = draw(count, len(means), stream.child("sets").generator())
         trials = [f"trial {number}" for number in range(count)]
         models = self._trained("training", means, masks, trials, ["search"])
@@ -287,7 +279,7 @@ class FeatureSearch:
         ties = stream.child("ties").generator().random(count)
         best = max(range(count), key=list(zip(scores, ties, strict=True)).__getitem__)
         kept = None if self.plan.split.search else models[best]
-        return Chosen.of(means, _places(masks[best]), model=kept)
+        return Chosen.of(means, places_of(masks[best]), model=kept)
 
     def _trained(
         self, line: str, means: Array, masks: Array, trials: Sequence[str], keys: Iterable[str]
@@ -308,13 +300,13 @@ class FeatureSearch:
                 for points, trial in zip(points_of_all(models, records), trials, strict=True)
             ]
 
-    def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
+    def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
         """Charge a line once for each key, without one once, and open what it reads."""
         return self.ledger.charged(line, self._place(partition), key=keys or ("once",))
 
-    def _place(self, partition: str) -> Partition:
+    def _place(self, partition: str) -> InParts:
         """Return a partition as this method sees it."""
-        return self.dataset[partition].through(self._front)
+        return self.dataset[partition].through(self._front).in_parts()
 
     @property
     def _front(self) -> Fitted | None:
@@ -339,7 +331,8 @@ class FeatureSearch:
     def _curve(self, means: Array, chosen: Chosen) -> tuple[dict[str, float], ...]:
         """Return accuracy by number of features, at this epsilon and without noise.
 
-        Only of declared-public data: it looks at their records again, for nothing.
+        Only of declared-public data: it looks at their records again, for nothing. Of so many that
+        they are compact none is drawn: it would take many times as long as the run.
         """
         order = list(chosen.order)
         if not order or chosen.view.rotation is not None:
@@ -347,6 +340,8 @@ class FeatureSearch:
         known = set(order)
         order += [each for each in range(len(means)) if each not in known]
         train, test = (self._place(name).public_records() for name in ("train", "test"))
+        if isinstance(train, CompactRecords):
+            return ()
         best = len(test) * self.plan.points_each
         trainer = self._trainer("trial" if chosen.model is not None else "final")
         found = []
@@ -362,17 +357,6 @@ class FeatureSearch:
                 }
             )
         return tuple(found)
-
-
-def mask_of(places: Sequence[int], features: int) -> Array:
-    """Return which features a set has, (features,) bool."""
-    mask = np.zeros(features, bool)
-    mask[list(places)] = True
-    return mask
-
-
-def _places(mask: Array) -> list[int]:
-    return np.flatnonzero(mask).tolist()
 
 
 def _known(value: T | None) -> T:

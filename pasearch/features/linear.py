@@ -14,7 +14,10 @@ Proof: docs/guarantees/objective-perturbation.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -72,7 +75,32 @@ class NoisyMoments:
 
         Cost: `event`, on every partition that the records are from; charge it first.
         """
-        total = _second_moments(x, y, valid, self.data_norm)
+        return self.release_parts([(x, y, valid)], stream)
+
+    def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
+        """Return the noisy moments of all parts together: one release.
+
+        Args:
+            parts: x, y and valid of each, as of `release`; at least one.
+            stream: As of `release`.
+
+        Raises, cost: as of `release`.
+        """
+        return self.noised(self.total(parts), stream)
+
+    def total(self, parts: Iterable[tuple[Any, Any, Any]]) -> Array:
+        """Return the moments of all parts together without noise: private."""
+        return reduce(add, (_second_moments(*part, self.data_norm) for part in parts))
+
+    def noised(self, total: Array, stream: Stream) -> Moments:
+        """Return moments with noise.
+
+        Args:
+            total: What `total` returned: private.
+            stream: As of `release`.
+
+        Cost: as of `release`.
+        """
         noisy = GaussianSum(noise_multiplier=self.noise_multiplier).release_symmetric(total, stream)
         return Moments(matrix=noisy, data_norm=self.data_norm, noise=self.noise_multiplier)
 

@@ -44,9 +44,19 @@ TOLERANCE = 1e-7
 MEMORY = 8
 """How many earlier steps an accelerated step combines."""
 MOST_STEPS = 1000
+MOST_NEWTON, LEAST_STEP = 200, 1e-8
+"""How many Newton steps are tried, and the least share of one."""
+NEAR_STEPS, ROUGH_STEPS = 200, 60
+"""How many steps are tried with a curvature that bounds nothing, and of those in float32."""
+ROUGH = 1e-7
+"""How near float32 comes, in units of the gradient's rounding."""
+FEWEST = 8
+"""For fewer problems a curvature of their own is not worth its price."""
 HALVES = np.full(4, 0.5)
 CHUNK = 1 << 22
 """How many numbers, for each of a few arrays, the solver holds at a time."""
+ROWS = 2048
+"""Records at a time in a gradient: what is computed of them stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +228,15 @@ def fit_one(
     [key] = _keys(rows, hot, used, [mechanism], [stream])
     noise = _noise(mechanism, own.shape[1], key)
     found = _library_fit(own, hot, mechanism, key)
+    points = torch.from_numpy(own)
     solved = _minimised(
-        torch.from_numpy(own),
+        points,
         None,
         torch.from_numpy((hot.T @ own - noise)[None]),
         torch.ones(1, own.shape[1], dtype=torch.float64),
         torch.tensor([mechanism.strength], dtype=torch.float64),
         torch.from_numpy(found[None]),
+        points.T @ points / 4,
     )
     weights = np.zeros((mechanism.outputs, rows.shape[1]))
     weights[:, columns] = solved[0].numpy() / mechanism.scale
@@ -498,13 +510,18 @@ def _solved(
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(device)
 
     (n, width), outputs = rows.shape, hot.shape[1]
-    points, squares, answers = on(rows), on(rows[:, :-1]) ** 2, on(hot)
+    points, answers = on(rows), on(hot)
+    quarter, near, rough = points.T @ points / 4, None, None
+    if n > ROWS:  # of few records a step costs little, whatever its precision
+        near, rough = quarter, points.float()
+        if len(masks) >= FEWEST:
+            near = _curvature(points, rough, answers, quarter, float(np.median(ridges)))
     size = max(1, CHUNK // (n * outputs + width * (width + 3 * MEMORY * outputs)))
     found = np.empty((len(masks), outputs, width))
     for start in range(0, len(masks), size):
         part = slice(start, start + size)
         used = on(np.pad(masks[part], ((0, 0), (0, 1)), constant_values=True))
-        lengths, bounds = (used[:, :-1] @ squares.T).sqrt(), on(norms[part])[:, None]
+        lengths, bounds = _lengths(points, used), on(norms[part])[:, None]
         shrink = None
         target = (answers.T @ points)[None] * used[:, None] - on(noise[part])
         if bool((lengths > bounds).any()):
@@ -513,19 +530,71 @@ def _solved(
             target[..., :-1] = kept.view(len(used), outputs, -1) * used[:, None, :-1]
             target[..., :-1] -= on(noise[part])[..., :-1]
         zero = torch.zeros_like(target)
-        found[part] = _minimised(points, shrink, target, used, on(ridges[part]), zero).cpu().numpy()
+        found[part] = (
+            _minimised(
+                points, shrink, target, used, on(ridges[part]), zero, quarter, near=near,
+                rough=rough,
+            ).cpu().numpy()
+        )  # fmt: skip
     return found
 
 
+def _lengths(points: Tensor, used: Tensor) -> Tensor:
+    """Return the norms of the rows' features on each set, (p, n)."""
+    import torch
+
+    blocks = points[:, :-1].split(max(1, CHUNK // points.shape[1]))
+    return torch.cat([used[:, :-1] @ (block**2).T for block in blocks], dim=1).sqrt_()
+
+
+def _curvature(
+    points: Tensor, rough: Tensor, answers: Tensor, quarter: Tensor, ridge: float
+) -> Tensor:
+    """Return a curvature of these records that is nearer to that of their models than a quarter.
+
+    X' diag(tanh(z/2) / 2z) X, with z the records' logits under all features, without noise: at z
+    no smaller parabola lies above log(1 + e^z) (Jaakkola and Jordan 2000). It decides how fast a
+    minimiser is found, not which one.
+    """
+    import torch
+
+    width, outputs = points.shape[1], answers.shape[1]
+    every, ridges = torch.ones_like(points[:1]), torch.full_like(points[0, :1], ridge)
+    enough = _rounding(ROUGH, quarter, len(points)) * torch.ones_like(ridges)
+    weights, _ = _descended(
+        (rough,), (None,), (answers.T @ points)[None], every, ridges,
+        points.new_zeros(1, outputs, width), quarter, (enough,), ROUGH_STEPS,
+    )  # fmt: skip
+    near, size = torch.zeros_like(quarter), max(1, CHUNK // width)
+    for block, own in zip(points.split(size), rough.split(size), strict=True):
+        z = (own @ weights[0].to(own.dtype).T).abs().clamp(min=1e-3).to(block.dtype)
+        near += (block * (torch.tanh(z / 2) / (2 * z)).amax(dim=1, keepdim=True)).T @ block
+    return near
+
+
+def _rounding(unit: float, quarter: Tensor, n: int) -> float:
+    """Return how long a gradient is that may be rounding alone."""
+    return unit * math.sqrt(n * float(quarter.trace()))
+
+
 def _minimised(
-    rows: Tensor, shrink: Tensor | None, target: Tensor, masks: Tensor, ridges: Tensor, w: Tensor
+    rows: Tensor,
+    shrink: Tensor | None,
+    target: Tensor,
+    masks: Tensor,
+    ridges: Tensor,
+    w: Tensor,
+    quarter: Tensor,
+    *,
+    near: Tensor | None = None,
+    rough: Tensor | None = None,
 ) -> Tensor:
     """Return argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
 
     H = (X'X / 4 restricted to the mask) + ridge is at least the curvature everywhere, so
-    w - H^-1 gradient never makes the gradient longer, in the norm of H^-1. Each step is the
-    combination of the last ones that would be best if the objective were quadratic (Anderson 1965;
-    Walker and Ni 2011), and is replaced by that safe step if the gradient grew.
+    w - H^-1 gradient never makes the gradient longer, in the norm of H^-1: from anywhere such steps
+    arrive. `near` and `rough` are tried first, which are fewer steps, and cheaper ones; a problem
+    that is not solved so starts again, and one that `MOST_STEPS` do not solve is left to Newton.
 
     Args:
         rows: (n, D), the last column the intercept's.
@@ -534,45 +603,110 @@ def _minimised(
         masks: (p, D), 1 or 0.
         ridges: (p,).
         w: (p, outputs, D), where to start.
+        quarter: X'X / 4, (D, D).
+        near: Another curvature, (D, D), below the true one in places.
+        rough: The rows in float32.
 
     Cost: for each step two matrix products of all problems.
     """
     import torch
 
+    rounding = _rounding(1e-14, quarter, len(rows))
+    enough = torch.clamp(TOLERANCE * ridges, min=rounding)
+    if near is None or rough is None:
+        found, missed = _descended(
+            (rows,), (shrink,), target, masks, ridges, w, quarter, (enough,), MOST_STEPS
+        )
+        for i in torch.nonzero(missed)[:, 0].tolist():
+            seen = rows.clone()
+            if shrink is not None:
+                seen[:, :-1] *= shrink[i][:, None]
+            used = masks[i] > 0
+            for o in range(w.shape[1]):
+                own = _newton(seen[:, used], target[i, o, used], ridges[i], enough[i])
+                found[i, o] = torch.zeros_like(w[i, o]).index_put_((used,), own)
+        return found
+    first = torch.clamp(enough, min=_rounding(ROUGH, quarter, len(rows)))
+    shrinks = (None if shrink is None else shrink.to(rough.dtype), shrink)
+    found, missed = _descended(
+        (rough, rows), shrinks, target, masks, ridges, w, near, (first, enough), NEAR_STEPS
+    )
+    if bool(missed.any()):
+        shrink = None if shrink is None else shrink[missed]
+        found[missed] = _minimised(
+            rows, shrink, target[missed], masks[missed], ridges[missed], w[missed], quarter
+        )
+    return found
+
+
+def _descended(
+    rows: tuple[Tensor, ...],
+    shrinks: tuple[Tensor | None, ...],
+    target: Tensor,
+    masks: Tensor,
+    ridges: Tensor,
+    w: Tensor,
+    curvature: Tensor,
+    enough: tuple[Tensor, ...],
+    most: int,
+) -> tuple[Tensor, Tensor]:
+    """Return where steps lead, (p, outputs, D), and which problems have no minimiser yet, (p,).
+
+    Each step is the combination of the last ones that would be best if the objective were
+    quadratic (Anderson 1965; Walker and Ni 2011), and is replaced by the last one's own,
+    w - H^-1 gradient, if the gradient grew.
+
+    Args:
+        rows: As of `_minimised`, once for each precision: the next one takes over when most
+            gradients are short enough, or after `ROUGH_STEPS`.
+        shrinks: Of each precision.
+        target: As of `_minimised`, like masks, ridges and w.
+        masks: See target.
+        ridges: See target.
+        w: See target.
+        curvature: H without its ridge and before it is restricted, (D, D).
+        enough: Of each precision, (p,), how short a gradient has to be.
+        most: How many steps.
+    """
+    import torch
+
     p, outputs, width = w.shape
-    squares = rows.T @ rows / 4
     bound = masks[:, :, None] * masks[:, None]
-    bound *= squares
+    bound *= curvature
     bound.diagonal(dim1=1, dim2=2).add_(ridges[:, None] * masks + (1 - masks))
     eye = torch.eye(width, dtype=w.dtype, device=w.device)
     # H^-1 = root' root
     root = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(bound).L, eye, upper=False)
-    rounding = 1e-14 * math.sqrt(len(rows) * float(squares.trace()))
-    enough = torch.clamp(TOLERANCE * ridges, min=rounding)
     result, left = w.clone(), torch.arange(p, device=w.device)
+    missed = torch.ones_like(left, dtype=torch.bool)
     changes = w.new_zeros(p, outputs, MEMORY, width)  # of gradients, in the norm of H^-1
     moves = torch.zeros_like(changes)  # of where safe steps lead
     merit = w.new_full((p, outputs), math.inf)
     lead = whitened = w
-    for count in range(MOST_STEPS):
-        gradient = _gradient(rows, shrink, w) - target
+    stage, last = 0, len(rows) - 1
+    for count in range(most):
+        gradient = _gradient(rows[stage], shrinks[stage], w) - target
         gradient = gradient * masks[:, None] + ridges[:, None, None] * w
-        done = (gradient.norm(dim=2) <= enough[:, None]).all(dim=1)
-        result[left] = w
-        if bool(done.all()):
+        done = (gradient.norm(dim=2) <= enough[stage][:, None]).all(dim=1)
+        result[left], missed[left] = w, ~done
+        if stage == last and bool(done.all()):
             break
-        if int(done.sum()) * 2 > len(done):
+        if stage < last and (int(done.sum()) * 2 > len(done) or count == ROUGH_STEPS):
+            # What the next precision says of the same place may be longer.
+            stage, merit = stage + 1, torch.full_like(merit, math.inf)
+        elif stage == last and int(done.sum()) * 8 > len(done):
             kept = ~done
-            shrink = None if shrink is None else shrink[kept]
-            left, w, gradient, target, masks, ridges, root, enough = (
-                each[kept] for each in (left, w, gradient, target, masks, ridges, root, enough)
+            shrinks = tuple(None if each is None else each[kept] for each in shrinks)
+            enough = tuple(each[kept] for each in enough)
+            left, w, gradient, target, masks, ridges, root = (
+                each[kept] for each in (left, w, gradient, target, masks, ridges, root)
             )
             changes, moves, merit, lead, whitened = (
                 each[kept] for each in (changes, moves, merit, lead, whitened)
             )
         new = gradient @ root.transpose(1, 2)
         new_lead, length = w - new @ root, (new * new).sum(dim=2)
-        worse = length > merit
+        worse = ~(length <= merit)
         if count:
             changes[:, :, count % MEMORY] = new - whitened
             moves[:, :, count % MEMORY] = new_lead - lead
@@ -585,7 +719,46 @@ def _minimised(
         whitened, lead, merit = new, new_lead, length
         shares = _shares(changes[:, :, : count + 1], whitened)
         w = lead - (shares[:, :, None] @ moves[:, :, : count + 1])[:, :, 0]
-    return result
+    return result, missed
+
+
+def _newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tensor:
+    """Return one problem's minimiser by Newton's method, each step halved until it helps.
+
+    A strictly convex objective and exact curvature: it arrives from anywhere, however different the
+    features' sizes are and however small the ridge.
+
+    Args:
+        rows: (n, c), of the features that are used.
+        target: (c,).
+        ridge: As of `_minimised`.
+        enough: How short the gradient has to be.
+    """
+    import torch
+
+    def slopes(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z = rows @ w
+        gradient = torch.sigmoid(z) @ rows - target + ridge * w
+        loss = torch.nn.functional.softplus(z).sum() - w @ target + ridge / 2 * (w @ w)
+        return z, gradient, loss
+
+    w = torch.zeros_like(target)
+    z, gradient, loss = slopes(w)
+    for _ in range(MOST_NEWTON):
+        if bool(gradient.norm() <= enough):
+            break
+        curvature = (rows * (torch.sigmoid(z) * torch.sigmoid(-z))[:, None]).T @ rows
+        curvature.diagonal().add_(ridge)
+        step = torch.linalg.solve(curvature, gradient)
+        helps, length, new, value = False, 2.0, gradient, loss
+        while not helps and length > LEAST_STEP:
+            length /= 2
+            z, new, value = slopes(w - length * step)
+            # Near the minimum the loss is all rounding, and the gradient tells.
+            gains = value <= loss - 1e-4 * length * (gradient @ step)
+            helps = bool(gains | (new.norm() <= gradient.norm() / 2))
+        w, gradient, loss = w - length * step, new, value
+    return w
 
 
 def _shares(changes: Tensor, gradient: Tensor) -> Tensor:
@@ -610,14 +783,18 @@ def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
     import torch
 
     p, outputs, width = w.shape
-    if shrink is None:
-        chances = torch.sigmoid_(w.reshape(-1, width) @ rows.T)
-        return (chances @ rows).view(p, outputs, width)
-    z = (w[..., :-1].reshape(-1, width - 1) @ rows[:, :-1].T).view(p, outputs, -1)
-    chances = torch.sigmoid_(z * shrink[:, None] + w[..., -1:] * rows[:, -1])
-    found = torch.empty_like(w)
-    found[..., :-1] = ((chances * shrink[:, None]).reshape(-1, len(rows)) @ rows[:, :-1]).view(
-        p, outputs, width - 1
-    )
-    found[..., -1] = chances @ rows[:, -1]
-    return found
+    kind, w = w.dtype, w.to(rows.dtype)
+    features, found = w[..., :-1].reshape(p * outputs, width - 1), torch.zeros_like(w)
+    for start in range(0, len(rows), ROWS):
+        part = rows[start : start + ROWS]
+        if shrink is None:
+            chances = torch.sigmoid_(w.reshape(-1, width) @ part.T)
+            found += (chances @ part).view(p, outputs, width)
+            continue
+        own = shrink[:, None, start : start + ROWS]
+        z = (features @ part[:, :-1].T).view(p, outputs, -1)
+        chances = z.mul_(own).add_(w[..., -1:] * part[:, -1]).sigmoid_()
+        found[..., -1] += chances @ part[:, -1]
+        chances = chances.mul_(own).reshape(-1, len(part))
+        found[..., :-1] += (chances @ part[:, :-1]).view(p, outputs, width - 1)
+    return found.to(kind)

@@ -119,17 +119,54 @@ def feature_points(
 
     Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
     """
-    classes = attributes.sizes[-1]
-    if codes.shape[1:] != (len(attributes.sizes),) or len(shares.thousandths) != classes:
-        raise UsageError(
-            f"codes have the shape {codes.shape}, and there are {len(shares.thousandths)} shares: "
-            f"expected (n, {len(attributes.sizes)}), and {classes} shares."
-        )
-    points = []
-    for column, each in zip(codes.T, attributes.items[:-1], strict=False):
+    return points_of_tables(class_tables(codes, attributes), attributes, shares)
+
+
+def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.NDArray[np.integer]:
+    """Return how many records have each code of a column, and each class.
+
+    Args:
+        codes: As of `feature_points`, like attributes.
+        attributes: See codes.
+
+    Returns:
+        int64 (codes of all columns, classes): tables of parts add up to the table of all.
+
+    Raises:
+        UsageError: Another number of columns.
+    """
+    sizes = attributes.sizes
+    if codes.shape[1:] != (len(sizes),):
+        raise UsageError(f"codes have the shape {codes.shape}: expected (n, {len(sizes)}).")
+    classes, tables = sizes[-1], []
+    for column, size in zip(codes.T, sizes[:-1], strict=False):
         there = (column >= 0) & (codes[:, -1] >= 0)
         cells = column[there].astype(np.int64) * classes + codes[there, -1]
-        table = np.bincount(cells, minlength=each.size * classes).reshape(each.size, classes)
+        tables.append(np.bincount(cells, minlength=size * classes).reshape(size, classes))
+    return np.concatenate(tables)
+
+
+def points_of_tables(
+    tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
+) -> list[int]:
+    """Return the points of every feature, as `feature_points`, from the tables of all records.
+
+    Args:
+        tables: Of `class_tables`.
+        attributes: As of `feature_points`, like shares.
+        shares: See attributes.
+
+    Raises:
+        UsageError: Another number of classes.
+    """
+    classes = attributes.sizes[-1]
+    if len(shares.thousandths) != classes:
+        raise UsageError(
+            f"There are {len(shares.thousandths)} shares: expected {classes} shares, one a class."
+        )
+    points = []
+    of_columns = np.split(tables, attributes.starts[1:-1])
+    for table, each in zip(of_columns, attributes.items[:-1], strict=True):
         for values in each.features:
             folded = np.zeros((max(values) + 1, classes), dtype=np.int64)
             np.add.at(folded, list(values), table)

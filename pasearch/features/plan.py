@@ -31,8 +31,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, positive, whole
@@ -50,6 +52,7 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.contingency import attributes_of
 from pasearch.features.merit import NoisyEntropies
+from pasearch.features.size import check_objective
 from pasearch.plan import (
     MU_RANGE,
     PURCHASE_DELTA,
@@ -73,7 +76,7 @@ from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema, Split
-    from pasearch.data.purchase import Purchase
+    from pasearch.data.purchase import Purchase  # noqa: F401 - an inherited field's, for pdoc
 
 METHODS: dict[str, str] = {
     "all": "every feature, nothing is chosen",
@@ -83,10 +86,21 @@ METHODS: dict[str, str] = {
     "top": "the features most associated with the target, each picked privately",
     "pca": "principal components of noisy second moments",
     "pafs": "a genetic search over sets, scored by privately trained models",
+    "one-hot": "all features, or numbers alone: whichever trains the better model, privately",
     "subsets": "random sets, each trained privately; the best is kept (repeat-and-select)",
     "max-pool": "neighbouring pixels pooled, nothing is chosen",
 }
 """What may be asked for, and what it does; `auto` takes one of them."""
+
+ON_PUBLIC: dict[str, str] = {
+    "cfs-greedy": "correlation-based selection, one feature after another",
+    "cfs-ga": "correlation-based selection, by a genetic algorithm",
+    "top": "the features most associated with the target",
+    "pca": "principal components",
+    "pafs": "a genetic search over sets, scored by models trained as the private one will be",
+    "one-hot": "all features, or numbers alone: whichever trains the better model",
+}
+"""Methods that can choose on public data instead, for nothing, and what they do there."""
 
 TRAINERS: dict[str, str] = {
     "dpsgd": "a linear model by DP-SGD: full batches, momentum, averaged weights",
@@ -101,8 +115,20 @@ SIZELESS: dict[str, str] = {
     "cfs-ga": "searches over sizes too",
     "pafs": "searches over sizes too",
     "subsets": "searches over sizes too",
+    "one-hot": "has two sets of its own",
 }
 """Methods that take no number of features, and why."""
+
+OWN: dict[str, tuple[str, ...]] = {
+    "merits": ("cfs-greedy", "cfs-ga"),
+    "pick": ("top",),
+    "population": ("pafs",),
+    "generations": ("pafs",),
+    "law": ("subsets",),
+    "mean": ("subsets",),
+    "pool": ("max-pool",),
+}
+"""Settings of a `Choice` that only some methods have a use for, and which."""
 
 MERITS = ("tables", "entropies")
 PICKS = ("permute-and-flip", "gumbel")
@@ -115,6 +141,9 @@ SELECTION_SHARE = 0.4
 
 SEARCH_SHARE = 0.6
 """The same of PAFS, whose choice trains every candidate."""
+
+SHARED = tuple(ON_PUBLIC)
+"""Methods whose choice shares the epsilon of the slots that the model is trained on."""
 
 MOST_SHARE = 0.8
 """The largest share that the choice may take."""
@@ -189,7 +218,7 @@ class Choice:
     @property
     def trains_candidates(self) -> bool:
         """Whether models are compared."""
-        return self.method in ("pafs", "subsets")
+        return self.method in ("pafs", "one-hot", "subsets")
 
     @property
     def centred(self) -> bool:
@@ -198,8 +227,8 @@ class Choice:
 
     @property
     def trainings(self) -> int:
-        """How many trainings PAFS is charged for: k l."""
-        return self.population * self.generations
+        """How many trainings are charged: k l of PAFS, two of one-hot."""
+        return 2 if self.method == "one-hot" else self.population * self.generations
 
     def law_of(self) -> Law:
         """Return the law of the number of trainings, of subsets."""
@@ -229,27 +258,16 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: what this method has a use for."""
-        used = {
-            "cfs-greedy": ("merits",), "cfs-ga": ("merits",), "top": ("pick",),
-            "pafs": ("population", "generations"), "subsets": ("law", "mean"),
-            "max-pool": ("pool",),
-        }.get(self.method, ())  # fmt: skip
-        own = {name: getattr(self, name) for name in used}
+        own = {name: getattr(self, name) for name, of in OWN.items() if self.method in of}
         return {"name": self.method, "trainer": self.trainer, "size": self.size, **own}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePlan(Charged):
-    """A solved plan. Made by `make_feature_plan`; nothing runs outside it.
+    """A solved plan of a selection. Made by `make_feature_plan`; nothing runs outside it.
 
     Args:
-        name: The data set's name.
-        schema: The declared form of the data.
-        public: Whether the user declared the data public.
-        budget: Epsilon and delta of the whole run.
-        split: Sizes of the partitions.
         choice: How features are chosen and the model is trained.
-        lines: Everything that will be charged.
         accuracy: The noise of the printed accuracy; None where no model is trained.
         score: The noise of a candidate's score; None when nothing is compared.
         means_sigma: Noise multiplier of the features' means; None when they are not bought.
@@ -262,19 +280,10 @@ class FeaturePlan(Charged):
         final_epsilon: Epsilon of the final training by objective perturbation.
         final_sigma: Noise multiplier of the final training's second moments.
         final_mu: The dial of the final DP-SGD.
-        purchase: How what the schema leaves undeclared is bought; None when nothing is.
-        assumed_public: What was read from the records for nothing, because the user said so.
-        most: The most categories that an undeclared column is bought with.
-        auto: Why `auto` took this method, where it did.
+        searched_on: Name of the declared-public data that features are chosen on, if any.
     """
 
-    name: str
-    schema: AnySchema
-    public: bool
-    budget: Budget
-    split: Split
     choice: Choice
-    lines: tuple[Line, ...]
     accuracy: ScoreNoise | None = None
     score: ScoreNoise | None = None
     means_sigma: float | None = None
@@ -287,16 +296,7 @@ class FeaturePlan(Charged):
     final_epsilon: float | None = None
     final_sigma: float | None = None
     final_mu: float | None = None
-    purchase: Purchase | None = None
-    assumed_public: tuple[str, ...] = ()
-    most: int = 32
-    auto: dict[str, Any] | None = field(default=None, hash=False)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def trial_partition(self) -> str:
-        """The partition that candidates are trained on: `search` if there is one."""
-        return self.split.trial_partition
+    searched_on: str | None = None
 
     @property
     def test(self) -> ScoreNoise:
@@ -310,10 +310,21 @@ class FeaturePlan(Charged):
         mu = self.trial_mu if self.final_mu is None else self.final_mu
         return None if mu is None else linear_recipe(self.split.train, mu, self.schema.regression)
 
+    @property
+    def selection_way(self) -> str:
+        """How features are chosen, in the words of result.json."""
+        return self.choice.way if self.searched_on is None else "not private"
+
+    @property
+    def selection_words(self) -> str:
+        """What the method does."""
+        public = self.searched_on is not None
+        return ON_PUBLIC[self.choice.method] if public else self.choice.describe()
+
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         choice = self.choice
-        if choice.method == "pafs" and self.trial_epsilon is not None:
+        if self.trial_epsilon is not None and choice.way == "composition":
             return [eq8(epsilon=self.trial_epsilon, runs=choice.trainings, delta_prime=self.delta)]
         return []
 
@@ -322,15 +333,10 @@ class FeaturePlan(Charged):
         recipe = self.recipe
         return {
             **self.priced_json(),
-            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
-            "purchase": None if self.purchase is None else self.purchase.to_json(),
-            "assumed_public": list(self.assumed_public),
-            "data_is_public": self.public,
             "strategy": {"name": self.choice.method, **self.choice.to_json()},
             "way": "aside" if self.split.search else "in place",
             "recipe": None if recipe is None else recipe.to_json(),
-            "auto": self.auto,
-            "warnings": list(self.warnings),
+            "searched_on": self.searched_on,
         }
 
 
@@ -366,6 +372,7 @@ def make_feature_plan(
     assumed_public: tuple[str, ...] = (),
     leak_share: float = PURCHASE_DELTA,
     final: bool = True,
+    searched_on: str | None = None,
 ) -> FeaturePlan:
     """Solve the noise of everything a feature selection will release.
 
@@ -382,6 +389,7 @@ def make_feature_plan(
         assumed_public: What was read from the records for nothing, because the user said so.
         leak_share: The share of delta that may go to categories which one record might show.
         final: Whether a model is trained on what was chosen, and tested.
+        searched_on: Name of declared-public data that features are chosen on, for nothing.
 
     Returns:
         FeaturePlan: Its price is at most the budget.
@@ -391,10 +399,21 @@ def make_feature_plan(
         BudgetError: Even the most noise costs more than the budget.
     """
     budget = budget.resolve(split.n)
-    _check_choice(choice, schema, split, most_categories)
+    _check_choice(choice, schema, split, most_categories, public=searched_on is not None)
     purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share)
     place, found = split.trial_partition, _Solver(budget, schema.regression, list(bought))
     usual = SEARCH_SHARE if choice.method == "pafs" else SELECTION_SHARE
+    apart = place == "search" or searched_on is not None
+    if selection_share is not None and (apart or choice.method not in SHARED):
+        raise UsageError(
+            f"selection_share is {selection_share:g}, and with method {choice.method!r} "
+            + (
+                "the choice has records of its own"
+                if apart
+                else "no choice shares an epsilon with the model"
+            )
+            + ": leave it out."
+        )
     share = usual if selection_share is None else fraction("selection_share", selection_share)
     if not share <= MOST_SHARE:
         raise UsageError(
@@ -406,6 +425,8 @@ def make_feature_plan(
     if final or choice.centred:
         own["means_sigma"] = found.gaussian("feature means", "train", MEANS_SHARE)
     match choice.method:
+        case _ if searched_on is not None:
+            pass
         case "cfs-greedy" | "cfs-ga" if choice.merits == "tables":
             own["selection_sigma"] = found.gaussian("contingency tables", place, share)
         case "cfs-greedy" | "cfs-ga":
@@ -417,7 +438,7 @@ def make_feature_plan(
             own["selection_sigma"] = found.gaussian("class shares", place, share * CLASS_SHARE)
             count = chosen_size(choice, math.prod(schema.widest_shape(most_categories)))
             own["pick_epsilon"] = found.pure("picks", place, share * (1.0 - CLASS_SHARE), count)
-        case "pafs":
+        case "pafs" | "one-hot":
             times = trainings_charged(choice, schema.regression)
             own |= found.training(
                 "trial", choice, split.trial_slots, share,
@@ -433,7 +454,7 @@ def make_feature_plan(
             "final", choice, split.train, 1.0,
             lambda event: [_line("final training", "train", event)],
         )  # fmt: skip
-    if choice.trains_candidates:
+    if choice.trains_candidates and searched_on is None:
         own["score"] = score_noise(schema.regression, found.scores(choice))
     if final:
         epsilon = found.dial(lambda e: [accuracy_line(Geometric(epsilon=e))], 1.0, SCORE_RANGE)
@@ -442,7 +463,7 @@ def make_feature_plan(
     plan = FeaturePlan(
         name=name, schema=schema, public=public, budget=budget, split=split, choice=choice,
         lines=tuple(found.lines), purchase=purchase, assumed_public=assumed_public,
-        most=most_categories,
+        most=most_categories, searched_on=searched_on,
         warnings=(
             *budget.warnings(split.n), *untold(schema), *unbought(purchase, split),
             *drowned(mu, split.train, planned_form(schema, most_categories)[1]),
@@ -474,8 +495,12 @@ class _Solver:
 
     def gaussian(self, name: str, partition: str, share: float) -> float:
         """Return the noise multiplier of one Gaussian release."""
+        return self.sigma(lambda event: [_line(name, partition, event)], share)
+
+    def sigma(self, lines_of: Callable[[Event], list[Line]], share: float) -> float:
+        """Return the noise multiplier of the Gaussian releases that these lines charge."""
         ends = (1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0])
-        return 1.0 / self.dial(lambda mu: [_line(name, partition, Gaussian(1.0 / mu))], share, ends)
+        return 1.0 / self.dial(lambda mu: lines_of(Gaussian(1.0 / mu)), share, ends)
 
     def pure(self, name: str, partition: str, share: float, count: int) -> float:
         """Return the epsilon of each of so many pure releases, which are charged together."""
@@ -495,9 +520,7 @@ class _Solver:
     ) -> dict[str, float]:
         """Return the dial of a training: an epsilon, a noise multiplier, or mu of DP-SGD."""
         if choice.trainer == "objective" and self.regression:
-            ends = (1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0])
-            mu = self.dial(lambda mu: lines_of(Gaussian(1.0 / mu)), share, ends)
-            return {f"{kind}_sigma": 1.0 / mu}
+            return {f"{kind}_sigma": self.sigma(lines_of, share)}
         if choice.trainer == "objective":
             return {f"{kind}_epsilon": self.dial(lambda e: lines_of(Pure(e)), share, SCORE_RANGE)}
 
@@ -523,7 +546,7 @@ def _line(name: str, partition: str, event: Event, count: int = 1) -> Line:
 
 
 def trainings_charged(choice: Choice, regression: bool) -> int:
-    """Return how many releases PAFS trains its candidates from.
+    """Return how many releases candidates are trained from.
 
     One each; but second moments, once released, serve every set.
     """
@@ -535,7 +558,27 @@ def chosen_size(choice: Choice, features: int) -> int:
     return min(features, max(1, round(features ** (2 / 3))) if choice.size is None else choice.size)
 
 
-def _check_choice(choice: Choice, schema: AnySchema, split: Split, most: int) -> None:
+def one_hot_sets(schema: AnySchema) -> np.ndarray:
+    """Return the two sets of `one-hot`, (2, d) bool: all features, and what is no indicator.
+
+    Those are the numbers, scaled, without their bins, and the first category of two.
+
+    Args:
+        schema: Complete, or as far as it is declared.
+    """
+    plain = [np.zeros(0, bool)]
+    for column in getattr(schema, "columns", ()):
+        own = np.zeros(column.width, bool)
+        two = column.kind == "category" and len(column.categories or ()) == 2
+        own[:1] = column.kind == "number" or two
+        plain.append(own)
+    numbers = np.concatenate(plain)
+    return np.array([np.ones(len(numbers), bool), numbers if numbers.any() else ~numbers])
+
+
+def _check_choice(
+    choice: Choice, schema: AnySchema, split: Split, most: int, *, public: bool
+) -> None:
     """Refuse what this data has no use for, and more features than there are."""
     shape = schema.widest_shape(most)
     features = math.prod(shape)
@@ -560,10 +603,38 @@ def _check_choice(choice: Choice, schema: AnySchema, split: Split, most: int) ->
             "Noisy entropies are one release for each pair of features, so their number must be "
             "known: declare the schema, or take --merits tables."
         )
-    if choice.trains_candidates and not split.validation:
+    if public and choice.method not in ON_PUBLIC:
+        raise UsageError(
+            f"--search-on chooses on public data, and method {choice.method!r} has no use for "
+            f"them: take {', '.join(ON_PUBLIC)}."
+        )
+    if public and choice.merits == "entropies":
+        raise UsageError(
+            "--merits entropies is a way to add noise, and --search-on has none: leave it out."
+        )
+    if public and split.search:
+        raise UsageError(
+            "--search-share sets private slots aside for a choice, and --search-on makes it on "
+            "public data: leave one of them out."
+        )
+    if choice.method == "one-hot" and not getattr(schema, "columns", ()):
+        raise UsageError(
+            "Method 'one-hot' is for tables: records here are numbers already. Take --method all."
+        )
+    if choice.method == "one-hot" and not schema.undeclared and one_hot_sets(schema).all():
+        raise UsageError(
+            "Method 'one-hot' compares all features with numbers alone: this table has no number "
+            "and no category of two, or nothing else. Take --method all."
+        )
+    if choice.trains_candidates and not split.validation and not public:
         raise UsageError(
             f"Method {choice.method!r} compares models, and the split has no validation part."
         )
+    if choice.trainer == "objective" and not schema.regression:
+        sized = choice.method in ("random", "top")
+        check_objective(split.train, chosen_size(choice, features) if sized else features)
+        if choice.trains_candidates:
+            check_objective(split.trial_slots, features)
     if split.search and not choice.trains_candidates and not choice.method.startswith("cfs"):
         raise UsageError(
             f"--search-share sets slots aside for a search, and method {choice.method!r} makes "

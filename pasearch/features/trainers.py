@@ -11,23 +11,25 @@ objective-perturbation.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
+from pasearch.features.size import check_objective
 from pasearch.features.views import View
 from pasearch.scoring import points_of
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Records
+    from pasearch.data.partitions import AnyRecords
     from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]
@@ -61,24 +63,30 @@ class LinearModel:
         )
         return x.flatten(1) @ weights.T + intercept
 
-    def points(self, records: Records) -> int:
+    def points(self, records: AnyRecords) -> int:
         """Return its points on open records: private."""
-        return points_of(self.scores(records.x), records.y, records.valid)
+        return points_of_all([self], records)[0]
 
 
-def points_of_all(models: Sequence[LinearModel], records: Records) -> list[int]:
+def points_of_all(models: Sequence[LinearModel], records: AnyRecords) -> list[int]:
     """Return each model's points on open records, from one product for many models."""
-    found = []
-    for start in range(0, len(models), TOGETHER):
-        part = models[start : start + TOGETHER]
-        stacked = LinearModel(
-            weights=np.concatenate([model.weights for model in part]),
-            intercept=np.concatenate([model.intercept for model in part]),
+    groups = [models[start : start + TOGETHER] for start in range(0, len(models), TOGETHER)]
+    stacked = [
+        LinearModel(
+            weights=np.concatenate([model.weights for model in group]),
+            intercept=np.concatenate([model.intercept for model in group]),
             link="identity",
         )
-        for scores in stacked.scores(records.x).chunk(len(part), dim=1):
-            found.append(points_of(scores, records.y, records.valid))
-    return found
+        for group in groups
+    ]
+    found = np.zeros(len(models), np.int64)
+    for part in records.parts():
+        found += [
+            points_of(scores, part.y, part.valid)
+            for group, model in zip(groups, stacked, strict=True)
+            for scores in model.scores(part.x).chunk(len(group), dim=1)
+        ]
+    return found.tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +111,7 @@ class Trainer:
     mu: float | None = None
     device: str = "cpu"
 
-    def fit(self, records: Records, view: View, stream: Stream) -> LinearModel:
+    def fit(self, records: AnyRecords, view: View, stream: Stream) -> LinearModel:
         """Return a model trained on an open partition.
 
         Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `features.plan.linear_recipe`,
@@ -111,15 +119,15 @@ class Trainer:
         """
         if self.name == "dpsgd":
             return self._by_steps(records, view, stream)
-        rows, y, valid = _arrays(view, records)
         if self.regression:
-            moments = self._moments().release(rows, y, valid, stream)
+            moments = self._moments().release_parts(_parts(view, records), stream)
             return self._model(moments.fit_many(np.ones((1, view.width), bool)), view)
+        rows, y, valid = _whole(view, records)
         fitted = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
         return self._model(np.column_stack([fitted.weights, fitted.intercept]), view)
 
     def fit_many(
-        self, records: Records, means: Array, masks: Array, streams: Sequence[Stream]
+        self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream]
     ) -> list[LinearModel]:
         """Return a model for each set of features, each from a stream of its own.
 
@@ -136,13 +144,14 @@ class Trainer:
             pairs = zip(views, streams, strict=True)
             return [self._by_steps(records, view, stream) for view, stream in pairs]
         every = View.of(means)
-        rows, y, valid = _arrays(every, records)
         if self.regression:
             # One matrix at a time: how much memory is taken must not tell how many sets there are.
+            total = self._moments().total(_parts(every, records))
             return [
-                self._model(self._moments().release(rows, y, valid, s).fit_many(mask[None]), every)
+                self._model(self._moments().noised(total, s).fit_many(mask[None]), every)
                 for mask, s in zip(masks, streams, strict=True)
             ]
+        rows, y, valid = _whole(every, records)
         # A set's own view is this one times a factor, which its bound takes instead.
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
         mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
@@ -151,19 +160,19 @@ class Trainer:
         )
         return [self._model(weights, every) for weights in found]
 
-    def moments(self, records: Records, means: Array, stream: Stream) -> linear.Moments:
+    def moments(self, records: AnyRecords, means: Array, stream: Stream) -> linear.Moments:
         """Return second moments that serve every set of features.
 
         Cost: `Gaussian(sigma)`, once.
         """
-        return self._moments().release(*_arrays(View.of(means), records), stream)
+        return self._moments().release_parts(_parts(View.of(means), records), stream)
 
     def solved(self, moments: linear.Moments, means: Array, masks: Array) -> list[LinearModel]:
         """Return a model for each set of features from released moments: for nothing."""
         every = View.of(means)
         return [self._model(weights[None], every) for weights in moments.fit_many(masks)]
 
-    def fit_public(self, records: Records, view: View) -> LinearModel:
+    def fit_public(self, records: AnyRecords, view: View) -> LinearModel:
         """Return the model without noise, of declared-public records.
 
         Raises:
@@ -171,7 +180,7 @@ class Trainer:
         """
         if records.public is not True:
             raise UsageError("Training without noise is for data declared public.")
-        rows, y, valid = _arrays(view, records)
+        rows, y, valid = _whole(view, records)
         masks, norm = np.ones((1, view.width), bool), REACH * ROW_NORM
         if self.regression:
             moments = linear.public_moments(rows, y, valid, data_norm=norm)
@@ -180,15 +189,14 @@ class Trainer:
         found = logistic.fit_public(rows, y, valid, masks, data_norms=norms, classes=self.outputs)
         return self._model(found[0], view)
 
-    def _by_steps(self, records: Records, view: View, stream: Stream) -> LinearModel:
+    def _by_steps(self, records: AnyRecords, view: View, stream: Stream) -> LinearModel:
         assert self.mu is not None
         network = nn.Linear(view.width, self.outputs)
         for parameter in network.parameters():
             nn.init.zeros_(parameter)  # convex: a random start would only be noise
-        seen = replace(records, x=view.rows(records))
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
         recipe = linear_recipe(len(records), self.mu, self.regression)
-        train(network, seen, recipe, streams, device=self.device)
+        train(network, view.seen(records), recipe, streams, device=self.device)
         weights, bias = (
             p.detach().cpu().numpy().astype(np.float64) for p in (network.weight, network.bias)
         )
@@ -220,7 +228,23 @@ class Trainer:
         return LinearModel(weights=whole, intercept=shifted, link=link)
 
 
-def _arrays(view: View, records: Records) -> tuple[Array, Array, Array]:
-    """Return records as `logistic` and `linear` take them."""
-    rows = view.rows(records).numpy().astype(np.float64)
+def _parts(view: View, records: AnyRecords) -> Iterator[tuple[Array, Array, Array]]:
+    """Go through records as `linear` takes them."""
+    for part in records.parts():
+        yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
+
+
+def _whole(view: View, records: AnyRecords) -> tuple[Array, Array, Array]:
+    """Return records as `logistic` takes them: one array.
+
+    Raises:
+        UsageError: Its form is more than memory should hold.
+    """
+    check_objective(len(records), view.width)
+    if isinstance(records, Records):
+        return next(_parts(view, records))
+    rows, start = np.empty((len(records), view.width)), 0
+    for part in records.parts():
+        rows[start : start + len(part)] = view.rows(part).numpy()
+        start += len(part)
     return rows, records.y.numpy(), records.valid.numpy()

@@ -91,6 +91,19 @@ KEPT = {"few texts": FEW_TEXTS, "numbers": NUMBERS, "many texts": MANY_TEXTS}
 
 
 class TestColumn:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("cells", KEPT.values(), ids=KEPT)
+    def test_makes_whole_numbers_and_tells_nulls(self, cells: list[Cell]):
+        def length(cell: Cell) -> int:
+            return -1 if cell is None else len(cell)
+
+        for column, own in ((kept(*cells), cells), (kept(*cells)[3:60], cells[3:60])):
+            found = column.whole(length)
+            assert found.dtype == np.int64
+            assert found.tolist() == list(map(length, own))
+            assert column.present().tolist() == [cell is not None for cell in own]
+        assert kept("a", "b").present().all()
+
     @pytest.mark.unit
     def test_is_kept_in_as_little_as_its_cells_allow(self):
         assert [way(kept(*cells)) for cells in KEPT.values()] == ["uint8", "int32", "packed"]

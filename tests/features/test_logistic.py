@@ -77,6 +77,13 @@ def newton(rows: Any, hot: Any, strength: float, noise: Any, steps: int = 60) ->
     return u
 
 
+@pytest.fixture(params=["few", "many"])
+def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps that few records are taken with, or those of many, in blocks."""
+    if request.param == "many":
+        monkeypatch.setattr(logistic, "ROWS", 32)
+
+
 def subsets(p: int, d: int, seed: int = 1) -> Any:
     masks = np.random.default_rng(seed).random((p, d)) < 0.6
     masks[0], masks[1] = True, False
@@ -85,17 +92,18 @@ def subsets(p: int, d: int, seed: int = 1) -> Any:
 
 class TestTheMinimiser:
     @pytest.mark.oracle
+    @pytest.mark.usefixtures("taken")
     @pytest.mark.parametrize("classes", [2, 3])
     @pytest.mark.parametrize("norm", [0.7, 2.5])
     @pytest.mark.parametrize("strength", [0.05, 1.0, 40.0])
     def test_without_noise_is_newtons(self, classes: int, norm: float, strength: float):
         x, y, valid = records(classes=classes)
-        masks = subsets(7, 6)
-        norms = np.full(7, norm) * np.linspace(1, 1.3, 7)
+        masks = subsets(9, 6)
+        norms = np.full(9, norm) * np.linspace(1, 1.3, 9)
         found = fit_public(
             x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
         )
-        assert found.shape == (7, 1 if classes == 2 else 3, 7)
+        assert found.shape == (9, 1 if classes == 2 else 3, 7)
         for mask, own, weights in zip(masks, norms, found, strict=True):
             rows, labels = bounded(x, y, valid, mask, own, classes)
             for output, counted in enumerate([1] if classes == 2 else range(classes)):
@@ -120,16 +128,17 @@ class TestTheMinimiser:
         np.testing.assert_allclose(found * math.sqrt(5), theirs.coef_, atol=2e-6)
 
     @pytest.mark.oracle
+    @pytest.mark.usefixtures("taken")
     @pytest.mark.parametrize("classes", [2, 4])
     @pytest.mark.parametrize("norm", [0.7, 2.5])
     def test_of_many_with_noise_is_that_of_one_by_diffprivlib(self, classes: int, norm: float):
         x, y, valid = records(classes=classes)
-        masks = subsets(5, 6)
+        masks = subsets(10, 6)
         mechanisms = [
             ObjectivePerturbation(epsilon=e, data_norm=norm, classes=classes)
-            for e in (0.2, 1.0, 1.0, 4.0, 0.7)
+            for e in (0.2, 1.0, 1.0, 4.0, 0.7) * 2
         ]
-        streams = [KEYS.stream("fit", i) for i in range(5)]
+        streams = [KEYS.stream("fit", i) for i in range(10)]
         many = fit_many(x, y, valid, masks, mechanisms, streams)
         for mask, mechanism, stream, weights in zip(masks, mechanisms, streams, many, strict=True):
             one = fit_one(x, y, valid, mechanism, stream, mask)
@@ -183,6 +192,30 @@ class TestTheMinimiser:
         gradient = rows.T @ (s - labels) + strength * u
         assert np.abs(gradient).max() <= 1e-6 * strength + 1e-9 * n
 
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("classes", [2, 3])
+    @pytest.mark.parametrize("strength", [1e-4, 1.0])
+    def test_is_found_where_steps_of_one_curvature_are_not_enough(
+        self, classes: int, strength: float, monkeypatch: pytest.MonkeyPatch
+    ):
+        x, y, valid = records(classes=classes)
+        x *= [10.0, 3.0, 1.0, 0.1, 1e-2, 1e-3]
+        masks, norms = subsets(5, 6), np.full(5, 2.0)
+        monkeypatch.setattr(logistic, "MOST_STEPS", 2)
+        found = fit_public(
+            x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
+        )
+        for mask, outputs in zip(masks, found, strict=True):
+            rows, labels = bounded(np.clip(x, -10, 10), y, valid, mask, 2.0, classes)
+            for output, weights in enumerate(outputs):
+                u = weights * math.sqrt(5)
+                hot = labels == (1 if classes == 2 else output)
+                s = 0.5 * (1 + np.tanh(rows @ u / 2))
+                gradient = (rows.T @ (s - hot))[np.append(mask, True)]
+                gradient += strength * u[np.append(mask, True)]
+                assert np.abs(gradient).max() <= 1e-6 * strength + 1e-12
+                assert not u[:-1][~mask].any()
+
     @pytest.mark.unit
     def test_of_a_set_does_not_depend_on_its_company_or_on_memory(
         self, monkeypatch: pytest.MonkeyPatch
@@ -193,8 +226,48 @@ class TestTheMinimiser:
         streams = [KEYS.stream(i) for i in range(9)]
         many = fit_many(x, y, valid, masks, mechanisms, streams)
         monkeypatch.setattr(logistic, "CHUNK", 1)
+        monkeypatch.setattr(logistic, "ROWS", 7)
         again = fit_many(x, y, valid, masks[::-1], mechanisms[::-1], streams[::-1])[::-1]
         np.testing.assert_allclose(many, again, atol=1e-6)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("classes", [2, 3])
+    @pytest.mark.parametrize("curvature", [1e-9, 1e9, math.nan])
+    def test_is_found_where_the_nearer_curvature_is_of_no_use(
+        self, classes: int, curvature: float, monkeypatch: pytest.MonkeyPatch
+    ):
+        x, y, valid = records(classes=classes)
+        masks, norms = subsets(9, 6), np.full(9, 2.0)
+
+        def fitted() -> Any:
+            return fit_public(
+                x, y, valid, masks, data_norms=norms, classes=classes, regularisation=0.3
+            )
+
+        expected = fitted()
+        monkeypatch.setattr(logistic, "ROWS", 7)
+        eye = torch.eye(7, dtype=torch.float64)
+        monkeypatch.setattr(logistic, "_curvature", lambda *_: curvature * eye)
+        np.testing.assert_allclose(fitted(), expected, atol=1e-6)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.5, 2.0])
+    def test_does_not_rest_on_float32(self, wrong: float, monkeypatch: pytest.MonkeyPatch):
+        x, y, valid = records()
+        masks, norms = subsets(9, 6), np.full(9, 2.0)
+        expected = fit_public(x, y, valid, masks, data_norms=norms)
+        gradient, precise = logistic._gradient, []
+
+        def falsified(rows: Any, shrink: Any, w: Any) -> Any:
+            precise.append(rows.dtype == torch.float64)
+            return gradient(rows, shrink, w) * (1.0 if precise[-1] else wrong)
+
+        monkeypatch.setattr(logistic, "_gradient", falsified)
+        monkeypatch.setattr(logistic, "ROWS", 7)
+        np.testing.assert_allclose(
+            fit_public(x, y, valid, masks, data_norms=norms), expected, atol=1e-6
+        )
+        assert not all(precise)
 
     @pytest.mark.unit
     def test_a_null_record_adds_nothing_not_even_to_the_intercept(self):

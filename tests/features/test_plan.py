@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from doubles import Untouchable
-from selections import BUDGET, FEW, WAYS, plan_of
+from selections import BUDGET, FEW, WAYS, dataset_for, plan_of
 
 from pasearch.accounting.accountants import price, price_partitions
 from pasearch.accounting.budget import Budget
@@ -56,6 +56,9 @@ LINES: dict[str, list[tuple[str, str, int]]] = {
     "pca": [MEANS, ("second moments", "train", 1), FINAL, TEST],
     "pafs": [
         MEANS, ("candidate training", "train", 8), FINAL, ("score", "validation", 8), TEST,
+    ],
+    "one-hot": [
+        MEANS, ("candidate training", "train", 2), FINAL, ("score", "validation", 2), TEST,
     ],
     "subsets": [MEANS, ("training", "train", 1), ("score", "validation", 1), TEST],
 }  # fmt: skip
@@ -281,12 +284,12 @@ class TestPublicNumbers:
     @pytest.mark.contract
     @pytest.mark.parametrize("method", METHODS)
     def test_no_record_is_read(self, method: str):
-        shape = (4, 4) if method == "max-pool" else (6,)
+        usual = dataset_for(method)
         data = Dataset(
             name="sealed",
-            schema=Schema(shape=shape, low=0.0, high=1.0, classes=2),
-            features=Untouchable((300, *shape), "f8"),  # type: ignore[arg-type]
-            labels=Untouchable((300,), "i8"),  # type: ignore[arg-type]
+            schema=usual.schema,
+            features=Untouchable(usual.features.shape, usual.features.dtype.str),  # type: ignore[arg-type]
+            labels=Untouchable((300,), usual.labels.dtype.str),  # type: ignore[arg-type]
         )
         few = {("k" if name == "size" else name): v for name, v in FEW.get(method, {}).items()}
         if "mean" in few:

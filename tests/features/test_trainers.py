@@ -154,9 +154,9 @@ class TestBounds:
 class TestMoments:
     @pytest.mark.unit
     def test_are_released_once_a_set(self, monkeypatch: pytest.MonkeyPatch):
-        count, genuine = [], linear.NoisyMoments.release
+        count, genuine = [], linear.NoisyMoments.noised
         monkeypatch.setattr(
-            linear.NoisyMoments, "release",
+            linear.NoisyMoments, "noised",
             lambda *arguments: count.append(1) or genuine(*arguments),
         )  # fmt: skip
         own = [KEYS.stream("candidate", name) for name in "abc"]
@@ -166,7 +166,7 @@ class TestMoments:
     @pytest.mark.unit
     def test_once_released_serve_every_set(self, monkeypatch: pytest.MonkeyPatch):
         released = MOMENTS.moments(records(number=True), MEANS, KEYS.stream("all"))
-        monkeypatch.setattr(linear.NoisyMoments, "release", lambda *_: pytest.fail("once more"))
+        monkeypatch.setattr(linear.NoisyMoments, "noised", lambda *_: pytest.fail("once more"))
         together = MOMENTS.solved(released, MEANS, MASKS)
         for mask, model in zip(MASKS, together, strict=True):
             [alone] = MOMENTS.solved(released, MEANS, mask[None])

@@ -1,0 +1,163 @@
+"""Two choices of `pasearch features`, measured: centring and scaling, and when picking pays.
+
+    view    Adult (UCI's split, the schema of examples/adult.toml), DP-SGD on all 211 features at
+            one total: centred and scaled by bought means; centred alone; neither, where all of
+            epsilon goes to the training and the best learning rate of five is to be quoted
+    wide    4,000 records of 200 numbers in [0, 1], 5 of which matter (weights of 6 or -6), total
+            epsilon 1: all of them, picks, CFS-Greedy, each a run of `select_features`
+
+Accuracies are exact: on UCI's 16,281 test records, or on 20,000 further records. Noise is from a
+seed. What `results/choices.jsonl` has is not measured again; a command prints its means.
+
+Usage: python benchmarks/features/choices.py view --table adult.csv [--seeds 3]
+       python benchmarks/features/choices.py wide [--seeds 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from setting import Array, Store, rows_of
+from sklearn.metrics import roc_auc_score
+
+from pasearch import Budget
+from pasearch.accounting.calibration import smallest
+from pasearch.accounting.events import Gaussian
+from pasearch.data.partitions import make_split
+from pasearch.data.sources import load_dataset
+from pasearch.feature_selection import select_features
+from pasearch.features import trainers
+from pasearch.features.plan import ROW_NORM, Choice, make_feature_plan
+from pasearch.features.trainers import Trainer
+from pasearch.features.views import FeatureMeans, View, row_bound
+from pasearch.runs.keys import Keys
+
+SCHEMA = Path(__file__).parents[2] / "examples" / "adult.toml"
+TEST = 16_281
+RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+VIEWS = ("centred and scaled", "centred", *(f"neither, rate x {rate:g}" for rate in RATES))
+WIDE: dict[str, dict[str, Any]] = {
+    "all": {"method": "all"}, "10 picked": {"method": "top", "k": 10},
+    "30 picked": {"method": "top", "k": 30}, "cfs-greedy": {"method": "cfs-greedy"},
+}  # fmt: skip
+RECORDS, FRESH, NUMBERS, MATTER, WEIGHT = 4_000, 20_000, 200, 5, 6.0
+
+
+def view_of(arm: str, means: Array, length: float) -> View:
+    """Return what a model sees: rows of root mean square norm `ROW_NORM` in every arm."""
+    view = View.of(means)
+    if arm == "centred and scaled":
+        return view
+    if arm == "centred":
+        length = float(np.sqrt(np.sum(means * (1 - means))))
+    shift = means if arm == "centred" else np.zeros_like(means)
+    return replace(view, shift=shift, scale=np.full(len(means), ROW_NORM / length))
+
+
+def views(options: argparse.Namespace) -> None:
+    """Adult: one line a view, epsilon and seed."""
+    data = load_dataset(str(options.table), schema=SCHEMA, public=True)
+    store, every = Store("choices", options.minutes), data.all_records(None)
+    order, bound = np.arange(len(every)), row_bound(data.schema)
+    train, test = every.take(order[:-TEST]), every.take(order[-TEST:])
+    given = trainers.linear_recipe
+    for seed in range(options.seeds):
+        keys = Keys.from_seed(seed)
+        for epsilon in (0.1, 1.0):
+            plan = make_feature_plan(
+                name="adult", schema=data.schema, public=True, budget=Budget(epsilon, 1e-5),
+                split=make_split(len(every), scored=False, official_test=TEST),
+                choice=Choice(method="all", trainer="dpsgd"),
+            )  # fmt: skip
+            assert plan.means_sigma is not None
+            bought = FeatureMeans(noise_multiplier=plan.means_sigma, row_bound=bound)
+            for arm in VIEWS:
+                if not store.fresh(data="adult", arm=arm, epsilon=epsilon, seed=seed):
+                    continue
+                mu, rate = plan.final_mu, 1.0
+                if arm.startswith("neither"):
+                    rate = float(arm.split()[-1])
+                    mu = 1 / smallest(
+                        lambda sigma: Gaussian(noise_multiplier=sigma),
+                        Budget(epsilon, 1e-5), 0.02, 1e7,
+                    )  # fmt: skip
+
+                def recipe(*args: Any, rate: float = rate) -> Any:
+                    own = given(*args)
+                    return replace(own, learning_rate=rate * (own.learning_rate or 0.0))
+
+                trainers.linear_recipe = recipe
+                view = view_of(arm, bought.release(train, keys.stream("means")), bound)
+                model = Trainer(name="dpsgd", outputs=2, regression=False, mu=mu).fit(
+                    train, view, keys.stream("fit", arm)
+                )
+                scores = model.scores(test.x).numpy()
+                margin, positive = scores[:, 1] - scores[:, 0], test.y.numpy() == 1
+                store.add(
+                    data="adult", arm=arm, epsilon=epsilon, seed=seed, repeats=1,
+                    accuracy=round(float(np.mean((margin > 0) == positive)), 5),
+                    auc=round(float(roc_auc_score(positive, margin)), 5),
+                )  # fmt: skip
+    trainers.linear_recipe = given
+
+
+def wide(options: argparse.Namespace) -> None:
+    """Synthetic numbers: one line a method and seed."""
+    store = Store("choices", options.minutes)
+    for seed in range(options.seeds):
+        generator = np.random.default_rng(seed)
+        x = generator.random((RECORDS + FRESH, NUMBERS)).astype(np.float32)
+        weights = np.zeros(NUMBERS)
+        weights[:MATTER] = WEIGHT * generator.choice([-1, 1], MATTER)
+        chances = 1 / (1 + np.exp(-(x - 0.5) @ weights))
+        y = (generator.random(len(x)) < chances).astype(int)
+        for arm, way in WIDE.items():
+            if not store.fresh(data="wide", arm=arm, epsilon=1.0, seed=seed):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                model = select_features(
+                    (x[:RECORDS], y[:RECORDS]), budget=Budget(1.0), out=f"{folder}/run",
+                    trainer="dpsgd", seed=seed, bounds=(0, 1), classes=2, split="0.6,0.1,0.3",
+                    **way,
+                ).model  # fmt: skip
+            right = (model.decision_function(x[RECORDS:]) > 0) == (y[RECORDS:] == 1)
+            store.add(
+                data="wide", arm=arm, epsilon=1.0, seed=seed, repeats=1,
+                accuracy=round(float(right.mean()), 5),
+                best=round(float(np.maximum(chances, 1 - chances)[RECORDS:].mean()), 5),
+            )  # fmt: skip
+
+
+def show() -> None:
+    """Print the mean over seeds of each arm."""
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows_of("choices"):
+        cells.setdefault((row["data"], row["epsilon"], row["arm"]), []).append(row)
+    for (data, epsilon, arm), rows in sorted(cells.items()):
+        values = [
+            f"{name} {np.mean([row[name] for row in rows]):.4f}"
+            for name in ("accuracy", "auc", "best") if name in rows[0]
+        ]  # fmt: skip
+        print(f"{data}, epsilon {epsilon:g}, {arm}: {', '.join(values)}, {len(rows)} seeds")
+
+
+def main() -> None:
+    """Run what the results lack, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("view", "wide"))
+    parser.add_argument("--table", type=Path, default=Path("adult.csv"))
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--minutes", type=float, default=7.0)
+    options = parser.parse_args()
+    options.seeds = options.seeds or (3 if options.part == "view" else 4)
+    (views if options.part == "view" else wide)(options)
+    show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""What noise alone would show of a feature, and how the best of some sets is taken."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selections import plan_of, search_of
+
+from pasearch.accounting.budget import Budget
+from pasearch.data.partitions import Dataset, make_split
+from pasearch.data.sources import from_arrays
+from pasearch.features.choosing import best_of
+from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
+from pasearch.features.engine import FeatureSearch
+from pasearch.features.merit import symmetrical_uncertainty
+from pasearch.features.plan import Choice, make_feature_plan
+from pasearch.runs.keys import Keys
+
+WIDTH, RUNS = 30, 10
+
+
+def unrelated(seed: int, n: int = 3000) -> Dataset:
+    """Return records whose features tell nothing of the target."""
+    rng = np.random.default_rng(seed)
+    return from_arrays(
+        rng.random((n, WIDTH)), rng.integers(2, size=n), bounds=(0.0, 1.0), classes=2
+    )
+
+
+def runs(folder: Path) -> list[tuple[np.ndarray, float]]:
+    """Return uncertainties and what noise alone would show, of runs on data of their own."""
+    plan = make_feature_plan(
+        name="none", schema=unrelated(0).schema, public=False, budget=Budget(3.0, 1e-5),
+        split=make_split(3000, scored=False), choice=Choice(method="cfs-greedy"),
+    )  # fmt: skip
+    found = []
+    for seed in range(RUNS):
+        search = search_of(plan, folder, data=unrelated(seed), seed=seed)
+        to_class, _, blank = search.uncertainties()
+        assert blank is not None
+        found.append((to_class, blank))
+    return found
+
+
+class TestBlank:
+    @pytest.mark.statistical
+    def test_one_in_twenty_features_that_tell_nothing_lies_above_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """300 features: .05 is expected, .02 to .11 accepted; the standard error is .013.
+
+        Power: a quarter of the noise gives .39, which these limits reject with certainty.
+        """
+        found = runs(tmp_path)
+        share = np.mean([(to_class > blank).mean() for to_class, blank in found])
+        assert 0.02 < share < 0.11
+        genuine, turns = ContingencyTables.release, itertools.cycle((1.0, 4.0))
+
+        def quiet(self: ContingencyTables, joint: Joint, attributes: Any, stream: Any) -> Joint:
+            """The first release of a run is of the tables, the second of what tells nothing."""
+            less = replace(self, noise_multiplier=self.noise_multiplier / next(turns))
+            return genuine(less, joint, attributes, stream)
+
+        monkeypatch.setattr(ContingencyTables, "release", quiet)
+        wrong = np.mean([(to_class > blank).mean() for to_class, blank in runs(tmp_path)])
+        assert wrong > 0.2
+
+    @pytest.mark.unit
+    def test_features_that_tell_the_target_lie_above_it(self, tmp_path: Path):
+        plan = plan_of("cfs-greedy", n=3000, budget=Budget(8.0, 1e-5))
+        chosen = search_of(plan, tmp_path).choose()
+        assert chosen.blank is not None
+        assert chosen.to_class is not None
+        assert (chosen.to_class[:2] > chosen.blank).all()
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("number", [False, True])
+    def test_does_not_move_what_is_released(self, number: bool, tmp_path: Path):
+        """The tables are those of the stream that they always had."""
+        plan = plan_of("cfs-greedy", number=number)
+        search = search_of(plan, tmp_path, seed=4)
+        attributes = attributes_of(plan.schema)
+        tables = ContingencyTables(noise_multiplier=plan.selection_sigma)  # type: ignore[arg-type]
+        with search._open("contingency tables", "train") as records:
+            exact = attributes.counted(records)
+        stream = Keys.from_seed(4).stream("selection").child("tables")
+        noisy = tables.release(exact, attributes, stream)
+        want = symmetrical_uncertainty(noisy, attributes)
+        to_class, between, _ = search.uncertainties()
+        assert np.array_equal(to_class, want[0])
+        assert np.array_equal(between, want[1])
+
+    @pytest.mark.contract
+    def test_has_noise_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        """The noise of the tables again would cancel: it comes from another stream."""
+        streams: list[Any] = []
+        genuine = ContingencyTables.release
+
+        def watched(self: ContingencyTables, joint: Joint, attributes: Any, stream: Any) -> Joint:
+            streams.append(stream)
+            return genuine(self, joint, attributes, stream)
+
+        monkeypatch.setattr(ContingencyTables, "release", watched)
+        search_of(plan_of("cfs-greedy"), tmp_path).choose()
+        assert len(streams) == len(set(streams)) == 2
+
+    @pytest.mark.unit
+    def test_of_entropies_there_is_none(self, tmp_path: Path):
+        outcome = search_of(plan_of("cfs-greedy", merits="entropies"), tmp_path).choose()
+        assert outcome.blank is None
+        assert search_of(plan_of("cfs-ga"), tmp_path).choose().blank is not None
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", ["top", "pca", "all", "pafs", "one-hot"])
+    def test_other_methods_have_none(self, method: str, tmp_path: Path):
+        search: FeatureSearch = search_of(plan_of(method), tmp_path)
+        assert search.choose().blank is None
+
+    @pytest.mark.oracle
+    def test_independent_tables_keep_marginals_and_tell_nothing(self):
+        data = unrelated(3, 500)
+        attributes = attributes_of(data.schema)
+        public = replace(data, public=True).all_records(None)
+        joint = attributes.counted(public)
+        drawn = [joint.independent(attributes, np.random.default_rng(seed)) for seed in range(200)]
+        assert all(np.array_equal(d.counts.diagonal(), joint.counts.diagonal()) for d in drawn)
+        assert all(np.array_equal(d.counts, d.counts.T) for d in drawn)
+        mean = np.mean([d.counts for d in drawn], axis=0)
+        alone = replace(joint, counts=np.where(mean > 0, mean, 0.0))
+        assert symmetrical_uncertainty(alone, attributes)[0].max() < 0.01
+        cells = attributes.owners[:, None] != attributes.owners
+        spread = np.var([d.counts for d in drawn], axis=0)[cells] / mean[cells]
+        assert np.mean(spread) == pytest.approx(1.0, abs=0.05)
+
+
+class TestBest:
+    SETS = np.array([[1, 1, 1], [1, 0, 0], [0, 1, 1]], bool)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("points", "order"), [
+        ([1, 5, 3], (0,)), ([5, 5, 5], (0, 1, 2)), ([0, 4, 4], (0,)), ([-3, -2, -1], (1, 2)),
+    ])  # fmt: skip
+    def test_has_most_points_and_is_the_first_of_them(self, points: Any, order: Any):
+        chosen = best_of(np.full(3, 0.5), self.SETS, points)
+        assert chosen.order == order
+        assert chosen.view.columns.tolist() == list(order)
+        assert chosen.trials == tuple(zip([(0, 1, 2), (0,), (1, 2)], points, strict=True))

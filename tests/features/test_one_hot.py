@@ -1,0 +1,247 @@
+"""The method `one-hot`: all features or those that are no indicators, by two scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selections import BUDGET, COLUMNS, PLAIN, plan_of, search_of, table
+
+from pasearch import select_features
+from pasearch.accounting.accountants import price_partitions
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.claims import eq8
+from pasearch.data.partitions import Split, make_split
+from pasearch.data.schema import Schema
+from pasearch.data.tables import Column, TableSchema
+from pasearch.errors import BudgetError, UsageError
+from pasearch.features import engine
+from pasearch.features.engine import FeatureSearch
+from pasearch.features.model import feature_names
+from pasearch.features.plan import Choice, FeaturePlan, make_feature_plan, one_hot_sets
+from pasearch.features.trainers import LinearModel
+from pasearch.plan import events_by_partition
+from pasearch.results import verify
+from pasearch.runs.keys import Keys
+
+ONE_HOT = Choice(method="one-hot", trainer="objective")
+TARGET = Column(name="y", categories=("no", "yes"))
+NUMBER = Column(name="a", low=0.0, high=9.0, bins=3)
+TWO, THREE = ("left", "right"), ("red", "green", "blue")
+
+
+def of_columns(*columns: Column) -> TableSchema:
+    return TableSchema(columns=columns, target=TARGET)
+
+
+def made(schema: Any, split: Split | None = None, choice: Choice = ONE_HOT) -> FeaturePlan:
+    return make_feature_plan(
+        name="x", schema=schema, public=False, budget=BUDGET, choice=choice,
+        split=make_split(300) if split is None else split,
+    )  # fmt: skip
+
+
+class TestSets:
+    @pytest.mark.unit
+    def test_are_all_features_and_those_that_are_no_indicators(self):
+        schema = of_columns(
+            NUMBER,
+            Column(name="b", low=-1.0, high=1.0, bins=0),
+            Column(name="c", categories=THREE),
+            Column(name="d", categories=TWO),
+            Column(name="e", vocabulary=("one", "two")),
+            Column(name="f", kind="ignore"),
+            Column(name="g", categories=("alone",)),
+            Column(name="h", low=0.0, high=1.0, bins=(0.2, 0.7)),
+        )
+        every, plain = one_hot_sets(schema)
+        names = np.array(feature_names(schema, math.prod(schema.shape)))
+        assert every.all()
+        assert len(every) == len(plain) == len(names)
+        assert names[plain].tolist() == ["a", "b", "d = left", "h"]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("columns", "plain"), [
+        ((NUMBER,), ["a"]),
+        ((Column(name="d", categories=TWO),), ["d = left"]),
+        ((Column(name="c", categories=THREE), NUMBER), ["a"]),
+    ])  # fmt: skip
+    def test_of_one_kind_of_column(self, columns: Any, plain: list[str]):
+        schema = of_columns(*columns)
+        names = np.array(feature_names(schema, math.prod(schema.shape)))
+        assert names[one_hot_sets(schema)[1]].tolist() == plain
+        assert made(schema).price.epsilon <= BUDGET.epsilon
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("columns", [
+        (Column(name="c", categories=THREE),),
+        (Column(name="e", vocabulary=("one", "two")),),
+        (Column(name="c", categories=THREE), Column(name="e", vocabulary=("one",))),
+    ])  # fmt: skip
+    def test_a_table_with_nothing_to_compare_is_refused(self, columns: Any):
+        with pytest.raises(UsageError, match=r"no number.*--method all"):
+            made(of_columns(*columns))
+
+    @pytest.mark.unit
+    def test_arrays_are_refused(self):
+        for shape in ((6,), (4, 4)):
+            with pytest.raises(UsageError, match=r"for tables.*--method all"):
+                made(Schema(shape=shape, low=0.0, high=1.0, classes=2))
+
+    @pytest.mark.unit
+    def test_what_turns_out_to_have_no_number_has_all_twice(self):
+        """Only a schema that is bought can do so: the plan knew no more than that there may be."""
+        assert one_hot_sets(of_columns(Column(name="c", categories=THREE))).all()
+
+
+class TestPlan:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("trainer", "number", "trainings"), [
+        ("objective", False, 2), ("dpsgd", False, 2), ("objective", True, 1), ("dpsgd", True, 2),
+    ])  # fmt: skip
+    def test_two_models_and_two_scores(self, trainer: str, number: bool, trainings: int):
+        plan = plan_of("one-hot", trainer, number=number)
+        counts = {line.name: line.count for line in plan.lines}
+        assert (counts["candidate training"], counts["score"]) == (trainings, 2)
+        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+        assert total == plan.price
+        for name in ("train", "validation", "test"):
+            assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
+        once = [
+            replace(line, count=1) if line.name in ("candidate training", "score") else line
+            for line in plan.lines
+        ]
+        cheaper = price_partitions(events_by_partition(once), 1e-5)[1]
+        assert cheaper["validation"].epsilon < 0.9 * parts["validation"].epsilon
+        if trainings == 2:
+            assert cheaper["train"].epsilon < 0.95 * parts["train"].epsilon
+
+    @pytest.mark.unit
+    def test_prints_the_papers_figure_of_two_runs(self):
+        plan = plan_of("one-hot")
+        assert plan.trial_epsilon is not None
+        assert plan.claims() == [eq8(epsilon=plan.trial_epsilon, runs=2, delta_prime=1e-5)]
+        for other in (plan_of("one-hot", "dpsgd"), plan_of("one-hot", number=True)):
+            assert other.claims() == []
+
+    @pytest.mark.unit
+    def test_says_what_it_does(self):
+        plan = plan_of("one-hot")
+        assert plan.to_json()["strategy"] == {
+            "name": "one-hot", "trainer": "objective", "size": None
+        }  # fmt: skip
+        assert plan.selection_way == "composition"
+        with pytest.raises(UsageError, match=r"two sets of its own: leave --k out"):
+            made(table().schema, choice=replace(ONE_HOT, size=2))
+
+    @pytest.mark.unit
+    def test_needs_validation_slots(self):
+        with pytest.raises(UsageError, match="no validation part"):
+            made(table().schema, make_split(300, scored=False))
+
+
+class TestRun:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
+    @pytest.mark.parametrize("number", [False, True])
+    @pytest.mark.parametrize("winner", [0, 1])
+    def test_the_larger_noisy_score_wins(
+        self, trainer: str, number: bool, winner: int, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ):  # fmt: skip
+        plan = plan_of("one-hot", trainer, number=number)
+        search, genuine = search_of(plan, tmp_path), FeatureSearch._scored
+
+        def scored(self: FeatureSearch, models: Any, trials: Any, keys: Any) -> list[int]:
+            found = genuine(self, models, trials, keys)
+            found[winner] = max(found) + 1
+            return found
+
+        monkeypatch.setattr(FeatureSearch, "_scored", scored)
+        chosen = search.run().chosen
+        names = np.array(feature_names(plan.schema, math.prod(plan.schema.shape)))
+        every = tuple(names)
+        assert tuple(names[list(chosen.order)]) == (every, PLAIN)[winner]
+        assert [tuple(names[list(places)]) for places, _ in chosen.trials] == [every, PLAIN]
+        points = [score for _, score in chosen.trials]
+        assert all(isinstance(each, int) for each in points)
+        assert np.argmax(points) == winner
+        assert chosen.view.columns.tolist() == sorted(chosen.order)
+        assert chosen.model is None, "the winner is trained again, on what is left of epsilon"
+
+    @pytest.mark.contract
+    def test_scores_are_noisy_and_their_noise_is_not_shared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Models that are the same: over 40 keys their scores differ, from each other too."""
+        search = search_of(plan_of("one-hot"), tmp_path)
+        monkeypatch.setattr(engine, "points_of_all", lambda models, records: [20] * len(models))
+        model = LinearModel(weights=np.zeros((2, 1)), intercept=np.zeros(2), link="softmax")
+        models, trials, found = [model] * 2, ["trial 0", "trial 1"], []
+        for seed in range(40):
+            again = replace(search, keys=Keys.from_seed(seed))
+            found.append(again._scored(models, trials, trials))
+        assert len({first for first, _ in found}) > 3
+        assert any(first != second for first, second in found)
+
+    @pytest.mark.contract
+    def test_a_third_set_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        genuine = one_hot_sets
+
+        def three(schema: Any) -> np.ndarray:
+            sets = genuine(schema)
+            return np.concatenate([sets, ~sets[1:]])
+
+        monkeypatch.setattr(engine, "one_hot_sets", three)
+        for trainer, number, line in (
+            ("objective", False, "candidate training"),
+            ("dpsgd", False, "candidate training"),
+            ("objective", True, "score"),
+        ):
+            search = search_of(plan_of("one-hot", trainer, number=number), tmp_path)
+            with pytest.raises(BudgetError, match=f"'{line}' pays for 2 releases"):
+                search.run()
+
+    @pytest.mark.contract
+    def test_under_a_schema_that_was_bought(self, tmp_path: Path):
+        pd = pytest.importorskip("pandas")
+        rng = np.random.default_rng(0)
+        age, city = rng.uniform(0, 100, 1500), rng.choice(["Rome", "Oslo", "Bonn"], 1500)
+        frame = pd.DataFrame(
+            {"age": age.round(1), "city": city, "pay": np.where(age > 50, "high", "low")}
+        )
+        result = select_features(
+            frame, "pay", Budget(8.0), out=tmp_path / "x", method="one-hot", trainer="objective",
+            max_categories=4, seed=1,
+        )  # fmt: skip
+        document = result.document
+        assert document["events"][0]["name"] == "schema"
+        assert verify(tmp_path / "x")[1] == []
+        every, plain = (trial["features"] for trial in document["trials"])
+        assert len(every) == document["best"]["of"]
+        assert plain == ["age"]
+        assert document["best"]["features"] in (every, plain)
+
+    @pytest.mark.contract
+    def test_whose_columns_all_turn_out_to_be_categories(self, tmp_path: Path):
+        pd = pytest.importorskip("pandas")
+        rng = np.random.default_rng(0)
+        city = rng.choice(["Rome", "Oslo", "Bonn"], 1500)
+        frame = pd.DataFrame({"city": city, "pay": np.where(city == "Rome", "high", "low")})
+        result = select_features(
+            frame, "pay", Budget(8.0), out=tmp_path / "x", method="one-hot", trainer="objective",
+            max_categories=4, seed=1,
+        )  # fmt: skip
+        first, second = result.document["trials"]
+        assert first["features"] == second["features"]
+        assert len(result.features) == result.document["best"]["of"]
+
+
+@pytest.mark.unit
+def test_the_shared_table_has_columns_of_every_kind():
+    kinds = {column.kind for column in COLUMNS}
+    assert kinds == {"number", "category", "text"}

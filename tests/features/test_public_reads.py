@@ -1,0 +1,345 @@
+"""Choosing on public records: exact, for nothing, and of no private record but the means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selections import BUDGET, FEW, dataset, search_of, table, watch_doors
+
+from pasearch.accounting.accountants import price_partitions
+from pasearch.data.partitions import Dataset, UnchargedReadError, make_split
+from pasearch.errors import UsageError
+from pasearch.features import choosing, public_reads
+from pasearch.features import plan as planning
+from pasearch.features.contingency import attributes_of, count
+from pasearch.features.engine import FeatureSearch
+from pasearch.features.merit import symmetrical_uncertainty
+from pasearch.features.picking import ClassShares, feature_points
+from pasearch.features.plan import METHODS, SHARED, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.public_reads import PublicReads
+from pasearch.features.trainers import LinearModel, Trainer
+from pasearch.features.views import View
+from pasearch.plan import MU_RANGE, events_by_partition
+from pasearch.runs.keys import Keys
+from pasearch.runs.sums import GaussianSum
+
+N = 300
+WIDTH = table().schema.shape[0]
+MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
+    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
+    monkeypatch.setattr(planning, "STEPS", 4)
+
+
+def others(n: int = 400, *, number: bool = False, public: bool = True) -> Dataset:
+    """Return public records, of which some are null."""
+    data = table(n, number=number, seed=9, public=public)
+    data.features._array[::40, 0] = None  # type: ignore[union-attr]
+    data.labels._array[::50] = None  # type: ignore[union-attr]
+    return data
+
+
+def plan_on(
+    method: str, trainer: str = "objective", *, number: bool = False, **more: Any
+) -> FeaturePlan:
+    return make_feature_plan(**{
+        "name": "table", "schema": table(number=number).schema, "public": False,
+        "budget": BUDGET, "split": make_split(N, scored=False), "searched_on": "others",
+        "choice": Choice(method=method, trainer=trainer, **FEW.get(method, {})), **more,
+    })  # fmt: skip
+
+
+def search_on(
+    plan: FeaturePlan, folder: Path, *, private: Dataset | None = None, on: Dataset | None = None
+) -> FeatureSearch:
+    number = plan.schema.regression
+    search = search_of(plan, folder, data=table(N, number=number) if private is None else private)
+    return replace(search, public=others(number=number) if on is None else on)
+
+
+def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicReads:
+    regression = on.schema.regression
+    strong = Trainer(
+        name=trainer, outputs=on.schema.outputs, regression=regression, epsilon=8.0, sigma=0.01,
+        mu=0.1,
+    )  # fmt: skip
+    return PublicReads(dataset=on, schema=on.schema, trainer=strong, slots=slots)
+
+
+def unlike(number: bool = False) -> Dataset:
+    """Return private records of which none is as those of `table`."""
+    data = table(N, number=number, seed=77)
+    data.features._array[:, 2] = "w"  # type: ignore[union-attr]
+    data.features._array[::3] = None  # type: ignore[union-attr]
+    data.labels._array[:] = data.labels._array[::-1].copy()  # type: ignore[union-attr]
+    return data
+
+
+class TestPlan:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", SHARED)
+    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
+    @pytest.mark.parametrize("number", [False, True])
+    def test_has_no_line_of_a_choice(self, method: str, trainer: str, number: bool):
+        plan = plan_on(method, trainer, number=number)
+        assert [(line.name, line.partition, line.count) for line in plan.lines] == [
+            ("feature means", "train", 1), ("final training", "train", 1),
+            ("test accuracy", "test", 1),
+        ]  # fmt: skip
+        assert plan.score is None
+        assert plan.claims() == []
+        assert plan.selection_way == "not private"
+        assert plan.to_json()["searched_on"] == "others"
+        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+        assert total == plan.price
+        for name in ("train", "test"):
+            assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", SHARED)
+    def test_leaves_the_model_more_than_a_private_choice_does(self, method: str):
+        on = plan_on(method)
+        aside = plan_on(method, searched_on=None, split=make_split(N))
+        assert on.final_epsilon > 1.2 * aside.final_epsilon  # type: ignore[operator]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", [each for each in METHODS if each not in SHARED])
+    def test_other_methods_are_refused(self, method: str):
+        schema = dataset(image=method == "max-pool").schema
+        with pytest.raises(UsageError, match=r"--search-on chooses on public data.*take cfs-gr"):
+            plan_on(method, schema=schema, split=make_split(N))
+
+    @pytest.mark.unit
+    def test_nothing_else_may_be_set_aside_for_the_choice(self):
+        with pytest.raises(UsageError, match="--search-share sets private slots aside"):
+            plan_on("pafs", split=make_split(N, scored=False, search_share=0.3))
+        with pytest.raises(UsageError, match="records of its own"):
+            plan_on("top", selection_share=0.3)
+
+
+class TestIndependence:
+    """Of what the private records decide, the choice sees the released means at most."""
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("method", SHARED)
+    @pytest.mark.parametrize("number", [False, True])
+    def test_of_the_choice(
+        self, method: str, number: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        plan = plan_on(method, number=number)
+        if method in ("pafs", "one-hot", "pca"):
+            monkeypatch.setattr(FeatureSearch, "_means", lambda self: MEANS)
+        found = []
+        for private in (table(N, number=number), unlike(number)):
+            doors: list[str] = []
+            with monkeypatch.context() as patch:
+                watch_doors(patch, doors.append)
+                chosen = search_on(plan, tmp_path, private=private).run().chosen
+            means = ["train"] * (method not in ("pafs", "one-hot", "pca"))
+            assert doors == [*means, "train", "test"], "means, the final training, the test"
+            rotation = chosen.view.rotation
+            found.append((
+                chosen.order, chosen.merit, chosen.trials, chosen.blank,
+                None if chosen.to_class is None else chosen.to_class.tolist(),
+                None if rotation is None else rotation.tolist(),
+            ))  # fmt: skip
+        assert found[0] == found[1]
+
+    @pytest.mark.contract
+    def test_a_choice_on_private_records_would_be_seen(self, tmp_path: Path):
+        """The test above has teeth: chosen on the private records, features differ."""
+        plan = plan_on("cfs-greedy")
+        merits = [
+            search_on(plan, tmp_path, on=replace(private, public=True)).run().chosen.merit
+            for private in (table(N), unlike())
+        ]
+        assert merits[0] != merits[1]
+
+    @pytest.mark.unit
+    def test_components_are_of_the_released_means(self, tmp_path: Path):
+        search = search_on(plan_on("pca"), tmp_path)
+        means, chosen = search._means(), search.run().chosen
+        view = View.of(means)
+        assert np.array_equal(chosen.view.shift, means)
+        exact = search._public_reads(others()).second_moments(view)
+        want = np.linalg.eigh(exact)[1][:, ::-1][:, :2]
+        assert chosen.view.rotation is not None
+        assert np.array_equal(chosen.view.rotation, want)
+        assert not np.allclose(exact, search._public_reads(others()).second_moments(View.of(MEANS)))
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("read", [
+        lambda it: it.uncertainties(), lambda it: it.ranked(2),
+        lambda it: it.second_moments(View.of(MEANS)), lambda it: it.compared(MEANS),
+    ])  # fmt: skip
+    def test_data_that_were_not_declared_public_are_not_read(self, read: Any):
+        read(reads(others()))
+        with pytest.raises(UnchargedReadError, match="is private"):
+            read(reads(others(public=False)))
+
+    @pytest.mark.contract
+    def test_nor_by_a_search(self, tmp_path: Path):
+        for method in SHARED:
+            search = search_on(plan_on(method), tmp_path, on=others(public=False))
+            with pytest.raises(UnchargedReadError):
+                search.run()
+
+
+class TestExact:
+    """What is read has no noise, and is what the private releases are noisy versions of."""
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("number", [False, True])
+    def test_uncertainties(self, number: bool):
+        data = others(number=number)
+        attributes, records = attributes_of(data.schema), data.all_records(None)
+        assert 0 < int((~records.valid).sum()) < 30
+        joint = count(attributes.codes(records.x, records.y, records.valid), attributes)
+        to_class, between, blank = reads(data).uncertainties()
+        want = symmetrical_uncertainty(joint, attributes)
+        assert np.array_equal(to_class, want[0])
+        assert np.array_equal(between, want[1])
+        assert blank == 0.0
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("number", [False, True])
+    def test_ranks(self, number: bool):
+        data = others(number=number)
+        attributes, records = attributes_of(data.schema), data.all_records(None)
+        codes = attributes.codes(records.x, records.y, records.valid)
+        last = codes[codes[:, -1] >= 0, -1]
+        shares = np.maximum(np.bincount(last, minlength=attributes.sizes[-1]), 1)
+        points = feature_points(codes, attributes, ClassShares.of(shares / shares.sum()))
+        found = reads(data).ranked(WIDTH)
+        assert sorted(found) == list(range(WIDTH))
+        told = np.asarray(points)[found]
+        assert (np.diff(told) <= 0).all()
+        assert reads(data).ranked(3) == found[:3]
+        # Where two features have the same points, the first of them comes first.
+        ties = [(a, b) for a, b, d in zip(found, found[1:], np.diff(told), strict=False) if d == 0]
+        assert all(a < b for a, b in ties)
+
+    @pytest.mark.oracle
+    def test_ranks_and_moments_are_those_of_a_private_choice_without_noise(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The same records, once public, once private with all noise taken away."""
+        monkeypatch.setattr(GaussianSum, "_noised", lambda self, entries, stream: entries)
+        data = others(N)
+        for method in ("top", "pca"):
+            plan = plan_on(method, searched_on=None)
+            plan = replace(plan, pick_epsilon=1e6 if method == "top" else None)
+            search = search_of(plan, tmp_path, data=data)
+            slots = search.dataset["train"]._slots
+            cells, labels = (each._array[slots] for each in (data.features, data.labels))  # type: ignore[union-attr]
+            same = Dataset(
+                name="same", schema=data.schema, features=cells, labels=labels, public=True
+            )
+            if method == "top":
+                assert list(search.ranked(2)) == reads(same).ranked(2)
+            else:
+                exact = reads(same).second_moments(View.of(MEANS))
+                assert np.allclose(search.second_moments(View.of(MEANS)), exact, rtol=1e-12)
+                assert 1.0 < np.trace(exact) <= len(slots)
+
+
+class TestCompared:
+    SETS = np.array([np.ones(WIDTH), np.arange(WIDTH) < 2, np.arange(WIDTH) == WIDTH - 1], bool)
+    TRIALS = ("trial 0", "trial 1", "trial 2")
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
+    @pytest.mark.parametrize("number", [False, True])
+    def test_models_are_scored_on_records_that_they_have_not_seen(
+        self, trainer: str, number: bool, monkeypatch: pytest.MonkeyPatch
+    ):
+        seen: dict[str, Any] = {}
+        fit, score = Trainer.fit_many, public_reads.points_of_all
+
+        def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
+            seen["train"] = records
+            return fit(self, records, *rest)
+
+        def scoring(models: Any, records: Any) -> list[int]:
+            seen["test"] = records
+            seen["points"] = score(models, records)
+            return seen["points"]
+
+        monkeypatch.setattr(Trainer, "fit_many", fitting)
+        monkeypatch.setattr(public_reads, "points_of_all", scoring)
+        data = others(number=number)
+        found = reads(data, trainer).compared(MEANS)(self.SETS, self.TRIALS)
+        assert found == seen["points"], "without noise"
+        assert (len(seen["train"]), len(seen["test"])) == (320, 80)
+        rows = [
+            {row.tobytes() for row in np.column_stack([each.x.numpy(), each.y.numpy()])}
+            for each in (seen["train"], seen["test"], data.all_records(None))
+        ]
+        null = np.zeros(WIDTH + 1, np.float32).tobytes()
+        assert rows[0] & rows[1] <= {null, null * 2}
+        assert len(rows[2]) > 300
+        if trainer == "objective":
+            assert found[1] > found[2], "features that tell the target win over one that does not"
+        again = reads(data, trainer).compared(MEANS)(self.SETS, self.TRIALS)
+        assert again == found
+
+    @pytest.mark.unit
+    def test_candidates_share_no_randomness(self, monkeypatch: pytest.MonkeyPatch):
+        models: list[LinearModel] = []
+        monkeypatch.setattr(
+            public_reads, "points_of_all",
+            lambda found, records: models.extend(found) or [0] * len(found),
+        )  # fmt: skip
+        reads(others()).compared(MEANS)(self.SETS[[0, 0]], self.TRIALS[:2])
+        assert not np.array_equal(models[0].weights, models[1].weights)
+
+    @pytest.mark.unit
+    def test_noise_gives_the_signal_of_the_final_training(self):
+        """What a record of n moves, over the noise: epsilon n, n / sigma, or mu n."""
+        it = reads(others(), slots=3200)
+        strong = it._as_strong(320)
+        assert strong.epsilon == pytest.approx(80.0)
+        assert strong.sigma == pytest.approx(0.001)
+        assert strong.mu == pytest.approx(1.0)
+        weak = it._as_strong(32000)
+        assert (weak.epsilon, weak.sigma, weak.mu) == pytest.approx((0.8, 0.1, 0.01))
+        assert it._as_strong(1).mu == MU_RANGE[1]
+        none = replace(it, trainer=replace(it.trainer, epsilon=None, sigma=None, mu=None))
+        bare = none._as_strong(320)
+        assert (bare.epsilon, bare.sigma, bare.mu) == (None, None, None)
+
+    @pytest.mark.unit
+    def test_a_weak_final_training_is_felt_here_too(self, monkeypatch: pytest.MonkeyPatch):
+        """At 10,000 times the epsilon, what trainings say differs less than a tenth as much."""
+        spread: list[float] = []
+
+        def scoring(models: Any, records: Any) -> list[int]:
+            scores = np.array([model.scores(records.x).numpy() for model in models])
+            spread.append(float(scores.std(axis=0).mean()))
+            return [0] * len(models)
+
+        monkeypatch.setattr(public_reads, "points_of_all", scoring)
+        for epsilon in (4.0, 4e4):
+            it = reads(others())
+            it = replace(it, trainer=replace(it.trainer, epsilon=epsilon), slots=320)
+            it.compared(MEANS)(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
+        assert spread[0] > 10 * spread[1]
+
+
+@pytest.mark.unit
+def test_the_same_keys_choose_the_same_whatever_the_seed_of_the_run(tmp_path: Path):
+    """Public reads have no secret randomness: CFS by its genetic algorithm has, of the run."""
+    for method in ("cfs-greedy", "top"):
+        orders = [
+            replace(search_on(plan_on(method), tmp_path), keys=Keys.from_seed(seed)).run()
+            for seed in (1, 2)
+        ]
+        assert orders[0].chosen.order == orders[1].chosen.order
