@@ -59,9 +59,10 @@ from pasearch.training.schedules import Validation
 if TYPE_CHECKING:
     from pasearch.accounting.densities import Density
     from pasearch.asking import Data
+    from pasearch.progress import Progress
     from pasearch.results import SearchResult
     from pasearch.runs.folder import RunFolder
-    from pasearch.search.engine import Outcome, Progress
+    from pasearch.search.engine import Outcome
     from pasearch.search.strategy import Strategy
     from pasearch.spaces.portfolio import Study
     from pasearch.spaces.space import Candidate
@@ -185,6 +186,13 @@ class Prepared(running.Prepared):
     proxy: Proxy | None = None
     energy: Dataset | None = None
     given: Candidate | None = None
+
+    @property
+    def trainings(self) -> float | None:
+        """How many trainings are planned; None where that is secret."""
+        if self.strategy.way == "repeat-and-select":
+            return None
+        return round(self.strategy.expected_trainings) + self.plan.aside
 
 
 def plan_architecture_search(
@@ -614,8 +622,8 @@ def _run(
     prepared: Prepared, folder: Any, *, resumed: bool, progress: Progress | None
 ) -> SearchResult:
     from pasearch.buying import buy_schema
+    from pasearch.progress import Progress as Silent
     from pasearch.runs.journal import Journal
-    from pasearch.search.engine import Progress as Silent
     from pasearch.search.engine import Search, place_fits
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request

@@ -487,6 +487,7 @@ def features(
 ) -> None:
     """Choose features and train a model on them, under one budget that pays for both."""
     from pasearch.feature_selection import resume_selection, run
+    from pasearch.progress import Bar
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if resume is not None:
@@ -500,11 +501,9 @@ def features(
         prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run)
     )
     if not dry_run:
-        if not (quiet or as_json):
-            typer.echo(
-                "Choosing features and training; a minute or more on large tables.", err=True
-            )
-        _show_result(run(prepared, out=out), as_json=as_json, quiet=quiet)
+        with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
+            result = run(prepared, out=out, progress=bar)
+        _show_result(result, as_json=as_json, quiet=quiet)
 
 
 app.command("features")(_asks(features, of=_asked_features))
@@ -825,7 +824,7 @@ def _search(prepared: Prepared, out: Path | None, *, as_json: bool, quiet: bool)
     from pasearch.api import run
     from pasearch.progress import Bar
 
-    with Bar(prepared, show=not (quiet or as_json)) as bar:
+    with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
         result = run(prepared, out=out, progress=bar)
     _show_result(result, as_json=as_json, quiet=quiet)
 

@@ -28,7 +28,15 @@ from pasearch.asking import (
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import UsageError
 from pasearch.features.auto import choose
-from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.plan import (
+    METHODS,
+    OWN,
+    TRAINERS,
+    Choice,
+    FeaturePlan,
+    make_feature_plan,
+    rounds,
+)
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult
 from pasearch.running import (
@@ -44,6 +52,7 @@ from pasearch.running import (
 
 if TYPE_CHECKING:
     from pasearch.features.engine import Chosen, FeatureOutcome
+    from pasearch.progress import Progress
     from pasearch.runs.folder import RunFolder
 
 COMMAND = "features"
@@ -140,6 +149,14 @@ class Prepared(running.Prepared):
     plan: FeaturePlan
     public: Dataset | None = None
 
+    @property
+    def trainings(self) -> int | None:
+        """How many rounds of trainings are planned; None where their number is secret."""
+        choice = self.plan.choice
+        if choice.method == "subsets":
+            return None
+        return rounds(choice) + 1
+
 
 def plan_feature_selection(
     data: Any, target: str | None = None, *, budget: Budget, **options: Unpack[Options]
@@ -159,6 +176,7 @@ def select_features(
     budget: Budget | None = None,
     *,
     out: str | Path | None = None,
+    progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> FeatureResult:
     """Choose features and train a linear model on them, under one budget that pays for both.
@@ -171,6 +189,7 @@ def select_features(
         target: The column to predict; None takes the last one.
         budget: Epsilon and delta of the whole run; None takes epsilon 1.
         out: The run's folder, which must not exist; None takes runs/<name>-<number>.
+        progress: What to report while it runs.
         options: See `Request`.
 
     Returns:
@@ -182,7 +201,8 @@ def select_features(
 
     Cost: the budget, at most: `plan_feature_selection` gives the price beforehand.
     """
-    return run(prepare(data, target, budget=budget or Budget(1.0), **options), out=out)
+    prepared = prepare(data, target, budget=budget or Budget(1.0), **options)
+    return run(prepared, out=out, progress=progress)
 
 
 def prepare(
@@ -271,18 +291,23 @@ def _split(request: Request, dataset: Dataset, choice: Choice) -> Split:
     )
 
 
-def run(prepared: Prepared, *, out: str | Path | None = None) -> FeatureResult:
+def run(
+    prepared: Prepared, *, out: str | Path | None = None, progress: Progress | None = None
+) -> FeatureResult:
     """Run a prepared selection in a new folder."""
     with new_run(prepared, out, anywhere(prepared.request), COMMAND) as folder:
-        return _run(prepared, folder, resumed=False)
+        return _run(prepared, folder, resumed=False, progress=progress)
 
 
-def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
+def resume_selection(
+    path: str | Path, *, data: Any = None, progress: Progress | None = None
+) -> FeatureResult:
     """Finish a selection that was interrupted; what it has paid for is not paid for again.
 
     Args:
         path: The run's folder.
         data: The same records again, if they were in memory.
+        progress: What to report.
 
     Raises:
         UsageError: No run there, or a finished one.
@@ -293,12 +318,15 @@ def resume_selection(path: str | Path, *, data: Any = None) -> FeatureResult:
         if data is None and request.data == MEMORY:
             raise UsageError(f"{path} began on records in memory: pass them again as `data`.")
         dataset = _dataset(request.data if data is None else data, request)
-        return _run(_prepare(request, dataset), folder, resumed=True)
+        return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
 
 
-def _run(prepared: Prepared, folder: RunFolder, *, resumed: bool) -> FeatureResult:
+def _run(
+    prepared: Prepared, folder: RunFolder, *, resumed: bool, progress: Progress | None
+) -> FeatureResult:
     from pasearch.buying import buy_schema
     from pasearch.features.engine import FeatureSearch
+    from pasearch.progress import Progress as Silent
 
     plan, dataset = prepared.plan, prepared.dataset
     device = device_of(prepared.request)
@@ -308,7 +336,7 @@ def _run(prepared: Prepared, folder: RunFolder, *, resumed: bool) -> FeatureResu
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
             plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-            public=prepared.public,
+            public=prepared.public, progress=progress or Silent(),
         ).run()  # fmt: skip
         result = _publish(prepared, outcome, folder, device, keys.reproducible)
         keys.destroy()

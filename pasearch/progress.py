@@ -1,4 +1,4 @@
-"""The progress bar: what a run may show on a terminal while it lasts.
+"""What a run reports while it lasts, and the bar that shows it on a terminal.
 
 The terminal is outside the trust boundary. Under repeat-and-select the number of trainings is not
 covered by the price, so nothing that counts trainings or their steps is shown: only that the
@@ -9,37 +9,46 @@ Source: docs/rules.md, rules 10 and 13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from pasearch.search.engine import Progress
 
-if TYPE_CHECKING:
-    from pasearch.api import Prepared
+class Progress:
+    """What an engine reports while it runs. The default is silent."""
+
+    def stage(self, line: str) -> None:
+        """Called before a line of the plan is paid for and read."""
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        """Called before each trial of a round, with how many of its trials are finished."""
+
+    def final(self) -> None:
+        """Called before the final training, when there is one."""
+
+    def step(self, finished: int, total: int) -> None:
+        """Called after each step of a training."""
 
 
 class Bar(Progress):
     """A bar of planned training steps, or a plain sign of life; use it in a `with` block.
 
     Args:
-        prepared: The run.
+        trainings: How many are planned; None where that is secret.
         show: False shows nothing.
     """
 
-    def __init__(self, prepared: Prepared, *, show: bool):
+    def __init__(self, trainings: float | None, *, show: bool):
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
 
-        self._hidden = prepared.strategy.way == "repeat-and-select"
+        self._hidden = trainings is None
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if not self._hidden:
             columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
         self._rich = Rich(*columns, console=Console(stderr=True), transient=True, disable=not show)
-        trainings = round(prepared.strategy.expected_trainings) + prepared.plan.aside
         text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
-        self._task = self._rich.add_task(text, total=None if self._hidden else float(trainings))
+        self._task = self._rich.add_task(text, total=trainings)
         self._done = 0.0
-        self._training = 0.0
 
     def __enter__(self) -> Self:
         self._rich.start()
@@ -47,6 +56,11 @@ class Bar(Progress):
 
     def __exit__(self, *error: object) -> None:
         self._rich.stop()
+
+    def stage(self, line: str) -> None:
+        """Say which line of the plan is read."""
+        if not self._hidden:
+            self._rich.update(self._task, description=line.capitalize())
 
     def search(self, number: int, finished: int, total: int) -> None:
         """Count a training; repeats that are remembered count as done."""

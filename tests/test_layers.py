@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
     {"accounting"},
-    {"runs"},
+    {"runs", "progress"},
     {"data"},
     {"asking", "forms"},
     {"spaces"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"search", "features"},
     {"results", "report"},
     {"running"},
-    {"progress", "api"},
+    {"api"},
     {"feature_selection"},
     {"estimators", "selectors"},
     {"cli"},

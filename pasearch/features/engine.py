@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,10 +41,11 @@ from pasearch.features.picking import (
     class_tables,
     points_of_tables,
 )
-from pasearch.features.plan import chosen_size, one_hot_sets, trainings_charged
+from pasearch.features.plan import chosen_size, one_hot_sets, rounds, trainings_charged
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.trainers import LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound, second_moments
+from pasearch.progress import Progress
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class FeatureSearch:
             private records.
         columns: Which column each feature belongs to, (d,), where CFS-Greedy counts columns and
             PAFS searches for sets of whole ones; None where each feature is by itself.
+        progress: What to report.
     """
 
     plan: FeaturePlan
@@ -107,6 +109,7 @@ class FeatureSearch:
     device: str
     public: Dataset | None = None
     columns: Array | None = None
+    progress: Progress = field(default_factory=Progress)
 
     def run(self) -> FeatureOutcome:
         """Choose, train and test.
@@ -117,9 +120,12 @@ class FeatureSearch:
         chosen = self._choose(means)
         model = chosen.model
         if model is None:
+            self.progress.search(rounds(plan.choice), 0, 1)
             with self._open("final training", "train") as records:
                 stream = self.keys.stream("final training")
-                model = self._trainer("final").fit(records, chosen.view, stream)
+                model = self._trainer("final").fit(
+                    records, chosen.view, stream, on_step=self.progress.step
+                )
         with self._open("test accuracy", "test") as records:
             exact = model.points(records)
             noisy = plan.test.release(exact, self.keys.stream("test"))
@@ -174,6 +180,7 @@ class FeatureSearch:
         return Chosen(view=View.of(means))
 
     def _public_reads(self, public: Dataset) -> PublicReads:
+        self.progress.stage("choice on public data")
         return PublicReads(
             dataset=public,
             schema=self.plan.schema,
@@ -259,7 +266,10 @@ class FeatureSearch:
                 source = self.keys.stream("candidate", "all")
                 moments = self._trainer("trial").moments(records, means, source)
 
+        numbers = iter(range(rounds(self.plan.choice)))
+
         def compare(sets: Array, trials: Sequence[str]) -> list[int]:
+            self.progress.search(next(numbers), 0, 1)
             models = (
                 self._trained("candidate training", means, sets, trials, trials)
                 if moments is None
@@ -287,7 +297,8 @@ class FeatureSearch:
         """Train a model on each set, from randomness of its own, charged once a key."""
         streams = [self.keys.stream("candidate", trial) for trial in trials]
         with self._open(line, self.plan.trial_partition, *keys) as records:
-            return self._trainer("trial").fit_many(records, means, masks, streams)
+            trainer, on_step = self._trainer("trial"), self.progress.step
+            return trainer.fit_many(records, means, masks, streams, on_step=on_step)
 
     def _scored(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
@@ -302,6 +313,7 @@ class FeatureSearch:
 
     def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
         """Charge a line once for each key, without one once, and open what it reads."""
+        self.progress.stage(line)
         return self.ledger.charged(line, self._place(partition), key=keys or ("once",))
 
     def _place(self, partition: str) -> InParts:

@@ -553,6 +553,13 @@ def trainings_charged(choice: Choice, regression: bool) -> int:
     return 1 if regression and choice.trainer == "objective" else choice.trainings
 
 
+def rounds(choice: Choice) -> int:
+    """Return in how many rounds candidates are trained: generations, or all at once."""
+    if choice.method == "pafs":
+        return choice.generations
+    return int(choice.trains_candidates)
+
+
 def chosen_size(choice: Choice, features: int) -> int:
     """Return how many features are chosen of so many, where the method does not say itself."""
     return min(features, max(1, round(features ** (2 / 3))) if choice.size is None else choice.size)

@@ -11,7 +11,7 @@ objective-perturbation.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+OnStep = Callable[[int, int], None]
 TOGETHER = 64
 """How many models' scores are held at a time."""
 
@@ -111,14 +112,22 @@ class Trainer:
     mu: float | None = None
     device: str = "cpu"
 
-    def fit(self, records: AnyRecords, view: View, stream: Stream) -> LinearModel:
+    def fit(
+        self, records: AnyRecords, view: View, stream: Stream, *, on_step: OnStep | None = None
+    ) -> LinearModel:
         """Return a model trained on an open partition.
+
+        Args:
+            records: The partition.
+            view: What the model is given of a record.
+            stream: Of this training alone.
+            on_step: Called with how many steps are finished, of how many; by DP-SGD alone.
 
         Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `features.plan.linear_recipe`,
             charged by the caller.
         """
         if self.name == "dpsgd":
-            return self._by_steps(records, view, stream)
+            return self._by_steps(records, view, stream, on_step)
         if self.regression:
             moments = self._moments().release_parts(_parts(view, records), stream)
             return self._model(moments.fit_many(np.ones((1, view.width), bool)), view)
@@ -127,8 +136,9 @@ class Trainer:
         return self._model(np.column_stack([fitted.weights, fitted.intercept]), view)
 
     def fit_many(
-        self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream]
-    ) -> list[LinearModel]:
+        self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream],
+        *, on_step: OnStep | None = None,
+    ) -> list[LinearModel]:  # fmt: skip
         """Return a model for each set of features, each from a stream of its own.
 
         Args:
@@ -136,13 +146,15 @@ class Trainer:
             means: Of all features, (d,).
             masks: Sets, (p, d) bool.
             streams: p of them.
+            on_step: Called with how many steps of all p are finished; by DP-SGD alone.
 
         Cost: as `fit`, once for each set.
         """
         views = [View.of(means, mask) for mask in masks]
         if self.name == "dpsgd":
-            pairs = zip(views, streams, strict=True)
-            return [self._by_steps(records, view, stream) for view, stream in pairs]
+            told = [_share(on_step, place, len(views)) for place in range(len(views))]
+            each = zip(views, streams, told, strict=True)
+            return [self._by_steps(records, *one) for one in each]
         every = View.of(means)
         if self.regression:
             # One matrix at a time: how much memory is taken must not tell how many sets there are.
@@ -189,14 +201,22 @@ class Trainer:
         found = logistic.fit_public(rows, y, valid, masks, data_norms=norms, classes=self.outputs)
         return self._model(found[0], view)
 
-    def _by_steps(self, records: AnyRecords, view: View, stream: Stream) -> LinearModel:
+    def _by_steps(
+        self, records: AnyRecords, view: View, stream: Stream, on_step: OnStep | None = None
+    ) -> LinearModel:
         assert self.mu is not None
+
+        def finished(step: int) -> None:
+            if on_step is not None:
+                on_step(step, recipe.steps)
+
         network = nn.Linear(view.width, self.outputs)
         for parameter in network.parameters():
             nn.init.zeros_(parameter)  # convex: a random start would only be noise
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
         recipe = linear_recipe(len(records), self.mu, self.regression)
-        train(network, view.seen(records), recipe, streams, device=self.device)
+        seen = view.seen(records)
+        train(network, seen, recipe, streams, device=self.device, on_step=finished)
         weights, bias = (
             p.detach().cpu().numpy().astype(np.float64) for p in (network.weight, network.bias)
         )
@@ -226,6 +246,13 @@ class Trainer:
     def _composed(self, weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
         whole, shifted = view.composed(weights, intercept)
         return LinearModel(weights=whole, intercept=shifted, link=link)
+
+
+def _share(on_step: OnStep | None, place: int, of: int) -> OnStep | None:
+    """Return what tells of one training's steps as of so many trainings'."""
+    if on_step is None:
+        return None
+    return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
 def _parts(view: View, records: AnyRecords) -> Iterator[tuple[Array, Array, Array]]:

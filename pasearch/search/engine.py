@@ -23,6 +23,7 @@ from torch import nn
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
 from pasearch.plan import LOOK
+from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.strategy import Fitness, Round, Strategy
@@ -48,19 +49,6 @@ CURVE_POINTS = 20
 
 CURVE_RECORDS = 2000
 """On how many of the test records, at most."""
-
-
-class Progress:
-    """What the engine reports while it runs. The default is silent."""
-
-    def search(self, number: int, finished: int, total: int) -> None:
-        """Called before each trial of a round, with how many of its trials are finished."""
-
-    def final(self) -> None:
-        """Called before the final training, when there is one."""
-
-    def step(self, finished: int, total: int) -> None:
-        """Called after each step of a training."""
 
 
 @dataclass(slots=True)

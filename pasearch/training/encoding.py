@@ -35,6 +35,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -498,16 +499,16 @@ def _factors(rounded: _Rounded, public: _Public) -> tuple[Tensor, Tensor]:
     a, d = rounded.inputs, rounded.outputs
     top = rounded.peak.clamp(min=torch.finfo(torch.float32).tiny).log2_()
     counts = _joint(a, d, 1)
-    ranks = counts.cumsum(dim=0)
+    ranks = _summed(counts.clone())
     first = public.nearest(counts)
     sizes = top - _column(KEYS, top) / OCTAVE
     clamped = torch.minimum(sizes, public.logs_at(ranks - counts / 2, first))
     inputs, outputs = _separated(clamped, a, d)
     largest = outputs.amax(dim=(0, 1)).clamp_(min=NEVER)
-    i = inputs.mul_(FINE // COARSE).round_().clamp_(0, FACTORS).long()
-    j = torch.sub(largest, outputs, out=outputs).mul_(FINE).round_().clamp_(0, DEPTHS).long()
+    i = _in_steps(inputs.mul_(FINE // COARSE), FACTORS)
+    j = _in_steps(torch.sub(largest, outputs, out=outputs).mul_(FINE), DEPTHS)
     a, d = _moved(a, i, FACTORS), _moved(d, j, DEPTHS)
-    last = _joint(a, d, COARSE).cumsum(dim=0).sub_(1.0)
+    last = _summed(_joint(a, d, COARSE)).sub_(1.0)
     room = public.logs_at(last, first).sub_(largest).add_(_column(len(last), top) / FINE)
     inputs, outputs = _fitting(room, _absent(a), _absent(d))
     inputs = inputs.sub_(_column(FACTORS + 1, top) * (COARSE / FINE)).exp2_()
@@ -567,17 +568,37 @@ def _absent(many: Tensor) -> Tensor:
     return (1.0 - many).clamp_(min=0.0)
 
 
-def _moved(many: Tensor, steps: Tensor, size: int) -> Tensor:
+def _summed(values: Tensor) -> Tensor:
+    """Add to each row those before it, in place: three times as fast as `cumsum`."""
+    for before, row in pairwise(values.unbind()):
+        row.add_(before)
+    return values
+
+
+def _in_steps(values: Tensor, last: int) -> Tensor:
+    """Round to 0 .. last: places of (layers, n, batch) in (layers, last + 1, batch), seen flat."""
+    layers, _, batch = values.shape
+    steps = values.round_().clamp_(0, last).long()
+    first = torch.arange(layers, device=values.device) * ((last + 1) * batch)
+    own = torch.arange(batch, device=values.device)
+    return steps.mul_(batch).add_(own).add_(first[:, None, None])
+
+
+def _moved(many: Tensor, places: Tensor, size: int) -> Tensor:
     """Return how many have each step, without the last: (layers, size, batch)."""
-    found = many.new_zeros(len(many), size + 1, many.shape[2])
-    return found.scatter_add_(1, steps, many)[:, :size]
+    layers, _, batch = many.shape
+    found = many.new_zeros(layers * (size + 1) * batch)
+    found.scatter_add_(0, places.flatten(), many.flatten())
+    return found.view(layers, size + 1, batch)[:, :size]
 
 
-def _table(values: Tensor, steps: Tensor) -> Tensor:
+def _table(values: Tensor, places: Tensor) -> Tensor:
     """Return what each level has, (layers, batch, levels + 1), the last 0."""
-    layers, levels, batch = steps.shape
-    table = values.new_zeros(layers, batch, levels + 1)
-    table[:, :, :levels] = values.gather(1, steps).transpose(1, 2)
+    layers, levels, batch = places.shape
+    found = torch.nn.functional.pad(_looked_up(values, places), (0, 0, 0, 1))
+    table = values.new_empty(layers, batch, levels + 1)
+    for own, layer in zip(table, found, strict=True):  # a matrix is transposed fast, a stack not
+        own.copy_(layer.T)
     return table
 
 

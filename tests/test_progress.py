@@ -1,0 +1,92 @@
+"""What a run tells while it lasts: lines of its plan and shares of planned trainings, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selections import arrays
+
+from pasearch import Budget
+from pasearch.feature_selection import Prepared, prepare, run
+from pasearch.features import plan as planning
+from pasearch.progress import Bar, Progress
+
+STEPS = 4
+
+
+class Heard(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.rounds: list[tuple[int, int, int]] = []
+        self.steps: list[tuple[int, int]] = []
+
+    def stage(self, line: str) -> None:
+        self.stages.append(line)
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        self.rounds.append((number, finished, total))
+
+    def step(self, finished: int, total: int) -> None:
+        self.steps.append((finished, total))
+
+
+class Watched(Bar):
+    """Keeps what its terminal would show."""
+
+    def __init__(self, trainings: float | None):
+        super().__init__(trainings, show=False)
+        self.shown: list[tuple[str, float]] = []
+        update = self._rich.update
+
+        def kept(*arguments: Any, **options: Any) -> None:
+            update(*arguments, **options)
+            (task,) = self._rich.tasks
+            self.shown.append((task.description, task.completed))
+
+        self._rich.update = kept  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(planning, "STEPS", STEPS)
+
+
+def prepared(method: str, **options: Any) -> Prepared:
+    given: Any = {"bounds": (0.0, 1.0), "classes": 2, "device": "cpu", "seed": 1, **options}
+    return prepare(arrays(), budget=Budget(8.0, 1e-5), method=method, trainer="dpsgd", **given)
+
+
+@pytest.mark.unit
+def test_a_search_for_features_tells_its_lines_and_its_share(tmp_path: Path):
+    made, heard = prepared("pafs", population=3, generations=2), Heard()
+    run(made, out=tmp_path / "x", progress=heard)
+    assert set(heard.stages) == {line.name for line in made.plan.lines}
+    assert made.trainings == 3
+    assert heard.rounds == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+    shares = [finished / total for finished, total in heard.steps]
+    assert shares.count(1.0) == 3  # a generation, a generation, the final training
+    assert heard.steps[-STEPS:] == [(step, STEPS) for step in range(1, STEPS + 1)]
+
+
+@pytest.mark.unit
+def test_the_bar_only_grows_and_ends_full(tmp_path: Path):
+    made = prepared("pafs", population=3, generations=2)
+    bar = Watched(made.trainings)
+    run(made, out=tmp_path / "x", progress=bar)
+    done = [value for _, value in bar.shown]
+    assert done == sorted(done)
+    assert done[-1] == made.trainings
+    assert bar.shown[-1][0] == "Test accuracy"
+
+
+@pytest.mark.contract
+def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path):
+    made = prepared("subsets", candidates=3.0)
+    assert made.trainings is None
+    bar = Watched(made.trainings)
+    run(made, out=tmp_path / "x", progress=bar)
+    assert bar.shown == []
