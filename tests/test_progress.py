@@ -1,4 +1,4 @@
-"""What a run tells while it lasts: lines of its plan and shares of planned trainings, or nothing."""
+"""What a run tells while it lasts: lines of its plan, shares of planned trainings, or nothing."""
 
 from __future__ import annotations
 
