@@ -331,10 +331,37 @@ def _asked_features(
             "--merits", help="Of cfs: from noisy tables, or entropies (the paper). [tables]"
         ),
     ] = None,
-    population: Annotated[
-        int | None, typer.Option("--population", help="Of pafs: sets each time. [20]")
+    until_no_gain: Annotated[
+        bool | None,
+        typer.Option(
+            "--until-no-gain",
+            help="Of cfs-greedy: stop at the first feature that does not raise the merit.",
+        ),
     ] = None,
-    generations: Annotated[int | None, typer.Option("--generations", help="Of pafs. [3]")] = None,
+    population: Annotated[
+        int | None,
+        typer.Option(
+            "--population", help="Of pafs and cfs-ga: sets a generation. [pafs 20, cfs-ga 5000]"
+        ),
+    ] = None,
+    generations: Annotated[
+        int | None,
+        typer.Option("--generations", help="Of pafs and cfs-ga. [pafs 3, cfs-ga 10]"),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            "--alpha", help="Of pafs and cfs-ga: share of parents. [pafs 0.3, cfs-ga 0.03]"
+        ),
+    ] = None,
+    p_co: Annotated[
+        float | None,
+        typer.Option("--p-co", help="Of pafs and cfs-ga: probability of a crossover. [0.8]"),
+    ] = None,
+    p_mu: Annotated[
+        float | None,
+        typer.Option("--p-mu", help="Of pafs and cfs-ga: probability of a mutation. [0.2]"),
+    ] = None,
     pick: Annotated[
         str | None,
         typer.Option("--pick", help="Of top: permute-and-flip or gumbel. [permute-and-flip]"),

@@ -28,15 +28,7 @@ from pasearch.asking import (
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import UsageError
 from pasearch.features.auto import choose
-from pasearch.features.plan import (
-    METHODS,
-    OWN,
-    TRAINERS,
-    Choice,
-    FeaturePlan,
-    make_feature_plan,
-    rounds,
-)
+from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult
 from pasearch.running import (
@@ -69,8 +61,12 @@ class Options(asking.Options, TypedDict, total=False):
     trainer: str
     k: int | None
     merits: str | None
+    until_no_gain: bool | None
     population: int | None
     generations: int | None
+    alpha: float | None
+    p_co: float | None
+    p_mu: float | None
     pick: str | None
     law: str | None
     candidates: float | None
@@ -89,8 +85,12 @@ class Request(asking.Request):
         k: How many features; None leaves it to the method.
         merits: Of cfs: "tables" or "entropies". This and what follows are refused with a method
             that has no use for them; None takes the default of `features.plan.Choice`.
-        population: k of PAFS's algorithm: sets a generation.
-        generations: l of it.
+        until_no_gain: Of cfs-greedy: stop at the first feature that does not raise the merit.
+        population: Of pafs and cfs-ga: k of Algorithm 4, sets a generation.
+        generations: Of pafs and cfs-ga: l.
+        alpha: Of pafs and cfs-ga: share of the fittest that become parents.
+        p_co: Of pafs and cfs-ga: probability of a crossover.
+        p_mu: Of pafs and cfs-ga: probability of a mutation; with p_co at most 1.
         pick: Of top: "permute-and-flip" or "gumbel".
         law: Of subsets: law of the number of trainings.
         candidates: Its mean.
@@ -104,8 +104,12 @@ class Request(asking.Request):
     trainer: str = "auto"
     k: int | None = None
     merits: str | None = None
+    until_no_gain: bool | None = None
     population: int | None = None
     generations: int | None = None
+    alpha: float | None = None
+    p_co: float | None = None
+    p_mu: float | None = None
     pick: str | None = None
     law: str | None = None
     candidates: float | None = None
@@ -134,8 +138,9 @@ class Request(asking.Request):
         given = {name: value for name, value in given.items() if value is not None}
         for name in given:
             if method not in OWN[name]:
+                said = SAID_OF.get(name, name).replace("_", "-")
                 raise UsageError(
-                    f"--{SAID_OF.get(name, name)} is of --method {' or '.join(OWN[name])}, and "
+                    f"--{said} is of --method {' or '.join(OWN[name])}, and "
                     f"method {method!r} has no use for it: leave it out, or name that method."
                 )
         return Choice(method=method, trainer=trainer, size=self.k, **given)
@@ -153,9 +158,9 @@ class Prepared(running.Prepared):
     def trainings(self) -> int | None:
         """How many rounds of trainings are planned; None where their number is secret."""
         choice = self.plan.choice
-        if choice.method == "subsets":
+        if choice.way == "repeat-and-select":
             return None
-        return rounds(choice) + 1
+        return choice.rounds + 1
 
 
 def plan_feature_selection(

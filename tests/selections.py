@@ -23,6 +23,7 @@ from pasearch.runs.ledger import Ledger, Line, Receipt
 NUMBERS = itertools.count()
 BUDGET = Budget(2.0, 1e-5)
 FEW: dict[str, dict[str, Any]] = {
+    "cfs-ga": {"population": 50, "generations": 2},
     "pafs": {"population": 4, "generations": 2},
     "subsets": {"mean": 3.0},
     "top": {"size": 2},

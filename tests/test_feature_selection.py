@@ -17,7 +17,7 @@ from pasearch.accounting.selection import Law
 from pasearch.api import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.feature_selection import resume_selection
-from pasearch.features import choosing, engine
+from pasearch.features import engine
 from pasearch.features import plan as planning
 from pasearch.features.choosing import Chosen
 from pasearch.features.engine import FeatureSearch
@@ -36,6 +36,7 @@ OPTIONS: dict[str, Any] = {
     "device": "cpu",
 }
 OWN: dict[str, dict[str, Any]] = {
+    "cfs-ga": {"population": 50, "generations": 2},
     "pafs": {"population": 4, "generations": 2},
     "subsets": {"candidates": 3.0},
 }
@@ -44,8 +45,6 @@ FEATURES = {"max-pool": 4, "one-hot": sum(column.width for column in COLUMNS)}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
-    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
     monkeypatch.setattr(planning, "STEPS", 4)
 
 
@@ -249,8 +248,11 @@ class TestSources:
         ({"search_share": 0.2, "method": "top"}, "--search-share"),
         ({"pool": 2, "method": "max-pool"}, "images"),
         ({"merits": "entropies", "method": "pca"}, "--merits is of --method cfs-greedy or cfs-ga"),
-        ({"population": 9}, "--population is of --method pafs, and method 'all'"),
-        ({"generations": 9, "method": "auto"}, "--generations is of --method pafs"),
+        ({"population": 9}, "--population is of --method cfs-ga or pafs, and method 'all'"),
+        ({"generations": 9, "method": "auto"}, "--generations is of --method cfs-ga or pafs"),
+        ({"until_no_gain": True, "method": "cfs-ga"}, "--until-no-gain is of --method cfs-greedy"),
+        ({"until_no_gain": True, "method": "cfs-greedy", "k": 3}, "Leave one out"),
+        ({"p_co": 0.9, "method": "pafs"}, r"p_co \+ p_mu is 0.9 \+ 0.2"),
         ({"pick": "gumbel", "method": "subsets"}, "--pick is of --method top"),
         ({"law": "poisson", "method": "pafs"}, "--law is of --method subsets"),
         ({"candidates": 3.0, "method": "top"}, "--candidates is of --method subsets"),

@@ -14,7 +14,6 @@ from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.feature_selection import resume_selection
-from pasearch.features import choosing
 from pasearch.features import plan as planning
 from pasearch.features.plan import SHARED
 from pasearch.features.public_reads import PublicReads
@@ -22,7 +21,11 @@ from pasearch.results import FeatureResult, read_document, verify
 from pasearch.runs.ledger import Ledger
 
 BUDGET = Budget(2.0, 1e-5)
-OWN: dict[str, dict[str, Any]] = {"pafs": {"population": 4, "generations": 2}, "top": {"k": 3}}
+OWN: dict[str, dict[str, Any]] = {
+    "cfs-ga": {"population": 50, "generations": 2},
+    "pafs": {"population": 4, "generations": 2},
+    "top": {"k": 3},
+}
 SCHEMA = """target = "y"
 columns.a = {low = 0, high = 1, bins = 4}
 columns.b = {low = 0, high = 1, bins = 0}
@@ -36,8 +39,6 @@ OPEN = "".join(line for line in SCHEMA.splitlines(keepends=True) if ".c " not in
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
-    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
     monkeypatch.setattr(planning, "STEPS", 4)
 
 

@@ -33,8 +33,8 @@ from setting import RESULTS
 from pasearch import Budget
 from pasearch.data.sources import load_dataset
 from pasearch.feature_selection import plan_feature_selection, select_features
-from pasearch.features.choosing import PARENTS
-from pasearch.features.evolution import Evolution, labels, recalled, unseen
+from pasearch.features.evolution import labels, recalled, unseen
+from pasearch.features.plan import Choice
 from pasearch.features.trainers import Trainer, points_of_all
 from pasearch.runs.keys import Keys
 
@@ -46,7 +46,7 @@ THEIRS = 9 * 3600
 
 def search(records: Any, held: Any, means: Any, epsilon: float, generations: int, seed: int) -> int:
     """Run the search; return how many models it trained."""
-    evolution = Evolution(population=POPULATION, alpha=PARENTS)
+    evolution = Choice(method="pafs", population=POPULATION).evolution
     keys, generator = Keys.from_seed(seed), np.random.default_rng(seed)
     trainer = Trainer(name="objective", outputs=2, regression=False, epsilon=epsilon)
     generation, known = evolution.begin(len(means), generator), {}

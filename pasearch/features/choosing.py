@@ -13,13 +13,14 @@ Source: Bao et al., Algorithms 3 and 4, sections VIII-C and C-D.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch.accounting.checks import whole
 from pasearch.features.cfs import genetic, greedy
-from pasearch.features.evolution import Evolution, labels, masks_of, recalled, unseen
+from pasearch.features.evolution import labels, masks_of, recalled, unseen
 from pasearch.features.plan import Choice, chosen_size
 from pasearch.features.views import View
 
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Compared = Callable[[Array, Sequence[str]], list[int]]
 """Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
-
-CFS_POPULATION, CFS_GENERATIONS = 5000, 10
-"""k and l of CFS-GA, as in the paper: its sets cost nothing."""
-
-PARENTS = 0.3
-"""The share of a generation of PAFS that become parents; its generations are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +91,10 @@ def by_merit(
     if choice.method == "cfs-ga":
         found = genetic(
             to_class, between, generator=stream.child("genetic").generator(),
-            population=CFS_POPULATION, generations=CFS_GENERATIONS,
+            generations=whole("generations", choice.generations), **asdict(choice.evolution),
         )  # fmt: skip
         return Chosen.of(means, found.chosen, to_class=to_class, blank=blank, merit=found.merit)
-    order = greedy(to_class, between)
+    order = greedy(to_class, between, until_no_gain=choice.until_no_gain)
     if choice.size is not None:
         owners = np.arange(len(means)) if columns is None else columns
         begun = np.unique(owners[list(order.features)], return_index=True)[1]
@@ -127,12 +122,12 @@ def evolved(
         compared: Is asked for each different set once.
         stream: Of the genetic algorithm.
     """
-    evolution = Evolution(population=choice.population, alpha=PARENTS)
+    evolution = choice.evolution
     columns = np.arange(len(means)) if columns is None else columns
     width = int(columns.max()) + 1
     generation = evolution.begin(width, stream.child("begin").generator())
     known: dict[str, int] = {}
-    for number in range(choice.generations):
+    for number in range(choice.rounds):
         if number:
             fitness = recalled(generation.masks, known)
             source = stream.child("tell", number - 1).generator()

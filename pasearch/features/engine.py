@@ -41,7 +41,7 @@ from pasearch.features.picking import (
     class_tables,
     points_of_tables,
 )
-from pasearch.features.plan import chosen_size, one_hot_sets, rounds, trainings_charged
+from pasearch.features.plan import chosen_size, one_hot_sets, trainings_charged
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.trainers import LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound, second_moments
@@ -120,7 +120,7 @@ class FeatureSearch:
         chosen = self._choose(means)
         model = chosen.model
         if model is None:
-            self.progress.search(rounds(plan.choice), 0, 1)
+            self.progress.search(plan.choice.rounds, 0, 1)
             with self._open("final training", "train") as records:
                 stream = self.keys.stream("final training")
                 model = self._trainer("final").fit(
@@ -266,7 +266,7 @@ class FeatureSearch:
                 source = self.keys.stream("candidate", "all")
                 moments = self._trainer("trial").moments(records, means, source)
 
-        numbers = iter(range(rounds(self.plan.choice)))
+        numbers = iter(range(self.plan.choice.rounds))
 
         def compare(sets: Array, trials: Sequence[str]) -> list[int]:
             self.progress.search(next(numbers), 0, 1)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,7 @@ from pasearch.accounting.selection import Law
 from pasearch.data.front_ends import MaxPool
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.contingency import attributes_of
+from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution
 from pasearch.features.merit import NoisyEntropies
 from pasearch.features.size import check_objective
 from pasearch.plan import (
@@ -119,11 +120,18 @@ SIZELESS: dict[str, str] = {
 }
 """Methods that take no number of features, and why."""
 
+EVOLVED: dict[str, dict[str, Any]] = {
+    "cfs-ga": {"population": 5000, "generations": 10, "alpha": ALPHA},
+    "pafs": {"population": 20, "generations": 3, "alpha": 0.3},
+}
+"""Methods by Algorithm 4, with k, l and alpha: sets of CFS-GA cost nothing, those of PAFS are few
+and a larger share of them must become parents."""
+
 OWN: dict[str, tuple[str, ...]] = {
     "merits": ("cfs-greedy", "cfs-ga"),
     "pick": ("top",),
-    "population": ("pafs",),
-    "generations": ("pafs",),
+    "until_no_gain": ("cfs-greedy",),
+    **dict.fromkeys(("population", "generations", "alpha", "p_co", "p_mu"), tuple(EVOLVED)),
     "law": ("subsets",),
     "mean": ("subsets",),
     "pool": ("max-pool",),
@@ -178,8 +186,13 @@ class Choice:
             largest, the others d^(2/3) of d. Methods in `SIZELESS` take None only.
         merits: Of cfs: "tables" (Gaussian noise on all contingency tables) or "entropies" (Laplace
             noise on every entropy, the paper's way).
-        population: k of Algorithm 4.
-        generations: l of Algorithm 4.
+        until_no_gain: Of cfs-greedy: stop at the first feature that does not raise the merit, where
+            it may rise again later.
+        population: k of Algorithm 4, like the next four; None takes that of `EVOLVED`.
+        generations: l; None as well.
+        alpha: Share of the fittest that become parents; None as well.
+        p_co: Probability of a crossover.
+        p_mu: Probability of a mutation.
         pick: Of top: "permute-and-flip" or "gumbel".
         law: Of subsets: the law of the number of trainings.
         mean: Of subsets: its mean.
@@ -193,8 +206,12 @@ class Choice:
     trainer: str = "dpsgd"
     size: int | None = None
     merits: str = "tables"
-    population: int = 20
-    generations: int = 3
+    until_no_gain: bool = False
+    population: int | None = None
+    generations: int | None = None
+    alpha: float | None = None
+    p_co: float = P_CO
+    p_mu: float = P_MU
     pick: str = "permute-and-flip"
     law: str = "geometric"
     mean: float = 8.0
@@ -207,13 +224,34 @@ class Choice:
         ):  # fmt: skip
             if (value := getattr(self, name)) not in known:
                 raise UsageError(f"{name} is {value!r}: expected one of {', '.join(known)}.")
-        for name in ("population", "generations", "pool"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        for name, usual in EVOLVED.get(self.method, {}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, usual)
+        for name in ("generations", "pool"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
+        if self.method in EVOLVED:
+            for name, value in asdict(self.evolution).items():  # checked there
+                object.__setattr__(self, name, value)
+        if type(self.until_no_gain) is not bool:
+            raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
+        if self.until_no_gain and self.size is not None:
+            raise UsageError(
+                f"k is {self.size} and until_no_gain is set: either says how many features are "
+                "chosen. Leave one out."
+            )
         if self.size is not None:
             object.__setattr__(self, "size", whole("k", self.size))
         object.__setattr__(self, "mean", positive("candidates", self.mean))
-        if self.method == "pafs" and self.population < 2:
-            raise UsageError("population is 1: expected 2 or above, a child has two parents.")
+
+    @property
+    def evolution(self) -> Evolution:
+        """How sets evolve, of the methods in `EVOLVED`."""
+        assert self.population is not None
+        assert self.alpha is not None
+        return Evolution(
+            population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
+        )
 
     @property
     def trains_candidates(self) -> bool:
@@ -228,7 +266,15 @@ class Choice:
     @property
     def trainings(self) -> int:
         """How many trainings are charged: k l of PAFS, two of one-hot."""
-        return 2 if self.method == "one-hot" else self.population * self.generations
+        return 2 if self.method == "one-hot" else self.evolution.population * self.rounds
+
+    @property
+    def rounds(self) -> int:
+        """In how many rounds candidates are trained: generations, or all at once."""
+        if self.method == "pafs":
+            assert self.generations is not None
+            return self.generations
+        return int(self.trains_candidates)
 
     def law_of(self) -> Law:
         """Return the law of the number of trainings, of subsets."""
@@ -244,8 +290,10 @@ class Choice:
     def describe(self) -> str:
         """Return it in words."""
         words = METHODS[self.method]
-        if self.method == "pafs":
+        if self.method in EVOLVED:
             words += f"; {self.generations} generations of {self.population} sets"
+        if self.until_no_gain:
+            words += ", until one raises the merit no more"
         if self.method == "subsets":
             words += f"; the number of trainings is secret, {self.law_of().describe()}"
         if self.method == "top":
@@ -324,6 +372,11 @@ class FeaturePlan(Charged):
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         choice = self.choice
+        if self.entropy_epsilon is not None:
+            entropies = NoisyEntropies(
+                epsilon=self.entropy_epsilon, attributes=attributes_of(self.schema)
+            )
+            return [entropies.claim(n=self.split.trial_slots, delta=self.delta)]
         if self.trial_epsilon is not None and choice.way == "composition":
             return [eq8(epsilon=self.trial_epsilon, runs=choice.trainings, delta_prime=self.delta)]
         return []
@@ -551,13 +604,6 @@ def trainings_charged(choice: Choice, regression: bool) -> int:
     One each; but second moments, once released, serve every set.
     """
     return 1 if regression and choice.trainer == "objective" else choice.trainings
-
-
-def rounds(choice: Choice) -> int:
-    """Return in how many rounds candidates are trained: generations, or all at once."""
-    if choice.method == "pafs":
-        return choice.generations
-    return int(choice.trains_candidates)
 
 
 def chosen_size(choice: Choice, features: int) -> int:

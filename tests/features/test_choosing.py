@@ -14,7 +14,9 @@ from selections import plan_of, search_of
 from pasearch.accounting.budget import Budget
 from pasearch.data.partitions import Dataset, make_split
 from pasearch.data.sources import from_arrays
-from pasearch.features.choosing import best_of
+from pasearch.features import choosing
+from pasearch.features.cfs import greedy
+from pasearch.features.choosing import best_of, by_merit, evolved
 from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.merit import symmetrical_uncertainty
@@ -45,6 +47,78 @@ def runs(folder: Path) -> list[tuple[np.ndarray, float]]:
         assert blank is not None
         found.append((to_class, blank))
     return found
+
+
+def correlations(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return uncertainties of six features at random: with the target, and with each other."""
+    rng = np.random.default_rng(seed)
+    between = rng.uniform(0.0, 0.9, (6, 6))
+    return rng.uniform(0.05, 0.5, 6), (between + between.T) / 2
+
+
+class TestByMerit:
+    @pytest.mark.unit
+    def test_stops_where_it_is_told_to(self):
+        """Where merits dip and rise again, `until_no_gain` stops before the dip."""
+        differ = 0
+        for seed in range(40):
+            given = correlations(seed)
+            chosen = [
+                by_merit(
+                    Choice(method="cfs-greedy", until_no_gain=stop), np.full(6, 0.5), None, *given,
+                    None, Keys.from_seed(seed).stream("selection"),
+                ).order
+                for stop in (True, False)
+            ]  # fmt: skip
+            assert chosen[0] == greedy(*given, until_no_gain=True).chosen
+            assert chosen[1] == greedy(*given).chosen
+            differ += chosen[0] != chosen[1]
+        assert differ
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {}, {"population": 30, "generations": 3}, {"alpha": 0.5}, {"p_co": 0.1},
+            {"p_mu": 0.0, "p_co": 1.0},
+        ],
+    )  # fmt: skip
+    def test_algorithm_4_runs_with_the_numbers_of_the_choice(
+        self, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ):
+        caught: dict[str, Any] = {}
+        genuine = choosing.genetic
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            caught.update(options)
+            return genuine(*arguments, **{**options, "population": 30, "generations": 2})
+
+        monkeypatch.setattr(choosing, "genetic", watched)
+        stream = Keys.from_seed(1).stream("selection")
+        choice = Choice(method="cfs-ga", **own)
+        by_merit(choice, np.full(6, 0.5), None, *correlations(1), None, stream)
+        del caught["generator"]
+        usual = {"population": 5000, "generations": 10, "alpha": 0.03, "p_co": 0.8, "p_mu": 0.2}
+        assert caught == {**usual, **own}
+
+
+class TestEvolved:
+    @pytest.mark.unit
+    def test_asks_for_so_many_sets_in_so_many_rounds(self):
+        """With mutations alone, hardly any set is met twice."""
+        asked: list[int] = []
+
+        def compared(sets: np.ndarray, trials: Any) -> list[int]:
+            asked.append(len(sets))
+            return [int(each.sum()) for each in sets]
+
+        choice = Choice(method="pafs", population=9, generations=4, p_co=0.0, p_mu=1.0)
+        stream = Keys.from_seed(1).stream("selection")
+        found = evolved(choice, np.full(40, 0.5), None, compared, stream)
+        assert asked[0] == 9
+        assert len(asked) == 4
+        assert len(found.trials) == sum(asked)
+        assert len(found.order) == max(points for _, points in found.trials)
 
 
 class TestBlank:

@@ -20,10 +20,11 @@ from pasearch.accounting.selection import Law
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError
-from pasearch.features import choosing, engine, linear, views
+from pasearch.features import engine, linear, views
 from pasearch.features import plan as planning
 from pasearch.features.choosing import Chosen
 from pasearch.features.engine import FeatureSearch
+from pasearch.features.evolution import Evolution
 from pasearch.features.plan import METHODS, REACH, ROW_NORM
 from pasearch.features.trainers import LinearModel, Trainer
 from pasearch.features.views import FeatureMeans, View
@@ -33,12 +34,6 @@ from pasearch.runs.sums import GaussianSum
 
 MIDDLE = np.full(6, 0.5)
 MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
-    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
 
 
 @pytest.fixture
@@ -232,7 +227,7 @@ class Neighbours:
 
         self.patch.setattr(GaussianSum, "_noised", noised)
         self.patch.setattr(FeatureSearch, "_trained", lambda *_: (_ for _ in ()).throw(Done))
-        self.patch.setattr(Trainer, "fit", lambda *_: (_ for _ in ()).throw(Done))
+        self.patch.setattr(Trainer, "fit", lambda *_, **__: (_ for _ in ()).throw(Done))
         with pytest.raises(Done):
             search.run()
         return found
@@ -346,7 +341,7 @@ class TestPafs:
         trained: list[bytes] = []
         genuine = Trainer.fit_many
 
-        def watched(self, records, means, masks, streams):
+        def watched(self, records, means, masks, streams, **others):
             trained.extend(mask.tobytes() for mask in masks)
             return genuine(self, records, means, masks, streams)
 
@@ -360,7 +355,7 @@ class TestPafs:
     def test_a_generation_of_known_sets_opens_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(choosing.Evolution, "tell", lambda self, last, fitness, source: last)
+        monkeypatch.setattr(Evolution, "tell", lambda self, last, fitness, source: last)
         search = search_of(plan_of("pafs", population=4, generations=4), tmp_path)
         outcome = search.run()
         assert charges(search)["score"] == len(outcome.chosen.trials) <= 4
@@ -411,7 +406,7 @@ class TestSubsets:
         trained, scored = [], []
         fit, stream = Trainer.fit_many, Keys.stream
 
-        def watched(self, records, means, masks, streams):
+        def watched(self, records, means, masks, streams, **others):
             found = fit(self, records, means, masks, streams)
             trained.extend(zip(streams, found, strict=True))
             return found

@@ -179,6 +179,15 @@ class TestPafs:
         claim = eq8(epsilon=plan.trial_epsilon, runs=8, delta_prime=1e-5)
         assert plan.claims() == [claim]
         assert plan_of("pafs", "dpsgd").claims() == plan_of("all").claims() == []
+        entropies = plan_of("cfs-greedy", merits="entropies")
+        assert entropies.entropy_epsilon is not None
+        mechanism = NoisyEntropies(
+            epsilon=entropies.entropy_epsilon, attributes=attributes_of(entropies.schema)
+        )
+        (claim,) = entropies.claims()
+        assert claim == mechanism.claim(n=entropies.split.train, delta=1e-5)
+        assert claim.value is not None
+        assert claim.value > entropies.price.epsilon  # from a sensitivity that is not tight
 
 
 class TestSubsets:
@@ -310,7 +319,9 @@ class TestPublicNumbers:
     def test_says_what_the_method_uses_and_no_more(self):
         strategies = {m: plan_of(m).to_json()["strategy"] for m in METHODS}
         assert strategies["all"] == {"name": "all", "trainer": "objective", "size": None}
-        assert set(strategies["pafs"]) == {"name", "trainer", "size", "population", "generations"}
+        evolved = {"population", "generations", "alpha", "p_co", "p_mu"}
+        assert set(strategies["pafs"]) == {"name", "trainer", "size", *evolved}
+        assert set(strategies["cfs-ga"]) == {"name", "trainer", "size", "merits", *evolved}
         assert set(strategies["subsets"]) == {"name", "trainer", "size", "law", "mean"}
         assert plan_of("all").to_json() == plan_of("all").to_json()
         assert plan_of("all").to_json() != plan_of("random").to_json()
@@ -329,6 +340,10 @@ class TestRefusals:
         ({"mean": 0}, "candidates"),
         ({"method": "pafs", "population": 1}, "population"),
         ({"generations": 0}, "generations"),
+        ({"method": "pafs", "alpha": 1.5}, "alpha"),
+        ({"method": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
+        ({"method": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
+        ({"method": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
         ({"pool": -1}, "pool"),
     ])  # fmt: skip
     def test_of_a_choice(self, given: dict[str, Any], message: str):

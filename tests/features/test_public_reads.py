@@ -13,8 +13,8 @@ from selections import BUDGET, FEW, dataset, search_of, table, watch_doors
 from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Dataset, UnchargedReadError, make_split
 from pasearch.errors import UsageError
-from pasearch.features import choosing, public_reads
 from pasearch.features import plan as planning
+from pasearch.features import public_reads
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.merit import symmetrical_uncertainty
@@ -34,8 +34,6 @@ MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choosing, "CFS_POPULATION", 50)
-    monkeypatch.setattr(choosing, "CFS_GENERATIONS", 2)
     monkeypatch.setattr(planning, "STEPS", 4)
 
 
