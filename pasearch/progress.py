@@ -33,7 +33,7 @@ class Bar(Progress):
 
     Args:
         trainings: How many are planned; None where that is secret.
-        show: False shows nothing.
+        show: False shows nothing; nor is anything shown where stderr is no terminal.
     """
 
     def __init__(self, trainings: float | None, *, show: bool):
@@ -45,7 +45,9 @@ class Bar(Progress):
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if not self._hidden:
             columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
-        self._rich = Rich(*columns, console=Console(stderr=True), transient=True, disable=not show)
+        console = Console(stderr=True)  # a file or a pipe would get an empty line
+        shown = show and console.is_terminal
+        self._rich = Rich(*columns, console=console, transient=True, disable=not shown)
         text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
         self._task = self._rich.add_task(text, total=trainings)
         self._done = 0.0

@@ -26,7 +26,7 @@ from pasearch.accounting.checks import nonnegative, positive
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.features.logistic import SLACK, fields_of, plain, usable_rows
+from pasearch.features.logistic import SLACK, plain, usable_rows
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
 
@@ -171,54 +171,6 @@ class Moments:
         values = values - np.minimum(values[:, :1], 0.0) + ridge
         along = np.einsum("sij,si->sj", vectors, self.matrix[columns, -1])
         return np.einsum("sij,sj->si", vectors, along / values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FittedLinear:
-    """A fitted linear regression: plain numbers, which know nothing of how they were fitted.
-
-    Args:
-        weights: (1, d); 0 for a feature that is not used.
-        intercept: (1,).
-    """
-
-    weights: Array
-    intercept: Array
-
-    def __post_init__(self) -> None:
-        """Check the shapes."""
-        for name, shape in (("weights", (1, -1)), ("intercept", (1,))):
-            object.__setattr__(self, name, plain(name, getattr(self, name), shape))
-
-    @classmethod
-    def of(cls, weights: Array) -> FittedLinear:
-        """Return the model of one of the results of `Moments.fit_many`, (d + 1,)."""
-        return cls(weights=weights[None, :-1], intercept=weights[-1:])
-
-    def decision(self, x: Any) -> Array:
-        """Return the linear prediction, (n, 1), of encoded records (n, d)."""
-        return np.asarray(x, dtype=np.float64) @ self.weights.T + self.intercept
-
-    def predict(self, x: Any) -> Array:
-        """Return the predicted numbers, (n,), in [0, 1] as the encoded target."""
-        return np.clip(self.decision(x)[:, 0], 0.0, 1.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "kind": "linear",
-            "weights": self.weights.tolist(),
-            "intercept": self.intercept.tolist(),
-        }
-
-    @classmethod
-    def from_json(cls, values: Any) -> FittedLinear:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: Another kind of file, a field that lacks, or shapes that do not fit.
-        """
-        return cls(**fields_of("linear", values, ("weights", "intercept")))
 
 
 def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:

@@ -132,73 +132,9 @@ class ObjectivePerturbation:
         return self.outputs * (2 * self.rate + 2 * math.log1p(0.25 / self.strength))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FittedLogistic:
-    """A fitted logistic regression: plain numbers, which know nothing of how they were fitted.
-
-    Args:
-        weights: (outputs, d): one row for two classes, otherwise one a class; 0 for a feature that
-            is not used.
-        intercept: (outputs,).
-        classes: How many classes.
-    """
-
-    weights: Array
-    intercept: Array
-    classes: int
-
-    def __post_init__(self) -> None:
-        """Check the shapes."""
-        object.__setattr__(self, "classes", _classes(self.classes))
-        outputs = 1 if self.classes == 2 else self.classes
-        for name, shape in (("weights", (outputs, -1)), ("intercept", (outputs,))):
-            object.__setattr__(self, name, plain(name, getattr(self, name), shape))
-
-    @classmethod
-    def of(cls, weights: Array, classes: int) -> FittedLogistic:
-        """Return the model of one of the results of `fit_many`, (outputs, d + 1)."""
-        return cls(weights=weights[:, :-1], intercept=weights[:, -1], classes=classes)
-
-    def decision(self, x: Any) -> Array:
-        """Return the logits, (n, outputs), of encoded records (n, d)."""
-        return np.asarray(x, dtype=np.float64) @ self.weights.T + self.intercept
-
-    def predict_proba(self, x: Any) -> Array:
-        """Return a probability for each class, (n, classes); of several, shares of their sum."""
-        chances = 0.5 * (1 + np.tanh(0.5 * self.decision(x)))
-        if self.classes == 2:
-            return np.concatenate([1 - chances, chances], axis=1)
-        total = chances.sum(axis=1, keepdims=True)
-        even = np.full_like(chances, 1 / self.classes)
-        return np.divide(chances, total, out=even, where=total > 0)
-
-    def predict(self, x: Any) -> np.ndarray[Any, Any]:
-        """Return the likeliest class of each record, int64 (n,)."""
-        logits = self.decision(x)
-        return (logits[:, 0] > 0).astype(np.int64) if self.classes == 2 else logits.argmax(axis=1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "kind": "logistic",
-            "weights": self.weights.tolist(),
-            "intercept": self.intercept.tolist(),
-            "classes": self.classes,
-        }
-
-    @classmethod
-    def from_json(cls, values: Any) -> FittedLogistic:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: Another kind of file, a field that lacks, or shapes that do not fit.
-        """
-        return cls(**fields_of("logistic", values, ("weights", "intercept", "classes")))
-
-
 def fit_one(
     x: Any, y: Any, valid: Any, mechanism: ObjectivePerturbation, stream: Stream, mask: Any = None
-) -> FittedLogistic:
+) -> Array:
     """Fit one model with diffprivlib.
 
     diffprivlib stops near the minimiser, and the proof is for the minimiser itself: so its weights
@@ -211,6 +147,10 @@ def fit_one(
         mechanism: What is fitted, and at what price.
         stream: The fit's own randomness; its key contains the records.
         mask: (d,) which features are used; None for all.
+
+    Returns:
+        Array: (outputs, d + 1), the intercept last; one output for two classes, 0 for a feature
+        that is not used.
 
     Raises:
         UsageError: Shapes that do not fit.
@@ -240,7 +180,7 @@ def fit_one(
     )
     weights = np.zeros((mechanism.outputs, rows.shape[1]))
     weights[:, columns] = solved[0].numpy() / mechanism.scale
-    return FittedLogistic.of(weights, mechanism.classes)
+    return weights
 
 
 def fit_many(
@@ -358,21 +298,6 @@ def plain(name: str, values: Any, shape: tuple[int, ...]) -> Array:
         )
     array.flags.writeable = False
     return array
-
-
-def fields_of(kind: str, values: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a model's JSON.
-
-    Raises:
-        UsageError: Another kind of file, or other fields.
-    """
-    if not isinstance(values, dict) or values.get("kind") != kind:
-        raise UsageError(f"this is no {kind} model: expected what its `to_json` wrote.")
-    if set(values) != {"kind", *names}:
-        raise UsageError(
-            f"a {kind} model has the fields {', '.join(names)}: expected all, no other."
-        )
-    return {name: values[name] for name in names}
 
 
 def usable_rows(x: Any, valid: Any) -> Array:

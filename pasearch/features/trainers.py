@@ -132,8 +132,7 @@ class Trainer:
             moments = self._moments().release_parts(_parts(view, records), stream)
             return self._model(moments.fit_many(np.ones((1, view.width), bool)), view)
         rows, y, valid = _whole(view, records)
-        fitted = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
-        return self._model(np.column_stack([fitted.weights, fitted.intercept]), view)
+        return self._model(logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream), view)
 
     def fit_many(
         self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream],

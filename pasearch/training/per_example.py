@@ -713,4 +713,5 @@ def _weighted(d: Tensor, factors: Tensor) -> Tensor:
 
 
 def _zero_rows(values: Tensor, bad: Tensor) -> Tensor:
-    return values.masked_fill(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
+    # A copy of the same layout: sums over another are rounded otherwise.
+    return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
