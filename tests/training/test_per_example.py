@@ -306,6 +306,30 @@ def test_gram_norms_hold_where_float32_cancels():
     assert not torch.allclose(coarse.double(), exact, rtol=1e-4), "the test has no teeth"
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("size", [1.0, 0.7, 1e-15, 1e15])
+@pytest.mark.parametrize("length", [255, 256, 257, 1000, 65_536, 65_537, 1_000_003])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_norms_are_right_at_any_length(length: int, size: float, axis: int):
+    """Equal numbers are the worst: every addition may round in the same direction."""
+    shape = (2, length, 1) if axis == 1 else (2, 1, length)
+    values = torch.full(shape, size)
+    values[1] = torch.randn(length).view(shape[1:])
+    found = per_example._norms_along(values, axis).flatten().double()
+    exact = values.double().flatten(1).square().sum(dim=1).sqrt()
+    assert ((found / exact - 1).abs() < 1e-6).all()
+
+
+@pytest.mark.oracle
+def test_one_long_sum_would_be_wrong():
+    """Why norms are taken of pieces; on a processor that adds otherwise there is nothing to see."""
+    ones = torch.full((1, 2**24), 0.7)
+    exact = float(ones.double().square().sum().sqrt())
+    if abs(float(torch.linalg.vector_norm(ones, dim=1)) / exact - 1) < 1e-4:
+        pytest.skip("torch adds long vectors up well here")
+    assert abs(float(per_example._norms_along(ones, 1)) / exact - 1) < 1e-6
+
+
 @pytest.mark.contract
 @each_network
 def test_parameters_gradients_and_hooks_are_left_as_they_were(name: str):
