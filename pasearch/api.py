@@ -622,7 +622,7 @@ def _run(
     prepared: Prepared, folder: Any, *, resumed: bool, progress: Progress | None
 ) -> SearchResult:
     from pasearch.buying import buy_schema
-    from pasearch.progress import Progress as Silent
+    from pasearch.progress import heard
     from pasearch.runs.journal import Journal
     from pasearch.search.engine import Search, place_fits
 
@@ -647,7 +647,7 @@ def _run(
                 keys=keys,
                 folder=folder,
                 device=device,
-                progress=progress or Silent(),
+                progress=heard(progress, prepared.trainings),
                 public=prepared.energy,
             ).run()
         finally:

@@ -331,7 +331,7 @@ def _run(
 ) -> FeatureResult:
     from pasearch.buying import buy_schema
     from pasearch.features.engine import FeatureSearch
-    from pasearch.progress import Progress as Silent
+    from pasearch.progress import heard
 
     plan, dataset = prepared.plan, prepared.dataset
     device = device_of(prepared.request)
@@ -341,7 +341,7 @@ def _run(
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
             plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-            public=prepared.public, progress=progress or Silent(),
+            public=prepared.public, progress=heard(progress, prepared.trainings),
         ).run()  # fmt: skip
         result = _publish(prepared, outcome, folder, device, keys.reproducible)
         keys.destroy()

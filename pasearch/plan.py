@@ -222,6 +222,7 @@ class Charged:
         return {
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
             "split": self.split.sizes(),
+            "fixed_tail": self.split.fixed_tail,
             "lines": [
                 {
                     "name": line.name,

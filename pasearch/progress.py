@@ -13,7 +13,10 @@ from typing import Any, Self
 
 
 class Progress:
-    """What an engine reports while it runs. The default is silent."""
+    """What an engine reports while it runs. The default is silent.
+
+    Guarantee: under repeat-and-select nothing is called (`heard`), as calls would count trainings.
+    """
 
     def stage(self, line: str) -> None:
         """Called before a line of the plan is paid for and read."""
@@ -26,6 +29,11 @@ class Progress:
 
     def step(self, finished: int, total: int) -> None:
         """Called after each step of a training."""
+
+
+def heard(progress: Progress | None, trainings: float | None) -> Progress:
+    """Return what may be told of a run: nothing where the number of its trainings is secret."""
+    return Progress() if progress is None or trainings is None else progress
 
 
 class Bar(Progress):

@@ -245,7 +245,9 @@ def opened(
     # The ledger's lock comes first: two processes never hold the keys of one run.
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
-        marks = fingerprint(prepared.dataset, plan, device, *public)
+        asked = folder.private / "request.json"
+        kept = asked.read_bytes() if asked.exists() else b""
+        marks = fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
             keys = Keys.open(keys_path, marks)
         elif ledger.spent():
@@ -326,10 +328,11 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
 
 
 def _check_whole(folder: Any, **parts: bool) -> None:
-    """Refuse a run whose parts do not belong together: trials without the keys that made them."""
-    trials = any((folder.private / name).exists() for name in ("trials.sqlite", "trials"))
+    """Refuse a run whose parts do not belong together: releases without the keys of their split."""
+    made = ("trials.sqlite", "trials", "schema.json", "front_ends")
+    begun = any((folder.private / name).exists() for name in made)
     gone = [name for name, there in parts.items() if not there]
-    if gone and (parts["keys"] or trials):
+    if gone and (parts["keys"] or begun):
         raise UsageError(
             f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
             "finished under its price: start a new run."
@@ -341,8 +344,17 @@ def fingerprint(
     plan: Plan | FeaturePlan,
     device: str,
     *public: Dataset | None,
+    request: bytes = b"",
 ) -> str:
-    """Return a hash of everything the run's releases depend on; it stays in `private/`."""
+    """Return a hash of everything the run's releases depend on; it stays in `private/`.
+
+    Args:
+        dataset: Private or declared public.
+        plan: Solved.
+        device: "cpu" or "cuda".
+        public: Further data, declared public.
+        request: What was asked for, as it is kept for a resume.
+    """
     import threadpoolctl
     import torch
 
@@ -354,6 +366,7 @@ def fingerprint(
         "data": dataset.fingerprint(),
         "public data": [None if each is None else each.fingerprint() for each in public],
         "plan": plan.to_json(),
+        "request": hashlib.sha256(request).hexdigest(),
         "code": code.hexdigest(),
         "versions": versions(),
         "machine": platform.machine(),

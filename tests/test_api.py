@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -362,7 +364,7 @@ class TestResume:
     def test_a_run_stopped_before_its_keys_begins_with_the_same_plan_only(
         self, tmp_path: Path, monkeypatch
     ):
-        def stop(*arguments):
+        def stop(*arguments, **more):
             raise KeyboardInterrupt
 
         for name in ("x", "y"):
@@ -546,16 +548,50 @@ class TestAlteredRuns:
         with pytest.raises(UsageError, match="are gone"):
             resume_search(stopped, data=arrays())
 
+    @pytest.mark.parametrize(
+        "edit", [{"seed": 6}, {"split": "0.8,0.1,0.1"}, {"ledger": "other.sqlite"}]
+    )
+    def test_another_request_is_refused(self, stopped: Path, edit: dict[str, Any]):
+        """Even one with the same plan: a split of the same sizes can deal slots otherwise."""
+        path = stopped / "private" / "request.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **edit}))
+        with pytest.raises((BudgetError, UsageError)):
+            resume_search(stopped, data=arrays())
+        assert not (stopped / "release" / "result.json").exists()
+
+    def test_plans_with_the_same_sizes_and_another_tail_differ(self):
+        rng = np.random.default_rng(0)
+        data = from_arrays(
+            rng.normal(size=(1000, 4)), rng.integers(2, size=1000), bounds=(-3.0, 3.0), classes=2
+        )
+        data = replace(data, official_test=100)
+        given = {**{k: v for k, v in OPTIONS.items() if k not in ("bounds", "classes")},
+                 **WAYS["paas"]}  # fmt: skip
+        drawn, official = (
+            api.prepare(data, budget=BUDGET, **{**given, "split": split}).plan
+            for split in ("0.81,0.09,0.1", None)
+        )
+        assert drawn.split.sizes() == official.split.sizes()
+        assert drawn.to_json() != official.to_json()
+
+    def test_a_schema_that_nothing_here_has_paid_for_is_refused(self, stopped: Path):
+        """With new keys the slots that it was bought from would be trained on."""
+        for name in ("keys", "ledger.sqlite", "trials.sqlite"):
+            (stopped / "private" / name).unlink(missing_ok=True)
+        shutil.rmtree(stopped / "private" / "trials", ignore_errors=True)
+        (stopped / "private" / "schema.json").write_text("{}")
+        with pytest.raises(UsageError, match="are gone"):
+            resume_search(stopped, data=arrays())
+
     def test_trials_of_other_keys_are_refused(self, stopped: Path):
         """Under other keys the slots are split otherwise: a record may be trained and scored on."""
         folder = RunFolder.open(stopped)
         (folder.private / "keys").unlink()
         with Ledger.open(folder.private / "ledger.sqlite"):
             pass
-        Keys().save(
-            folder.private / "keys",
-            running.fingerprint(prepared("paas").dataset, prepared("paas").plan, "cpu", None, None),
-        )
+        made, asked = prepared("paas"), (folder.private / "request.json").read_bytes()
+        mark = running.fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
+        Keys().save(folder.private / "keys", mark)
         with pytest.raises(UsageError, match="trials of other keys"):
             resume_search(stopped, data=arrays())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from selections import arrays
 
-from pasearch import Budget
+from pasearch import Budget, api
 from pasearch.feature_selection import Prepared, prepare, run
 from pasearch.features import plan as planning
 from pasearch.progress import Bar, Progress
@@ -85,8 +85,29 @@ def test_the_bar_only_grows_and_ends_full(tmp_path: Path):
 
 @pytest.mark.contract
 def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path):
-    made = prepared("subsets", candidates=3.0)
+    made, heard = prepared("subsets", candidates=3.0), Heard()
     assert made.trainings is None
+    run(made, out=tmp_path / "x", progress=heard)
+    assert heard.stages == heard.rounds == heard.steps == []
     bar = Watched(made.trainings)
-    run(made, out=tmp_path / "x", progress=bar)
+    bar.search(1, 2, 3)
+    bar.step(1, 2)
+    bar.stage("training")
+    bar.final()
     assert bar.shown == []
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("strategy", ["rs", "mgrs", "fixed"])
+def test_a_search_for_networks_tells_of_trainings_where_they_are_planned(
+    strategy: str, tmp_path: Path
+):
+    x, y = arrays()
+    given: Any = {} if strategy == "fixed" else {"candidates": 6.0}
+    made, told = api.prepare(
+        (x, y), budget=Budget(8.0, 1e-3), strategy=strategy, steps=4, batch=50, seed=1,
+        bounds=(0.0, 1.0), classes=2, device="cpu", **given,
+    ), Heard()  # fmt: skip
+    api.run(made, out=tmp_path / "x", progress=told)
+    assert bool(told.steps) == (strategy == "fixed")
+    assert (told.rounds == []) == (strategy != "fixed")

@@ -292,7 +292,8 @@ def encoded_sum(
 
     Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of
     `bounding.codebook(dimension)`; a null record, or one with a gradient that is not finite, adds
-    exactly 0. What it adds depends on no other record.
+    exactly 0. What it adds depends on no other record's content; how many there are decides
+    about roundings.
 
     Args:
         network: Accepted by `validate`.

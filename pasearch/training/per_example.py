@@ -320,6 +320,9 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
         yield "rescales the weights it reads, without noise; max_norm=None."
     if getattr(module, "sparse", False) or getattr(module, "scale_grad_by_freq", False):
         yield "has gradients of another form; sparse=False, scale_grad_by_freq=False."
+    norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
+    if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
+        yield "divides by a deviation, which is 0 of a record that is constant; eps=1e-5."
     if any(True for _ in module.buffers(recurse=False)):
         yield "keeps buffers, which records could reach; use parameters."
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:

@@ -632,6 +632,8 @@ def test_networks_without_a_fault_are_accepted(name: str):
         (nn.Embedding(5, 3, sparse=True), "sparse=False"),
         (nn.Embedding(5, 3, scale_grad_by_freq=True), "scale_grad_by_freq=False"),
         (nn.InstanceNorm1d(4, track_running_stats=True), "buffers"),
+        (nn.LayerNorm(4, eps=0.0), "constant"),
+        (nn.GroupNorm(2, 4, eps=1e-50), "constant"),
         (nn.Linear(4, 4).half(), "float32"),
         (nn.Linear(4, 4).bfloat16(), "float32"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "give them a layer"),
