@@ -222,7 +222,8 @@ OPTION_NAMES = {
     "learning_rate": "--learning-rate", "generations": "--generations", "sigma": "--sigma",
     "n": "--n", "law": "--law", "k": "--k", "trainer": "--model", "method": "--method",
     "merits": "--merits", "population": "--population", "pick": "--pick", "pool": "--pool",
-    "selection_share": "--selection-share",
+    "selection_share": "--selection-share", "alpha": "--alpha", "p_co": "--p-co", "p_mu": "--p-mu",
+    "until_no_gain": "--until-no-gain",
 }  # fmt: skip
 """What the API's arguments are called on the command line."""
 
@@ -230,7 +231,8 @@ OPTION_NAMES = {
 def _with_option_names(message: str) -> str:
     """Let a message that begins with an argument's name say the option instead."""
     name, is_, rest = message.partition(" is ")
-    return f"{OPTION_NAMES.get(name, name)}{is_}{rest}"
+    name = " + ".join(OPTION_NAMES.get(each, each) for each in name.split(" + "))
+    return f"{name}{is_}{rest}"
 
 
 def _click_error(error: Any) -> int:

@@ -237,8 +237,8 @@ class Choice:
             raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
         if self.until_no_gain and self.size is not None:
             raise UsageError(
-                f"k is {self.size} and until_no_gain is set: either says how many features are "
-                "chosen. Leave one out."
+                f"until_no_gain is set beside k, which is {self.size}: either says how many "
+                "features are chosen. Leave one out."
             )
         if self.size is not None:
             object.__setattr__(self, "size", whole("k", self.size))

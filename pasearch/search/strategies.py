@@ -88,6 +88,11 @@ def strategy(
             first = 40.0 if candidates is None else positive("candidates", candidates)
             count = 3 if generations is None else whole("generations", generations)
             means = [first / 2**number for number in range(count)]
+            if law != "poisson" and not means[-1] > 1:
+                raise UsageError(
+                    f"candidates is {first:g}: expected above {2 ** (count - 1)}, since its mean "
+                    f"is halved in each of {count} generations and the last must be above 1."
+                )
             laws = tuple(Law.named(law or LAW, mean=mean, cap=cap) for mean in means)
             return MultiGenerationRandomizedSearch(laws=laws)
         case "portions":

@@ -396,7 +396,7 @@ class TestNames:
             ("rs", {"candidates": math.inf}, "mean"),
             ("rs", {"cap": 0}, "max_candidates is 0"),
             ("rs", {"cap": 2.5}, "cap"),
-            ("mgrs", {"candidates": 4, "generations": 3}, "mean"),
+            ("mgrs", {"candidates": 4, "generations": 3}, "candidates is 4: expected above 4"),
             ("mgrs", {"generations": 0}, "generations"),
             ("mgrs", {"candidates": -1}, "candidates"),
             ("paas", {"candidates": 2.5}, "whole"),
