@@ -107,6 +107,13 @@ class KeptChoice:
             f"{price.accountant}."
         )
 
+    @property
+    def card(self) -> str:
+        """The privacy card of the fit, as Markdown."""
+        from pasearch.report.card import card_markdown
+
+        return card_markdown(self.document)
+
 
 class _PrivateChoice(BaseEstimator):
     """What all three share. The constructor stores its arguments; `fit` checks them."""

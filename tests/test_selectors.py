@@ -287,6 +287,12 @@ class TestPrice:
         assert 0.98 * 2.0 <= fitted.price_.epsilon <= 2.0
         assert fitted.price_.delta <= 1e-5
         assert f"({fitted.price_.epsilon:.4g}, 1e-05)" in fitted.result_.statement
+        card = fitted.result_.card
+        assert f"({fitted.price_.epsilon:.4f}, 1e-05)-differentially private" in card
+        for line in fitted.result_.document["events"]:
+            assert f"{line['name']}: reads `{line['partition']}`" in card
+        assert "release/" not in card, "a fit leaves no files"
+        assert "weights" not in card, "nor a model"
 
     @ALL
     def test_is_for_the_choice_alone(self, make: Any):

@@ -35,6 +35,12 @@ NOT_COVERED = [
     "looking at these records is outside the price.",
     "A person with k records has k-record (group) privacy, not this price.",
 ]
+OF_A_CHOICE = [
+    "Run time and memory use.",
+    "What `transform` returns: it is as private as the records that it was given.",
+    *NOT_COVERED[2:],
+]
+"""The same of a fit that chose and trained no model: it leaves no files."""
 
 
 def card_json(document: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +107,7 @@ def _statement(document: dict[str, Any]) -> list[str]:
             f"{price['delta']:g})-differentially private."
         ]
     return [
-        f"The joint release of everything in release/ ({_released(document)}) is "
+        f"The joint release of {_released(document)} is "
         f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private: for any two data "
         f"sets of n = {document['dataset']['n']:,} slots that differ in one slot, which holds a "
         "record in one and the null record in the other, and any set S of outputs, "
@@ -110,12 +116,21 @@ def _statement(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def _is_choice(document: dict[str, Any]) -> bool:
+    """Whether no model was trained: a selector's fit."""
+    return "recipe" not in document
+
+
 def _released(document: dict[str, Any]) -> str:
+    if _is_choice(document):
+        return "everything that the fit left in the selector"
     what = "features" if document["task"] == FEATURES else "architecture"
-    return f"{what}, weights, test accuracy"
+    return f"everything in release/ ({what}, weights, test accuracy)"
 
 
 def _covered(document: dict[str, Any]) -> str:
+    if _is_choice(document):
+        return "the choice, and no model"
     if document["task"] == FEATURES:
         return "the model *and* the choice of its features"
     if document["task"] == TRAINING:
@@ -127,8 +142,9 @@ def _setting(document: dict[str, Any]) -> list[str]:
     data, price, budget = document["dataset"], document["price"], document["budget"]
     selection = document["selection"]
     slots = ", ".join(f"{name} {size:,}" for name, size in data["slots"].items())
+    leaves = "what the selector holds" if _is_choice(document) else "release/"
     return [
-        "Central model: the curator's machine sees the records; release/ may leave it.",
+        f"Central model: the curator's machine sees the records; {leaves} may leave it.",
         f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
         *_searched_on(document),
         f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
@@ -166,8 +182,10 @@ def _accesses(document: dict[str, Any]) -> list[str]:
 
 
 def _mechanisms(document: dict[str, Any]) -> list[str]:
-    recipe = document["recipe"]
     items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
+    if _is_choice(document):
+        return items
+    recipe = document["recipe"]
     if recipe.get("trainer") == "objective" and recipe["noise_multiplier"] is not None:
         items.append(
             "The released model: linear regression solved from second moments of records cut to a "
@@ -209,7 +227,7 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
         f"Accountant: {price['accountant']}. The price is the least of the upper bounds that are "
         "proved for the plan, and the maximum over partitions at the same delta.",
         "The plan was fixed before a record was read; it is charged in full, however the run went.",
-        _trainings(document["recipe"]),
+        *(() if _is_choice(document) else [_trainings(document["recipe"])]),
         "Accuracies and scores that are released are whole numbers with two-sided geometric noise, "
         "drawn by an exact sampler.",
         f"Randomness: {document['randomness']}.",
@@ -252,7 +270,7 @@ def _other_runs(document: dict[str, Any]) -> str:
 
 
 def _not_covered(document: dict[str, Any]) -> list[str]:
-    items = [*NOT_COVERED, _other_runs(document)]
+    items = [*(OF_A_CHOICE if _is_choice(document) else NOT_COVERED), _other_runs(document)]
     if document["device"] == "cuda":
         items.append("CUDA's generator takes keys of 64 bits, not 128.")
     return items
