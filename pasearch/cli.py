@@ -866,9 +866,13 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
 
 def _useless(document: dict[str, Any]) -> list[str]:
     """Return why a result says nothing, if it does; all of it is released already."""
-    from pasearch.results import standard_error
+    from pasearch.results import standard_error, tells_nothing
 
     found, score = [], document["score"]
+    if tells_nothing(document):
+        found.append(
+            "No feature is told apart from noise at this epsilon: the choice is as good as random."
+        )
     target = document["dataset"]["schema"].get("target")
     bought = isinstance(target, dict) and document["bought"]
     if bought and target.get("kind") == "category" and len(target.get("categories") or ()) < 2:

@@ -294,6 +294,12 @@ def standard_error(score: dict[str, Any]) -> float:
     return math.hypot(sample, score["noise"]["standard_deviation"])
 
 
+def tells_nothing(document: dict[str, Any]) -> bool:
+    """Return whether no feature of a choice tells more of the target than noise seems to."""
+    given = [each["uncertainty"] for each in document.get("relevance") or ()]
+    return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
+
+
 def behind_encoding(path: str | Path) -> nn.Sequential:
     """Return front end and network of a finished run: they take records scaled to [0, 1]."""
     document = read_document(path)

@@ -102,6 +102,33 @@ def released(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "release").iterdir())}
 
 
+class TestReports:
+    @pytest.mark.unit
+    def test_errors_of_a_number_are_what_lacks(self, tmp_path: Path):
+        result = select_features(
+            arrays(number=True), budget=Budget(50.0, 1e-5), out=tmp_path / "x", bounds=(0.0, 1.0),
+            regression=True, trainer="dpsgd", method="pafs", population=3, generations=1,
+            device="cpu",
+        )  # fmt: skip
+        document = result.document
+        page = (tmp_path / "x/release/report.html").read_text()
+        assert "Noisy error" in page
+        most = 100 * document["dataset"]["slots"]["validation"]
+        for trial in document["trials"]:
+            assert f">{100 * (1 - trial['noisy_correct'] / most):.1f} %" in page
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("told", "drowned"), [(0.0, True), (0.01, True), (0.5, False)])
+    def test_a_choice_that_noise_has_made_is_said_to_be(
+        self, told: float, drowned: bool, tmp_path: Path
+    ):
+        document = select(tmp_path / "x", "cfs-greedy").document
+        seen = [{**each, "uncertainty": 0.0} for each in document["relevance"]]
+        seen[1]["uncertainty"] = told
+        page = report_html({**document, "relevance": seen, "relevance_of_noise": 0.02})
+        assert ("as good as a random one" in page) == drowned
+
+
 class TestEveryMethod:
     @pytest.mark.contract
     @pytest.mark.parametrize(("method", "more"), WAYS)

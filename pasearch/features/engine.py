@@ -192,7 +192,7 @@ class FeatureSearch:
     def _selection(self) -> Stream:
         return self.keys.stream("selection")
 
-    def uncertainties(self) -> tuple[Array, Array, float | None]:
+    def uncertainties(self) -> tuple[Array, Array, float]:
         """Return noisy symmetrical uncertainties: with the target, with each other; noise alone.
 
         Cost: the line "contingency tables", or "entropies": the paper's way.
@@ -204,7 +204,7 @@ class FeatureSearch:
             else self._entropies(place, self._selection)
         )
 
-    def _tables(self, place: str, stream: Stream) -> tuple[Array, Array, float | None]:
+    def _tables(self, place: str, stream: Stream) -> tuple[Array, Array, float]:
         attributes = attributes_of(self.plan.schema)
         tables = ContingencyTables(noise_multiplier=_known(self.plan.selection_sigma))
         with self._open("contingency tables", place) as records:
@@ -216,13 +216,15 @@ class FeatureSearch:
         shown = symmetrical_uncertainty(blank, attributes)[0]
         return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
 
-    def _entropies(self, place: str, stream: Stream) -> tuple[Array, Array, float | None]:
+    def _entropies(self, place: str, stream: Stream) -> tuple[Array, Array, float]:
         attributes = attributes_of(self.plan.schema)
         entropies = NoisyEntropies(epsilon=_known(self.plan.entropy_epsilon), attributes=attributes)
         with self._open("entropies", place) as records:
             exact = attributes.counted(records)
             released = entropies.release(exact, stream.child("entropies"))
-        return *uncertainties(released), None
+        apart = stream.child("independent").generator()
+        shown = entropies.of_noise(released, self.plan.split.trial_slots, apart)
+        return *uncertainties(released), float(np.quantile(shown, BLANK))
 
     def ranked(self, size: int) -> Sequence[int]:
         """Return the picked features: class shares first, then k picks by points these define.

@@ -136,6 +136,9 @@ def claimed_sensitivity(n: int) -> float:
     return (2 + 1 / math.log(2) + 2 * math.log2(n)) / n
 
 
+SIMULATIONS = 100
+"""How often it is simulated what noise would show."""
+
 BY = ("features", "columns")
 """Whose entropies are released."""
 
@@ -204,6 +207,28 @@ class NoisyEntropies:
             own = stream.child("entropy", int(i), int(j))
             released[i, j] = released[j, i] = step * noise.release(round(exact[i, j] / step), own)
         return released
+
+    def of_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
+        """Return uncertainties with the class that noise would show of features that tell nothing.
+
+        Cost: none; it is made of released entropies, as if pairs were independent.
+
+        Args:
+            released: As `release` returned it, (k, k).
+            n: Slots.
+            generator: Not the release's own.
+
+        Returns:
+            Array: (simulations, k - 1), clipped to [0, 1].
+        """
+        alone, k = np.diag(released), len(released)
+        own, pair = generator.laplace(scale=self.scale(n), size=(2, SIMULATIONS, k - 1))
+        of_class = generator.laplace(scale=self.scale(n), size=(SIMULATIONS, 1))
+        both = alone[:-1] + alone[-1]
+        varies = (alone[:-1] > CONSTANT) & (alone[-1] > CONSTANT)
+        noise = 2 * (own + of_class - pair)
+        found = np.divide(noise, both, out=np.zeros_like(noise), where=varies)
+        return np.clip(found, 0.0, 1.0)
 
     def claim(self, *, n: int, delta: float) -> Claim:
         """Return what the paper's formulas charge for the same noise.

@@ -34,7 +34,7 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
-from pasearch.results import FEATURES, standard_error
+from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             if document.get("searched_on")
             else f"from noisy {document['strategy'].get('merits', 'tables')}",
             "blank": _three(document.get("relevance_of_noise")),
+            "drowned": tells_nothing(document),
             "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
             "more": 0 if every else max(0, count - MOST_ROWS),
             "columns": best["columns"],
@@ -261,12 +262,20 @@ def _set_trials(document: Values) -> list[Values]:
                 "number": number,
                 "network": f"{len(trial['features']):,} features",
                 "settings": _some(trial["features"]),
-                "score": None if share is None else f"{100 * share:.1f} %",
+                "score": _score_words(document, share),
                 "is_best": trial["features"] == document["best"]["features"],
                 "bar": "" if share is None else figures.bar(share, f"Trial {number}"),
             }
         )
     return found
+
+
+def _score_words(document: Values, share: float | None) -> str | None:
+    """Return a trial's share of points as the report's table has it: an error is what lacks."""
+    if share is None:
+        return None
+    score = share if document["score"]["metric"] == "accuracy" else 1.0 - share
+    return f"{100 * score:.1f} %"
 
 
 def _visible(value: Any) -> Any:
@@ -666,17 +675,15 @@ def _trials(document: Values) -> list[Values]:
         return []
     most = _most_points(document)
     own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
-    regression = document["score"]["metric"] != "accuracy"
     found = []
     for number, trial in enumerate(document.get("trials") or [], 1):
         reached = trial["noisy_correct"]  # None: the training failed
         share = None if most is None or reached is None else reached / most
-        score = None if share is None else 1.0 - share if regression else share
         found.append(
             {
                 "number": number,
                 **_trial_words(trial["parameters"]),
-                "score": None if score is None else f"{100 * score:.1f} %",
+                "score": _score_words(document, share),
                 "is_best": all(trial["parameters"].get(key) == own[key] for key in own),
                 "bar": ""
                 if share is None

@@ -19,7 +19,7 @@ from pasearch.features.cfs import greedy
 from pasearch.features.choosing import best_of, by_merit, evolved
 from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
 from pasearch.features.engine import FeatureSearch
-from pasearch.features.merit import symmetrical_uncertainty
+from pasearch.features.merit import NoisyEntropies, symmetrical_uncertainty
 from pasearch.features.plan import Choice, make_feature_plan
 from pasearch.runs.keys import Keys
 
@@ -34,17 +34,18 @@ def unrelated(seed: int, n: int = 3000) -> Dataset:
     )
 
 
-def runs(folder: Path) -> list[tuple[np.ndarray, float]]:
+def runs(
+    folder: Path, merits: str = "tables", epsilon: float = 3.0
+) -> list[tuple[np.ndarray, float]]:
     """Return uncertainties and what noise alone would show, of runs on data of their own."""
     plan = make_feature_plan(
-        name="none", schema=unrelated(0).schema, public=False, budget=Budget(3.0, 1e-5),
-        split=make_split(3000, scored=False), choice=Choice(method="cfs-greedy"),
+        name="none", schema=unrelated(0).schema, public=False, budget=Budget(epsilon, 1e-5),
+        split=make_split(3000, scored=False), choice=Choice(method="cfs-greedy", merits=merits),
     )  # fmt: skip
     found = []
     for seed in range(RUNS):
         search = search_of(plan, folder, data=unrelated(seed), seed=seed)
         to_class, _, blank = search.uncertainties()
-        assert blank is not None
         found.append((to_class, blank))
     return found
 
@@ -184,10 +185,32 @@ class TestBlank:
         assert len(streams) == len(set(streams)) == 2
 
     @pytest.mark.unit
-    def test_of_entropies_there_is_none(self, tmp_path: Path):
-        outcome = search_of(plan_of("cfs-greedy", merits="entropies"), tmp_path).choose()
-        assert outcome.blank is None
-        assert search_of(plan_of("cfs-ga"), tmp_path).choose().blank is not None
+    @pytest.mark.parametrize("method", ["cfs-greedy", "cfs-ga"])
+    @pytest.mark.parametrize("merits", ["tables", "entropies"])
+    def test_is_told_of_each_way(self, method: str, merits: str, tmp_path: Path):
+        outcome = search_of(plan_of(method, merits=merits), tmp_path).choose()
+        assert outcome.blank is not None
+        assert 0.0 < outcome.blank <= 1.0
+
+    @pytest.mark.statistical
+    def test_of_entropies_one_in_twenty_lies_above_it_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """300 features, whose target's noise is one number a run: .05 is expected, .2 refused.
+
+        Power: a quarter of the noise simulated gives about .4.
+        """
+        given: Any = (tmp_path, "entropies", 500.0)
+        share = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
+        assert share < 0.2
+        genuine = NoisyEntropies.of_noise
+
+        def quiet(self: NoisyEntropies, *arguments: Any) -> np.ndarray:
+            return genuine(replace(self, epsilon=4.0 * self.epsilon), *arguments)
+
+        monkeypatch.setattr(NoisyEntropies, "of_noise", quiet)
+        wrong = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
+        assert wrong > 0.25
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["top", "pca", "all", "pafs", "one-hot"])
