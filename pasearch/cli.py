@@ -864,30 +864,6 @@ def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
     _show_result(resume_search(path), as_json=as_json, quiet=quiet)
 
 
-def _useless(document: dict[str, Any]) -> list[str]:
-    """Return why a result says nothing, if it does; all of it is released already."""
-    from pasearch.results import standard_error, tells_nothing
-
-    found, score = [], document["score"]
-    if tells_nothing(document):
-        found.append(
-            "No feature is told apart from noise at this epsilon: the choice is as good as random."
-        )
-    target = document["dataset"]["schema"].get("target")
-    bought = isinstance(target, dict) and document["bought"]
-    if bought and target.get("kind") == "category" and len(target.get("categories") or ()) < 2:
-        found.append(
-            f"Of column {target['name']!r} fewer than two classes were found, so this model can "
-            "tell nothing: declare its categories (--schema), or have more records."
-        )
-    if "scale" in score and score["test"] < standard_error(score):
-        found.append("That error is smaller than its own standard error: it may be much larger.")
-    if "scale" in score and bought:
-        low, high = target["low"], target["high"]
-        found.append(f"The target's bounds were bought: {low:g} to {high:g}.")
-    return found
-
-
 def _features_words(document: dict[str, Any]) -> str:
     """Return what was chosen, in a line or two."""
     best, method = document["best"], document["strategy"]["name"]
@@ -920,7 +896,7 @@ def _best_words(document: dict[str, Any]) -> str:
 
 
 def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
-    from pasearch.results import standard_error
+    from pasearch.results import standard_error, useless
 
     document = result.document
     if as_json:
@@ -937,7 +913,7 @@ def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
             f"(standard error about {standard_error(score):.3f}, of which noise {noise:.3f})"
             f"{exact}"
         )
-        for line in _useless(document):
+        for line in useless(document):
             typer.echo(line)
     price = document["price"]
     note = ""

@@ -5,6 +5,7 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from pasearch.errors import UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
 from pasearch.plan import PURCHASE_DELTA
-from pasearch.results import FEATURES, FeatureResult
+from pasearch.results import FEATURES, FeatureResult, useless, without_classes
 from pasearch.running import (
     LEDGER_LEAK,
     found_run,
@@ -207,7 +208,10 @@ def select_features(
     Cost: the budget, at most: `plan_feature_selection` gives the price beforehand.
     """
     prepared = prepare(data, target, budget=budget or Budget(1.0), **options)
-    return run(prepared, out=out, progress=progress)
+    result = run(prepared, out=out, progress=progress)
+    if line := without_classes(result.document):
+        warnings.warn(line, UserWarning, stacklevel=2)
+    return result
 
 
 def prepare(
@@ -370,7 +374,7 @@ def result_document(
     features = outcome.model.weights.shape[1]
     names = feature_names(plan.schema, features)
     best, shown = chosen_json(chosen, names)
-    return {
+    document = {
         **head(prepared, FEATURES, plan.selection_way, plan.selection_words),
         "space": {"name": f"sets of {features:,} features"},
         "recipe": _recipe(plan, choice),
@@ -395,6 +399,7 @@ def result_document(
         **shown,
         **({"by_size": list(outcome.curve)} if outcome.curve else {}),
     }
+    return {**document, "warnings": [*document["warnings"], *useless(document)]}
 
 
 def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

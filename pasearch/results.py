@@ -300,6 +300,37 @@ def tells_nothing(document: dict[str, Any]) -> bool:
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
+def without_classes(document: dict[str, Any]) -> str | None:
+    """Return that too few classes were bought for a model to tell anything, if so."""
+    target = document["dataset"]["schema"].get("target")
+    bought = isinstance(target, dict) and document["bought"]
+    if not bought or target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
+        return None
+    return (
+        f"Of column {target['name']!r} fewer than two classes were found, so this model can "
+        "tell nothing: declare its categories (--schema), or have more records."
+    )
+
+
+def useless(document: dict[str, Any]) -> list[str]:
+    """Return why a result says nothing, if it does; all of it is released already."""
+    found, score = [], document["score"]
+    if tells_nothing(document):
+        found.append(
+            "No feature is told apart from noise at this epsilon: the choice is as good as random."
+        )
+    target = document["dataset"]["schema"].get("target")
+    bought = isinstance(target, dict) and document["bought"]
+    if classless := without_classes(document):
+        found.append(classless)
+    if "scale" in score and score["test"] < standard_error(score):
+        found.append("That error is smaller than its own standard error: it may be much larger.")
+    if "scale" in score and bought:
+        low, high = target["low"], target["high"]
+        found.append(f"The target's bounds were bought: {low:g} to {high:g}.")
+    return found
+
+
 def behind_encoding(path: str | Path) -> nn.Sequential:
     """Return front end and network of a finished run: they take records scaled to [0, 1]."""
     document = read_document(path)

@@ -23,6 +23,7 @@ from pasearch.features.choosing import Chosen
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
 from pasearch.features.plan import METHODS, Choice, chosen_size
+from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document, verify
 from pasearch.runs.ledger import Ledger
@@ -116,6 +117,29 @@ class TestReports:
         most = 100 * document["dataset"]["slots"]["validation"]
         for trial in document["trials"]:
             assert f">{100 * (1 - trial['noisy_correct'] / most):.1f} %" in page
+
+    @pytest.mark.unit
+    def test_names_are_escaped_in_markdown_alone(self, tmp_path: Path):
+        document = select(tmp_path / "x", "all").document
+        document = {**document, "bought": ["age: a number in [1, 2]"]}
+        assert "age: a number in [1, 2]" in report_html(document)
+        assert "age: a number in [1, 2]" in json.dumps(card_json(document))
+        assert r"age: a number in \[1, 2\]" in card_markdown(document)
+
+    @pytest.mark.contract
+    def test_a_model_without_classes_is_warned_of_wherever_it_is_shown(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(planning, "_check_findable", lambda *arguments: None)
+        people = frame().assign(pay="low")  # a single class can be found
+        with pytest.warns(UserWarning, match="fewer than two classes"):
+            result = select_features(
+                people, "pay", budget=Budget(2.0, 1e-5), out=tmp_path / "x", method="all",
+                device="cpu",
+            )  # fmt: skip
+        (said,) = [line for line in result.document["warnings"] if "two classes" in line]
+        page = (tmp_path / "x/release/report.html").read_text()
+        assert said.split(":")[0].split("fewer")[1] in page
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("told", "drowned"), [(0.0, True), (0.01, True), (0.5, False)])

@@ -397,7 +397,7 @@ def describe(event: Event) -> str:
                 f"{event.sampling_probability:g})"
             )
         case Geometric():
-            return f"a count with geometric noise (epsilon {event.epsilon:g})"
+            return f"a whole number with geometric noise (epsilon {event.epsilon:g})"
         case Pure():
             return f"a pure-DP release (epsilon {event.epsilon:g})"
         case Approximate(epsilon=0.0):

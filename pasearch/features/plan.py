@@ -65,6 +65,7 @@ from pasearch.plan import (
     accuracy_line,
     drowned,
     planned_form,
+    purchase_partition,
     score_noise,
     solve,
     solve_purchase,
@@ -77,7 +78,7 @@ from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema, Split
-    from pasearch.data.purchase import Purchase  # noqa: F401 - an inherited field's, for pdoc
+    from pasearch.data.purchase import Purchase
 
 METHODS: dict[str, str] = {
     "all": "every feature, nothing is chosen",
@@ -287,9 +288,9 @@ class Choice:
             return "none"
         return "repeat-and-select" if self.method == "subsets" else "composition"
 
-    def describe(self) -> str:
-        """Return it in words."""
-        words = METHODS[self.method]
+    def describe(self, methods: dict[str, str] = METHODS) -> str:
+        """Return it in words, of `METHODS` or `ON_PUBLIC`."""
+        words = methods[self.method]
         if self.method in EVOLVED:
             words += f"; {self.generations} generations of {self.population} sets"
         if self.until_no_gain:
@@ -366,8 +367,7 @@ class FeaturePlan(Charged):
     @property
     def selection_words(self) -> str:
         """What the method does."""
-        public = self.searched_on is not None
-        return ON_PUBLIC[self.choice.method] if public else self.choice.describe()
+        return self.choice.describe(ON_PUBLIC if self.searched_on is not None else METHODS)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -391,6 +391,19 @@ class FeaturePlan(Charged):
             "recipe": None if recipe is None else recipe.to_json(),
             "searched_on": self.searched_on,
         }
+
+
+def _check_findable(purchase: Purchase | None, schema: AnySchema, split: Split) -> None:
+    """Refuse to buy classes that more records must have than they are bought from."""
+    if purchase is None or schema.regression or schema.outputs > 0:
+        return
+    slots = getattr(split, purchase_partition(split))
+    if purchase.least > slots:
+        raise BudgetError(
+            f"The classes are not declared, and would be bought from {slots:,} slots: only what "
+            f"about {purchase.least:,} of them hold would be found, so none would be. Declare them "
+            "(--schema; `pasearch check` proposes one), raise --eps, or have more records."
+        )
 
 
 def linear_recipe(slots: int, mu: float, regression: bool) -> Recipe:
@@ -473,6 +486,8 @@ def make_feature_plan(
             f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the features' "
             f"means take {MEANS_SHARE} and the model needs the rest."
         )
+    if final:
+        _check_findable(purchase, schema, split)
     share = 1.0 if place == "search" or not final else share  # nothing else is read there after it
     own: dict[str, Any] = {}
     if final or choice.centred:
@@ -542,7 +557,14 @@ class _Solver:
     def dial(self, make_lines: Dial, share: float, bounds: tuple[float, float]) -> float:
         """Turn a dial as far as a share of epsilon goes; all of it: beside the lines before."""
         part = Budget(share * self.budget.epsilon, self.budget.delta)
-        value, charged = solve(make_lines, part, bounds, self.lines if share == 1.0 else None)
+        try:
+            value, charged = solve(make_lines, part, bounds, self.lines if share == 1.0 else None)
+        except BudgetError as error:
+            names = ", ".join(line.name for line in make_lines(bounds[0]))
+            raise BudgetError(
+                f"For {names}, which has a share of {share:g} of epsilon {self.budget.epsilon:g}: "
+                f"{error}"
+            ) from None
         self.lines += charged
         return value
 

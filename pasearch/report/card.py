@@ -52,11 +52,8 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         ("Mechanisms", _mechanisms(document)),
         ("Accountant and its assumptions", _assumptions(document)),
         ("Claims of the papers, beside", _claims(document)),
-        ("Bought with the budget", [escaped(each) for each in document["bought"]]),
-        (
-            "Assumed public, read without a charge",
-            [escaped(each) for each in document["assumed_public"]],
-        ),
+        ("Bought with the budget", list(document["bought"])),
+        ("Assumed public, read without a charge", list(document["assumed_public"])),
         ("Not covered", _not_covered(document)),
         ("Versions", [f"{name} {version}" for name, version in document["versions"].items()]),
     ]
@@ -69,9 +66,17 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def card_markdown(document: dict[str, Any]) -> str:
-    """Return the card as Markdown; the data's name, which a user chose, is escaped."""
-    dataset = {**document["dataset"], "name": escaped(document["dataset"]["name"])}
-    card = card_json({**document, "dataset": dataset})
+    """Return the card as Markdown; names that a user or the data chose are escaped."""
+    name, searched_on = document["dataset"]["name"], document.get("searched_on")
+    card = card_json(
+        {
+            **document,
+            "dataset": {**document["dataset"], "name": escaped(name)},
+            "searched_on": None if searched_on is None else escaped(searched_on),
+            "bought": [escaped(each) for each in document["bought"]],
+            "assumed_public": [escaped(each) for each in document["assumed_public"]],
+        }
+    )
     lines = [f"# {card['title']}", ""]
     if document["reproducible"]:
         lines += [
@@ -161,9 +166,13 @@ def _searched_on(document: dict[str, Any]) -> list[str]:
     name = document.get("searched_on")
     if name is None:
         return []
+    if document["task"] == FEATURES:
+        return [
+            f"Chosen on {name}, declared public: the choice opened no private record, and what it "
+            "may know of them, their features' means, was released and is charged."
+        ]
     return [
-        f"Searched on {escaped(name)}, declared public: no record of the private data was read "
-        "for that."
+        f"Searched on {name}, declared public: no record of the private data was read for that."
     ]
 
 
@@ -246,7 +255,7 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
 
 
 def _trainings(recipe: dict[str, Any]) -> str:
-    if recipe.get("trainer") == "objective":
+    if recipe.get("trainer") == "objective" or recipe["sampling_probability"] == 1.0:
         return "Every training has noise of its own."
     return "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise."
 

@@ -160,8 +160,9 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
     if best["directions"] is not None:
         found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
     elif every:
-        found = f"A linear model on all {count:,} features: selecting them was not worth its price."
-        found = found if method in ("all", "max-pool") else f"A linear model on all {count:,}."
+        found = f"A linear model on all {count:,} features: none was selected."
+        if method not in ("all", "max-pool"):
+            found = f"A linear model on all {count:,} features, chosen by {method}."
     else:
         found = f"A linear model on {count:,} of {best['of']:,} features, chosen by {method}."
     return {
@@ -596,13 +597,15 @@ def _choice(document: Values) -> Values:
     """Return how features were chosen, in words."""
     method, bound = document["strategy"]["name"], document["selection"]
     words = {
-        "none": "Nothing was compared, so the whole budget went to the model.",
+        "none": "Nothing was compared, so no choice was paid for.",
         "composition": "What was read to choose is charged, and so is the model.",
         "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
         "with noise, and the best model was released. How many there were is secret: the price "
         "covers a random number of them, and knowing it would break that.",
         "not private": "The choice read data that were declared public, so it cost nothing.",
     }[bound["way"]]
+    if document.get("searched_on"):
+        words = f"The choice read {document['searched_on']}, declared public, so it cost nothing."
     if method in ("pafs", "one-hot") and bound["way"] == "composition":
         words = "Every planned training and score is charged; the model was trained anew."
     rows = [("Method", f"{method}: {bound['law']}"), ("Bound", bound["bound"])]

@@ -159,7 +159,7 @@ class Allowance:
         plan, n = _plan(run_id, events), whole("n", n)
         with _exclusive(self.path) as connection:
             total, rows = _total(connection), _rows(connection)
-            total.resolve(n)  # refuses a delta of 1/n
+            _check_total(total, n, self.path)
             stored = {row["run"]: (row["events"], row["n"]) for row in rows}
             if stored.get(run_id, (plan, n)) != (plan, n):
                 raise BudgetError(
@@ -335,6 +335,17 @@ def _curve(row: sqlite3.Row) -> Array:
 
 def _rows(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     return connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+
+
+def _check_total(total: Budget, n: int, path: Path) -> None:
+    """Refuse a total whose delta is 1/n or more for this data."""
+    try:
+        total.resolve(n)
+    except UsageError:
+        raise UsageError(
+            f"The ledger {path} has a total delta of {total.delta:g}, which for {n:,} records must "
+            f"be below 1/n = {1 / n:g}: begin another ledger for them."
+        ) from None
 
 
 def _total(connection: sqlite3.Connection) -> Budget:

@@ -327,6 +327,31 @@ class TestPublicNumbers:
         assert plan_of("all").to_json() != plan_of("random").to_json()
 
 
+class TestFindable:
+    """Classes that more records must have than they are bought from are not bought."""
+
+    def plan(self, n: int, target: Column, **more: Any):
+        numbers = {"kind": "number", "low": 0.0, "high": 1.0}
+        schema = TableSchema(
+            columns=(Column(name="a", **numbers), Column(name="b", **numbers)),  # type: ignore[arg-type]
+            target=target, name="t",
+        )  # fmt: skip
+        return make_feature_plan(
+            name="t", schema=schema, public=False, budget=BUDGET, split=make_split(n, scored=False),
+            choice=Choice(method="all"), **more,
+        )  # fmt: skip
+
+    @pytest.mark.unit
+    def test_of_few_slots(self):
+        bought = Column(name="y", kind="category")
+        with pytest.raises(BudgetError, match="bought from 10 slots: only what about"):
+            self.plan(100, bought)
+        assert self.plan(5000, bought).purchase is not None
+        assert self.plan(100, bought, final=False).purchase is not None, "no model is trained"
+        declared = Column(name="y", kind="category", categories=("no", "yes"))
+        assert self.plan(100, declared).purchase is None
+
+
 class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize(("given", "message"), [
