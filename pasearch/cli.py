@@ -466,6 +466,8 @@ def arch(
     prepared = _prepared(asked, show=not (as_json or quiet))
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet)
+        if quiet and not as_json:
+            typer.echo(_last_line(prepared))
         return
     from pasearch.asking import device_of
 
@@ -529,6 +531,8 @@ def features(
     _show_feature_plan(
         prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run)
     )
+    if dry_run and quiet and not as_json:
+        typer.echo(_last_line(prepared))
     if not dry_run:
         with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
             result = run(prepared, out=out, progress=bar)
@@ -834,6 +838,12 @@ def _check_out(out: Path | None) -> None:
         found = (out / "private").is_dir()
         resume = f", or finish the run that is there with --resume {out}" if found else ""
         raise UsageError(f"{out} exists: a run needs a folder of its own. Name a new one{resume}.")
+
+
+def _last_line(prepared: Prepared | PreparedFeatures) -> str:
+    """Return what a plan costs, as its text ends."""
+    price = prepared.plan.price
+    return f"Price: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant})."
 
 
 def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:

@@ -204,6 +204,17 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.unit
+def test_a_quiet_plan_is_its_price(run: Run, people: Path):
+    code, out, err = run(
+        "features", people, "--schema", "people.toml", *QUICK, "--method", "all", "--dry-run",
+        "--quiet",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    (line,) = out.splitlines()
+    assert line.startswith("Price: epsilon ")
+
+
 class TestBadInput:
     @pytest.mark.contract
     @pytest.mark.parametrize("case", BAD)

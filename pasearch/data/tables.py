@@ -599,7 +599,9 @@ class TableSchema:
         aim, known = target or self.target.name, set(header)
         for name in (aim, *declared):
             if name not in known:
-                raise UsageError(f"{where} has no column {name!r}{_nearest(name, header)}.")
+                whose = ", which the schema declares" if name in declared and name != target else ""
+                hint = _nearest(name, header).removesuffix("?")
+                raise UsageError(f"{where} has no column {name!r}{whose}{hint}.")
         columns = {name: declared.get(name, Column(name=name)) for name in header}
         return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
 

@@ -572,7 +572,8 @@ class TestHeader:
 
     @pytest.mark.unit
     def test_a_column_that_is_not_there_is_named_with_its_near_matches(self):
-        with pytest.raises(UsageError, match=r"x\.csv has no column 'age'; did you mean 'ages'"):
+        message = r"x\.csv has no column 'age', which the schema declares; did you mean 'ages'\."
+        with pytest.raises(UsageError, match=message):
             SCHEMA.for_header(["ages", "work", "id", "note", "income"], where="x.csv")
         with pytest.raises(UsageError, match="no column 'zzz'; there are 'age', 'work'"):
             SCHEMA.for_header(["age", "work", "id", "note", "income"], where="x.csv", target="zzz")
