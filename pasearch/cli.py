@@ -465,15 +465,13 @@ def arch(
         return
     prepared = _prepared(asked, show=not (as_json or quiet))
     if dry_run:
-        _show_plan(prepared, as_json=as_json, quiet=quiet)
-        if quiet and not as_json:
-            typer.echo(_last_line(prepared))
+        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True)
         return
     from pasearch.asking import device_of
 
     device_of(prepared.request)
     _check_out(out)
-    _show_plan(prepared, as_json=False, quiet=quiet or as_json)
+    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False)
     _search(prepared, out, as_json=as_json, quiet=quiet)
 
 
@@ -495,7 +493,7 @@ def train(
     prepared = _prepared(
         {**asked, "strategy": "auto" if several else "fixed"}, show=not (as_json or quiet)
     )
-    _show_plan(prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run))
+    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=dry_run)
     if not dry_run:
         from pasearch.asking import device_of
 
@@ -528,11 +526,7 @@ def features(
     prepared = _prepared_features(asked)
     if not dry_run:
         _check_out(out)
-    _show_feature_plan(
-        prepared, as_json=as_json and dry_run, quiet=quiet or (as_json and not dry_run)
-    )
-    if dry_run and quiet and not as_json:
-        typer.echo(_last_line(prepared))
+    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=dry_run)
     if not dry_run:
         with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
             result = run(prepared, out=out, progress=bar)
@@ -544,7 +538,7 @@ app.command("features")(_asks(features, of=_asked_features))
 
 def plan_features(asked: dict[str, Any], as_json: Json = False) -> None:
     """Print the plan of a feature selection: nothing is written."""
-    _show_feature_plan(_prepared_features(asked), as_json=as_json, quiet=False)
+    _show_plan(_prepared_features(asked), as_json=as_json, alone=True)
 
 
 plan_app.command("features")(_asks(plan_features, of=_asked_features))
@@ -587,7 +581,7 @@ def plan_arch(asked: dict[str, Any], as_json: Json = False) -> None:
 
     No private record is read, unless --assume-public-schema says that some of it is public.
     """
-    _show_plan(_prepared(asked, show=not as_json), as_json=as_json, quiet=False)
+    _show_plan(_prepared(asked, show=not as_json), as_json=as_json, alone=True)
 
 
 @account_app.command("price")
@@ -806,17 +800,6 @@ def _prepared_features(options: dict[str, Any]) -> PreparedFeatures:
     return prepare(options["data"], options["target"], budget=budget, **settings)  # type: ignore[typeddict-item]
 
 
-def _show_feature_plan(prepared: PreparedFeatures, *, as_json: bool, quiet: bool) -> None:
-    from pasearch.report.plan import feature_plan_text
-
-    if as_json:
-        typer.echo(json.dumps(prepared.plan.to_json(), indent=2))
-    elif not quiet:
-        typer.echo(feature_plan_text(prepared.plan) + "\n")
-        if prepared.request.seed is not None:
-            typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
-
-
 def _check_alone(context: typer.Context) -> None:
     """Refuse options beside --resume: the run keeps those it began with."""
     given = [
@@ -840,21 +823,29 @@ def _check_out(out: Path | None) -> None:
         raise UsageError(f"{out} exists: a run needs a folder of its own. Name a new one{resume}.")
 
 
-def _last_line(prepared: Prepared | PreparedFeatures) -> str:
-    """Return what a plan costs, as its text ends."""
-    price = prepared.plan.price
-    return f"Price: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant})."
-
-
-def _show_plan(prepared: Prepared, *, as_json: bool, quiet: bool) -> None:
-    from pasearch.report.plan import plan_text
+def _show_plan(
+    prepared: Prepared | PreparedFeatures, *, as_json: bool = False, quiet: bool = False,
+    alone: bool,
+) -> None:  # fmt: skip
+    """Print a plan: whole, or as JSON, or its price alone; these two only if no run follows."""
+    from pasearch.features.plan import FeaturePlan
+    from pasearch.report.plan import feature_plan_text, plan_text
     from pasearch.training.presets import said
 
-    if as_json:
-        planned = prepared.plan.to_json()
-        typer.echo(json.dumps({**planned, "recipe": said(planned["recipe"])}, indent=2))
-    elif not quiet:
-        typer.echo(plan_text(prepared.plan) + "\n")
+    plan = prepared.plan
+    if as_json and alone:
+        planned = plan.to_json()
+        if not isinstance(plan, FeaturePlan):
+            planned["recipe"] = said(planned["recipe"])
+        typer.echo(json.dumps(planned, indent=2))
+    elif quiet and alone:
+        price = plan.price
+        typer.echo(
+            f"Price: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant})."
+        )
+    elif not (as_json or quiet):
+        shown = feature_plan_text(plan) if isinstance(plan, FeaturePlan) else plan_text(plan)
+        typer.echo(shown + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
 

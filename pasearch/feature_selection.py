@@ -31,7 +31,7 @@ from pasearch.errors import UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
 from pasearch.plan import PURCHASE_DELTA
-from pasearch.results import FEATURES, FeatureResult, useless, without_classes
+from pasearch.results import FEATURES, FeatureResult, without_classes
 from pasearch.running import (
     LEDGER_LEAK,
     found_run,
@@ -374,7 +374,7 @@ def result_document(
     features = outcome.model.weights.shape[1]
     names = feature_names(plan.schema, features)
     best, shown = chosen_json(chosen, names)
-    document = {
+    return {
         **head(prepared, FEATURES, plan.selection_way, plan.selection_words),
         "space": {"name": f"sets of {features:,} features"},
         "recipe": _recipe(plan, choice),
@@ -399,7 +399,6 @@ def result_document(
         **shown,
         **({"by_size": list(outcome.curve)} if outcome.curve else {}),
     }
-    return {**document, "warnings": [*document["warnings"], *useless(document)]}
 
 
 def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -300,11 +300,16 @@ def tells_nothing(document: dict[str, Any]) -> bool:
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
+def _bought_target(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the target of a table whose schema was bought; of all others nothing."""
+    target = document["dataset"]["schema"].get("target")
+    return target if isinstance(target, dict) and document["bought"] else {}
+
+
 def without_classes(document: dict[str, Any]) -> str | None:
     """Return that too few classes were bought for a model to tell anything, if so."""
-    target = document["dataset"]["schema"].get("target")
-    bought = isinstance(target, dict) and document["bought"]
-    if not bought or target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
+    target = _bought_target(document)
+    if target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
         return None
     return (
         f"Of column {target['name']!r} fewer than two classes were found, so this model can "
@@ -319,13 +324,11 @@ def useless(document: dict[str, Any]) -> list[str]:
         found.append(
             "No feature is told apart from noise at this epsilon: the choice is as good as random."
         )
-    target = document["dataset"]["schema"].get("target")
-    bought = isinstance(target, dict) and document["bought"]
     if classless := without_classes(document):
         found.append(classless)
     if "scale" in score and score["test"] < standard_error(score):
         found.append("That error is smaller than its own standard error: it may be much larger.")
-    if "scale" in score and bought:
+    if "scale" in score and (target := _bought_target(document)):
         low, high = target["low"], target["high"]
         found.append(f"The target's bounds were bought: {low:g} to {high:g}.")
     return found

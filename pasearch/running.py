@@ -30,7 +30,7 @@ from pasearch.asking import Request, device_of, plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.plan import Plan, events_by_partition
-from pasearch.results import SCHEMA_VERSION
+from pasearch.results import SCHEMA_VERSION, useless
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -119,12 +119,13 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
     Args:
         folder: Of a run that has not published.
-        document: `result.json`, complete.
+        document: `result.json`; what makes the result useless, if so, joins its warnings.
         model: The weights, in the file that the document names.
     """
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
 
+    document["warnings"] += useless(document)
     elapsed = time.time() - folder.started
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
     card = card_markdown(document)

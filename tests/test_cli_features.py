@@ -205,10 +205,11 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
 
 
 @pytest.mark.unit
-def test_a_quiet_plan_is_its_price(run: Run, people: Path):
+@pytest.mark.parametrize("command", ["features", "arch", "train"])
+def test_a_quiet_plan_is_its_price(command: str, run: Run, people: Path):
+    own = [*QUICK, "--method", "all"] if command == "features" else ["--eps", 8]
     code, out, err = run(
-        "features", people, "--schema", "people.toml", *QUICK, "--method", "all", "--dry-run",
-        "--quiet",
+        command, people, "--schema", "people.toml", *own, "--dry-run", "--quiet"
     )  # fmt: skip
     assert (code, err) == (0, "")
     (line,) = out.splitlines()

@@ -102,6 +102,7 @@ class TestTold:
 
         text = feature_plan_text(plan_feature_selection(**options(files, "top")))
         assert "on the public data others, which costs nothing" in text
+        assert "permute-and-flip" not in text, "nothing is picked privately"
 
     @pytest.mark.contract
     def test_of_a_private_choice_nothing_of_it_is(self, files: dict[str, Any], tmp_path: Path):

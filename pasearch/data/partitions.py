@@ -153,23 +153,13 @@ class Sealed:
         return f"Sealed({self.dtype}, {self.shape})"
 
 
-class Partition:
-    """One part of the slots. Its size is public, its records are not.
+class _Part:
+    """A named part of the slots; a kind of it says what is shown once it is charged."""
 
-    Args:
-        name: One of `PARTITIONS`, or a portion's.
-        dataset: The data set it belongs to.
-        slots: The slots' numbers, (size,).
-        front: The front end through which its records are seen; None shows them raw.
-    """
+    __slots__ = ("_dataset", "_name", "_slots")
 
-    __slots__ = ("_dataset", "_front", "_name", "_slots")
-
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
-        self._name = name
-        self._dataset = dataset
-        self._slots = slots
-        self._front = front
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
+        self._name, self._dataset, self._slots = name, dataset, slots
 
     @property
     def name(self) -> str:
@@ -182,7 +172,24 @@ class Partition:
 
     def __repr__(self) -> str:
         """Show the name and the size, never a record."""
-        return f"Partition({self.name!r}, {len(self)} slots)"
+        return f"{type(self).__name__}({self.name!r}, {len(self)} slots)"
+
+
+class Partition(_Part):
+    """One part of the slots. Its size is public, its records are not.
+
+    Args:
+        name: One of `PARTITIONS`, or a portion's.
+        dataset: The data set it belongs to.
+        slots: The slots' numbers, (size,).
+        front: The front end through which its records are seen; None shows them raw.
+    """
+
+    __slots__ = ("_front",)
+
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
+        super().__init__(name, dataset, slots)
+        self._front = front
 
     def open(self, receipt: Receipt) -> Records:
         """Return the records.
@@ -217,7 +224,7 @@ class Partition:
         return InParts(self._name, self._dataset, self._slots, self._front)
 
 
-class InParts:
+class InParts(_Part):
     """One part of the slots, for who goes through `AnyRecords.parts`.
 
     Args:
@@ -227,23 +234,11 @@ class InParts:
         front: As of `Partition`.
     """
 
-    __slots__ = ("_dataset", "_front", "_name", "_slots")
+    __slots__ = ("_front",)
 
     def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None):
-        self._name, self._dataset, self._slots, self._front = name, dataset, slots, front
-
-    @property
-    def name(self) -> str:
-        """The partition's name, fixed: what is charged is what is opened."""
-        return self._name
-
-    def __len__(self) -> int:
-        """Return the number of slots: public."""
-        return len(self._slots)
-
-    def __repr__(self) -> str:
-        """Show the name and the size, never a record."""
-        return f"InParts({self.name!r}, {len(self)} slots)"
+        super().__init__(name, dataset, slots)
+        self._front = front
 
     def open(self, receipt: Receipt) -> AnyRecords:
         """Return the records, in one tensor or not.
@@ -259,7 +254,7 @@ class InParts:
         return self._dataset._any_records(self._name, self._slots, self._front)
 
 
-class Cells:
+class Cells(_Part):
     """One part of the slots, before a schema says what its values mean.
 
     Args:
@@ -268,15 +263,7 @@ class Cells:
         slots: The slots' numbers, (size,).
     """
 
-    __slots__ = ("_dataset", "_name", "_slots")
-
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
-        self._name, self._dataset, self._slots = name, dataset, slots
-
-    @property
-    def name(self) -> str:
-        """The partition's name, fixed: what is charged is what is opened."""
-        return self._name
+    __slots__ = ()
 
     def open(self, receipt: Receipt) -> tuple[TableCells, ColumnCells]:
         """Return features and labels in the data's own units.

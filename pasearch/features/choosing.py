@@ -73,7 +73,7 @@ def by_merit(
     columns: Array | None,
     to_class: Array,
     between: Array,
-    blank: float | None,
+    blank: float,
     stream: Stream,
 ) -> Chosen:
     """Return the set of the largest merit that CFS finds.

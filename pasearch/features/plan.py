@@ -288,16 +288,16 @@ class Choice:
             return "none"
         return "repeat-and-select" if self.method == "subsets" else "composition"
 
-    def describe(self, methods: dict[str, str] = METHODS) -> str:
-        """Return it in words, of `METHODS` or `ON_PUBLIC`."""
-        words = methods[self.method]
+    def describe(self, *, public: bool = False) -> str:
+        """Return it in words: what it does on private records, or on public ones."""
+        words = (ON_PUBLIC if public else METHODS)[self.method]
         if self.method in EVOLVED:
             words += f"; {self.generations} generations of {self.population} sets"
         if self.until_no_gain:
             words += ", until one raises the merit no more"
         if self.method == "subsets":
             words += f"; the number of trainings is secret, {self.law_of().describe()}"
-        if self.method == "top":
+        if self.method == "top" and not public:
             words += f", by {self.pick}"
         if self.method == "max-pool":
             words += f", {self.pool} x {self.pool}"
@@ -367,7 +367,7 @@ class FeaturePlan(Charged):
     @property
     def selection_words(self) -> str:
         """What the method does."""
-        return self.choice.describe(ON_PUBLIC if self.searched_on is not None else METHODS)
+        return self.choice.describe(public=self.searched_on is not None)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""

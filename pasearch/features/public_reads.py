@@ -60,7 +60,7 @@ class PublicReads:
     def _records(self) -> Any:
         return replace(self.dataset, schema=self.schema).all_records(None)
 
-    def uncertainties(self) -> tuple[Array, Array, float | None]:
+    def uncertainties(self) -> tuple[Array, Array, float]:
         """Return symmetrical uncertainties: with the target, with each other; noise shows none."""
         attributes = attributes_of(self.schema)
         return *symmetrical_uncertainty(attributes.counted(self._records), attributes), 0.0
