@@ -1,14 +1,18 @@
 """Secret randomness: one 256-bit key from the operating system, and a sub-key for every purpose.
 
     secret(c_1, ..., c_m) = HMAC(... HMAC(HMAC(master, c_1), c_2) ..., c_m)        HMAC-SHA256
-    Philox key = the first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
+    words       AES-256 in counter mode; key = HMAC(secret, purpose), counter = (step, 0)
+    generator   Philox; key = the first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
 
-Every element of a context is one HMAC message, tagged with its type, so two contexts never share a
-sub-key unless SHA-256 fails. The step fills the counter's highest word: a step would have to draw
-2^192 blocks to reach the next. Nothing is stateful, so a resumed run draws what it drew before; for
-that reason the stored master is bound to a fingerprint of all its inputs.
+Noise comes from words. What else is random (batches, candidates, coins) comes from the generator,
+which is made of words too in a secure stream. Every element of a context is one HMAC message,
+tagged with its type, so two contexts never share a sub-key unless SHA-256 fails. The step fills the
+counter's highest word: a step would have to draw 2^64 blocks of AES, or 2^192 of Philox, to reach
+the next. Nothing is stateful, so a resumed run draws what it drew before; for that reason the
+stored master is bound to a fingerprint of all its inputs.
 
-Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md.
+Source: docs/rules.md, rule 11; NIST SP 800-38A (counter mode); Salmon et al. 2011 (Philox). Proof:
+docs/guarantees/randomness.md.
 """
 
 from __future__ import annotations
@@ -17,17 +21,20 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.folder import sync_folder
 
 VERSION = 1
+_ZEROS = memoryview(bytes(2**16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Stream:
     """
 
     _secret: bytes = field(repr=False)
+    secure: bool = False
+    """Whether all its randomness comes from the cipher, batches and coins as well as noise."""
 
     def child(self, *context: str | int) -> Stream:
         """Return the stream of a purpose within this one; `a.child(x, y)` is `a.child(x).child(y)`.
@@ -51,24 +60,55 @@ class Stream:
         secret = self._secret
         for element in context:
             secret = _mac(secret, _encoded(element))
-        return Stream(secret)
+        return Stream(secret, self.secure)
+
+    def words(self, step: int = 0, *, first: int = 0) -> Words:
+        """Return this stream's words from an even place on, independent of `generator`."""
+        return self._words(b"words", step, first)
+
+    def word(self, place: int, step: int = 0) -> int:
+        """Return one of the numbers that `words` gives, by its place."""
+        return int(self.words(step, first=place - place % 2).take(2)[place % 2])
 
     def generator(self, step: int = 0) -> np.random.Generator:
-        """Return numpy's Philox generator with this stream's 128-bit key, at a step's counter."""
+        """Return a generator with this stream's key, at a step's counter: numpy's Philox.
+
+        A secure stream's is made of words: slower, about 350 ns a number.
+        """
+        if self.secure:
+            from pasearch.runs.cipher_bits import CipherBits
+
+            return np.random.Generator(CipherBits(self._words(b"generator", step)))  # pyright: ignore[reportArgumentType]
         return np.random.Generator(self._philox(b"generator", step))
 
     def integers(self, step: int = 0) -> ExactIntegers:
         """Return exact integer randomness, independent of `generator`."""
-        return ExactIntegers(self._philox(b"integers", step))
+        if self.secure:
+            return ExactIntegers(self._words(b"integers", step).take)
+        return ExactIntegers(self._philox(b"integers", step).random_raw)
 
     def uniform(self) -> float:
         """Return a number in (0, 1): an odd multiple of 2^-53, so exact, and never 0 or 1."""
         return (int(self.generator().integers(2**52)) + 0.5) / 2.0**52
 
     def seed64(self, step: int = 0) -> int:
-        """Return 64 bits for CUDA's generator, which takes no more: in [0, 2^64)."""
-        message = b"p" + b"cuda" + _step(step).to_bytes(8, "big")
-        return int.from_bytes(_mac(self._secret, message)[:8], "big")
+        """Return 64 bits, such as a name or the seed of a generator that takes no more."""
+        return int.from_bytes(self._number(b"cuda", step)[:8], "big")
+
+    def seed_and_offset(self, step: int = 0) -> tuple[int, int]:
+        """Return what CUDA's generator takes: a 64-bit key, and 61 bits of where it begins.
+
+        The second is a multiple of 4 below 2^63: so many numbers are skipped, and not one of them
+        is computed.
+        """
+        drawn = self._number(b"cuda", step)
+        return int.from_bytes(drawn[:8], "big"), int.from_bytes(drawn[8:16], "big") >> 3 << 2
+
+    def _number(self, purpose: bytes, step: int) -> bytes:
+        return _mac(self._secret, b"p" + purpose + _step(step).to_bytes(8, "big"))
+
+    def _words(self, purpose: bytes, step: int, first: int = 0) -> Words:
+        return Words(_mac(self._secret, b"p" + purpose), _step(step), first)
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
         key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
@@ -76,13 +116,42 @@ class Stream:
         return np.random.Philox(key=key, counter=_step(step) << 192)
 
 
+class Words:
+    """Random 64-bit words, in order: the key stream of AES-256 in counter mode.
+
+    Args:
+        key: 32 bytes.
+        step: In [0, 2^64): the counter's upper half.
+        first: The place of the first word, even, as the cipher's blocks have two.
+    """
+
+    __slots__ = ("_encryptor",)
+
+    def __init__(self, key: bytes, step: int, first: int = 0):
+        block, odd = divmod(first, 2)
+        assert not odd
+        counter = step.to_bytes(8, "big") + block.to_bytes(8, "big")
+        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the next words as signed numbers, (count,)."""
+        size = 8 * count
+        stream = bytearray(size + 15)  # the library asks for so much room
+        self._encryptor.update_into(_ZEROS[:size] if size <= len(_ZEROS) else bytes(size), stream)
+        return np.frombuffer(stream, dtype="<i8", count=count)
+
+
 class ExactIntegers:
-    """Uniform whole numbers without rounding, from 64-bit words of a generator."""
+    """Uniform whole numbers without rounding, from 64-bit words.
 
-    __slots__ = ("_generator",)
+    Args:
+        words: From a count to so many words.
+    """
 
-    def __init__(self, generator: np.random.Philox):
-        self._generator = generator
+    __slots__ = ("_words",)
+
+    def __init__(self, words: Callable[[int], np.ndarray[Any, Any]]):
+        self._words = words
 
     def below(self, bound: int) -> int:
         """Return a uniform whole number in [0, bound), exactly, by rejection; bound >= 1."""
@@ -91,7 +160,7 @@ class ExactIntegers:
         bits = (bound - 1).bit_length()
         words, spare = -(-bits // 64), -bits % 64
         while True:
-            raw = self._generator.random_raw(words).tobytes() if words else b""
+            raw = self._words(words).tobytes() if words else b""
             number = int.from_bytes(raw, "little") >> spare
             if number < bound:
                 return number

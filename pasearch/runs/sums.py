@@ -14,7 +14,7 @@ The sensitivities, when a record becomes the null record, which adds 0:
 `bounded_rows` makes norms at most 1, and is the only place that does.
 
 Source: docs/rules.md, rule 9; Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"). Proof:
-docs/guarantees/released-sums.md.
+docs/guarantees/released-sums.md, docs/guarantees/floating-point.md (the noise).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import NoisyCount, discrete_laplace
+from pasearch.runs.normals import normals
 
 SLACK = 1e-12  # of a norm, beside one rounding for each of its terms
 
@@ -91,8 +92,8 @@ class NoisySum:
 class GaussianSum:
     """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
 
-    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2, as far
-    as float64 noise is Gaussian.
+    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
+    released is a rounding of the sum plus exact Gaussian noise.
 
     Args:
         noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
@@ -161,7 +162,9 @@ class GaussianSum:
             raise ValueError("a sum is not finite: bound every record's part first.")
         sigma = self.noise_multiplier
         source = stream.child(sigma.hex(), hashlib.sha256(entries.tobytes()).hexdigest())
-        return entries + source.generator().normal(0.0, sigma, len(entries))
+        noisy = entries.copy()
+        normals(len(noisy), source).add_to(noisy, sigma)
+        return noisy
 
 
 def bounded_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:

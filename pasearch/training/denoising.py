@@ -12,8 +12,8 @@ Without sorting: between the edges of cells, at which F is known, neither F_n no
 grow, so the supremum over the edges is too small by no more than F's largest growth within a cell.
 Cells are even in x / (|x| + scale), which suits light and heavy tails.
 
-Drawing: on a CPU numpy's Philox under a 128-bit key, in float64; CUDA's takes 64 bits of it. What
-is added is rounded to float32: finite precision is covered by no theorem here.
+Drawing: on a CPU by numpy in float64, under a 128-bit key; on CUDA in float64 too. What hides the
+lattice of such draws is in `noise`.
 
 Source: Nasr et al., Section 3.2; Bailey 1994 (Student's t from two uniforms). Proof:
 docs/guarantees/encoding.md.
@@ -44,7 +44,7 @@ from pasearch.accounting.densities import (
     VarianceGamma,
 )
 from pasearch.errors import UsageError
-from pasearch.training.noise import BESIDE, Drawn, _thread, draw
+from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -202,36 +202,32 @@ TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
 def begin_noise(
     density: Density, count: int, device: torch.device, stream: Stream, step: int
 ) -> Drawn:
-    """Begin to draw a step's noise; call what is returned to get it, float32, (count,).
+    """Begin to draw a step's noise of a density; call what is returned to get it.
 
     Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
     two steps and no two streams share any.
 
     On a CPU many are drawn in a thread, while the gradients are computed.
     """
-    if isinstance(density, GaussianNoise):
-        drawn = draw(count, device, stream, step)
-        return lambda: drawn() * density.scale
-    if device.type != "cpu" or count < BESIDE:
-        return lambda: _sample(density, count, device, stream, step)
-    return _thread().submit(_sample, density, count, device, stream, step).result
+
+    def make() -> Noise:
+        if isinstance(density, GaussianNoise):
+            return Noise(normals_on(device, count, stream, step), scale=density.scale)
+        smooth = normals_on(device, count, stream.child("smoothing"), step)
+        values = sample_noise(density.unit, count, device, stream, step)
+        return Noise(smooth, values, density.scale)
+
+    return beside(make, count, device)
 
 
 def sample_noise(
     density: Density, count: int, device: torch.device, stream: Stream, step: int
 ) -> Tensor:
-    """Draw a step's noise: `begin_noise`, and wait for it."""
-    return begin_noise(density, count, device, stream, step)()
-
-
-def _sample(
-    density: Density, count: int, device: torch.device, stream: Stream, step: int
-) -> Tensor:
-    if device.type == "cpu" or type(density) not in MAGNITUDES:
+    """Return noise of a density as float64 draws it, (count,)."""
+    if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDES:
         drawn = torch.from_numpy(density.sample(stream.generator(step), count))
-        return drawn.float().to(device)
-    generator = torch.Generator(device).manual_seed(stream.seed64(step))
-    return drawn_on(density, count, generator).float()
+        return drawn.to(device)
+    return drawn_on(density, count, cuda_generator(device, stream, step))
 
 
 def drawn_on(density: Density, count: int, generator: torch.Generator) -> Tensor:

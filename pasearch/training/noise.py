@@ -1,11 +1,15 @@
-"""Gaussian noise on the sum of bounded gradients, from the step's own key.
+"""Noise on the sum of bounded gradients, from the step's own key.
 
-    sum + sigma * sensitivity * N(0, I)
+    gaussian   round to a grid(sum + sigma * sensitivity * N(0, I))
+    others     round to a grid(sum + scale * z + N(0, (scale / 256)^2 I))        z of a density
 
-On a CPU the numbers come from numpy's Philox under a 128-bit key; CUDA's Philox takes 64 bits of
-it. The noise is float32: finite precision is covered by no theorem here, and the card says so.
+Normal numbers are exact (`runs.normals`), so the first is Gaussian noise in every digit. Other
+densities are drawn in float64; the exact normal numbers beside them, which nothing is charged for,
+hide the lattice that such draws leave. On a CPU all bits are AES-256's in counter mode; on CUDA
+they come from its Philox, whose 64-bit key is widened by where it begins, or, for a secure stream,
+from AES on the CPU.
 
-Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import numpy as np
 import torch
 
 from pasearch.accounting.checks import positive
+from pasearch.runs.normals import LEAST, MASK, MOST, Normals, box_muller, further, normals, pairs
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -28,7 +33,43 @@ if TYPE_CHECKING:
 BESIDE = 50_000
 """From how many numbers on a thread pays."""
 
-Drawn = Callable[[], torch.Tensor]
+SMOOTHING = 2.0**-8
+"""The normal noise beside another density's, as a share of its scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A step's noise, before it meets a sum.
+
+    Args:
+        normals: The Gaussian noise; beside `values` it is `SMOOTHING` times smaller.
+        values: Of another density, float64, (count,); None where all the noise is Gaussian.
+        scale: Of the density; the values are at scale 1.
+    """
+
+    normals: Normals
+    values: torch.Tensor | None = None
+    scale: float = 1.0
+
+    def add_to(self, sums: list[torch.Tensor], scale: float) -> None:
+        """Add the noise times a scale to tensors in place, in their order.
+
+        Guarantee: what comes back is a rounding of the exact sum; see `Normals.add_to`.
+        """
+        start, scale = 0, scale * self.scale
+        for each in sums:
+            flat, count = each.reshape(-1), each.numel()
+            if self.values is None:
+                self.normals.add_to(flat, scale, start=start)
+            else:
+                flat = flat.double() + self.values[start : start + count] * scale
+                self.normals.add_to(flat, scale * SMOOTHING, start=start)
+            start += count
+            if flat.data_ptr() != each.data_ptr():
+                each.copy_(flat.view_as(each))
+
+
+Drawn = Callable[[], Noise]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +108,25 @@ class GaussianNoise:
         add_scaled(sums, drawn(), self.noise_multiplier * sensitivity)
 
 
-def add_scaled(sums: list[torch.Tensor], numbers: torch.Tensor, scale: float) -> None:
-    """Add numbers times a scale to tensors in place, in their order."""
-    for each, part in zip(sums, numbers.split([s.numel() for s in sums]), strict=True):
-        each.add_(part.view_as(each), alpha=scale)
+def add_scaled(sums: list[torch.Tensor], noise: Noise, scale: float) -> None:
+    """Add noise times a scale to tensors in place, in their order."""
+    noise.add_to(sums, scale)
 
 
 def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
     """Begin to draw a step's normal numbers; call what is returned to get them.
 
-    On a CPU many of them are drawn in a thread, while the gradients are computed: numpy holds no
-    lock meanwhile. The numbers depend on stream and step alone.
+    On a CPU many of them are drawn in a thread, while the gradients are computed: torch and numpy
+    hold no lock meanwhile. The numbers depend on stream and step alone.
     """
+    return beside(lambda: Noise(normals_on(device, count, stream, step)), count, device)
+
+
+def beside(make: Drawn, count: int, device: torch.device) -> Drawn:
+    """Begin to make so many numbers in a thread, where that pays."""
     if device.type != "cpu" or count < BESIDE:
-        return lambda: _normals(count, device, stream, step)
-    return _thread().submit(_normals, count, device, stream, step).result
+        return make
+    return _thread().submit(make).result
 
 
 @cache
@@ -89,9 +134,52 @@ def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="noise")
 
 
-def _normals(count: int, device: torch.device, stream: Stream, step: int) -> torch.Tensor:
+def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
+    """Return a step's normal numbers, on a device."""
     if device.type == "cpu":
-        drawn = stream.generator(step).standard_normal(count, dtype=np.float32)
-        return torch.from_numpy(drawn)
-    generator = torch.Generator(device).manual_seed(stream.seed64(step))
-    return torch.randn(count, generator=generator, device=device)
+        return normals(count, stream, step, torch)
+    words = _words_on(device, 2 * pairs(count), stream, step)
+    return normals_of(words, count, stream, step)
+
+
+def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> Normals:
+    """Return normal numbers from words that are on a device already, and stay there.
+
+    Args:
+        words: int64, (2 `pairs`(count),).
+        count: How many numbers.
+        stream: Of further bits, where they are asked for.
+        step: Which step of it.
+    """
+    half = len(words) // 2
+    lengths, turns = words[:half] & MASK, words[half:]
+    values = torch.empty(2 * half, dtype=torch.float64, device=words.device)
+    box_muller(lengths, turns, values[:half], values[half:], torch)
+
+    def extremes() -> np.ndarray:
+        found = torch.nonzero((lengths < LEAST) | (lengths > MOST)).flatten().cpu().numpy()
+        return np.sort(np.concatenate([found, found + half]))
+
+    return Normals(
+        values[:count] if count < 2 * half else values,
+        extremes,
+        lambda pair: (int(words[pair]), int(words[half + pair])),
+        lambda pair: further(stream, step, pair),
+    )
+
+
+def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
+    """Return 64-bit words on a device that is no CPU."""
+    if stream.secure:
+        return torch.from_numpy(stream.words(step).take(count)).to(device)
+    generator = cuda_generator(device, stream, step)
+    words = torch.empty(count, dtype=torch.int64, device=device)
+    return words.random_(-(2**63), None, generator=generator)
+
+
+def cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
+    """Return CUDA's Philox under 125 secret bits: its 64-bit key, and how far it is along."""
+    seed, offset = stream.seed_and_offset(step)
+    generator = torch.Generator(device).manual_seed(seed)
+    generator.set_offset(offset)
+    return generator

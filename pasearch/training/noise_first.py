@@ -25,11 +25,12 @@ from torch import Tensor
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.training.bounding import Flat
+from pasearch.training.noise import Noise, normals_on
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
+    from pasearch.runs.keys import Stream
     from pasearch.training.per_example import Loss
 
 FORMED = 2**21
@@ -82,7 +83,8 @@ def noise_first_sum(
     order: NoiseFirst,
     clip: Flat,
     standard_deviation: float,
-    generator: np.random.Generator,
+    stream: Stream,
+    step: int,
 ) -> list[Tensor]:
     """Return the sum over drawn slots of clip(bounded gradient + noise).
 
@@ -98,7 +100,8 @@ def noise_first_sum(
         order: With B, or None on public data.
         clip: C.
         standard_deviation: Of each coordinate's noise, above 0.
-        generator: This step's own randomness.
+        stream: The trial's noise stream.
+        step: Which step; no two steps share their noise.
 
     Returns:
         Like `trainable_parameters(network)`, in their order.
@@ -117,8 +120,9 @@ def noise_first_sum(
         if order.record_bound is not None:
             bound = Flat(clip_norm=order.record_bound)
             gradients *= bound.factors(_norms(gradients))[:, None]
-        drawn = generator.standard_normal((len(gradients), size), dtype="float32")
-        gradients.add_(torch.from_numpy(drawn).to(x.device), alpha=standard_deviation)
+        for place, row in enumerate(gradients, start):
+            own = stream.child("record", place)
+            Noise(normals_on(x.device, size, own, step)).add_to([row], standard_deviation)
         total += clip.factors(_norms(gradients)) @ gradients
     sums = total.split([p.numel() for p in parameters])
     return [part.view_as(p) for part, p in zip(sums, parameters, strict=True)]

@@ -24,6 +24,7 @@ from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.filters import Filter
 from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.normals import normals
 from pasearch.training.bounding import AdaptiveQuantile, Flat
 from pasearch.training.denoising import KolmogorovSmirnov, begin_noise
 from pasearch.training.encoding import Encoded, encoded_sum
@@ -340,9 +341,9 @@ def _adapt(
     adaptive = recipe.bounding
     assert isinstance(adaptive, AdaptiveQuantile)
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
-    normals = stream.child("counts").generator(step).standard_normal(len(state.bounds))
-    noisy = [float(each) for each in counts.numpy() + deviation * normals]
-    state.bounds = adaptive.moved(state.bounds, tuple(noisy), recipe.expected_batch_size)
+    noisy = counts.clone().numpy()
+    normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
+    state.bounds = adaptive.moved(state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size)
     return gradients
 
 
@@ -389,7 +390,8 @@ def _noise_first(
         order=order,
         clip=clip,
         standard_deviation=sigma * (order.record_bound or clip.clip_norm),
-        generator=stream.generator(step),
+        stream=stream,
+        step=step,
     )
 
 

@@ -413,8 +413,9 @@ class TestBounds:
             buyer.release(np.array(values), stream)
         first, same_bins, other, fewer = noise
         np.testing.assert_array_equal(first, same_bins)
-        assert not np.isclose(first, other).any()
-        assert not np.isclose(first, fewer).any()
+        # Noise is whole multiples of a grid's width, so single bins may agree by chance.
+        assert np.isclose(first, other).mean() < 0.1
+        assert np.isclose(first, fewer).mean() < 0.1
 
     @pytest.mark.unit
     def test_cost_their_event_and_other_noise_is_refused(self):
@@ -434,7 +435,7 @@ class TestAuditOfBounds:
             values = np.concatenate([many, np.full(count, 1000.0)])
             return lambda s: buyer.release(values, s)[1] > 900
 
-        return audited_mu(reaches(records), reaches(records - 1), 700)
+        return audited_mu(reaches(records), reaches(records - 1), 2000)
 
     @pytest.mark.statistical
     @pytest.mark.parametrize("records", [4, 5])

@@ -34,7 +34,6 @@ from pasearch.training.denoising import (
     begin_noise,
     distribution,
     drawn_on,
-    sample_noise,
     table_error,
 )
 
@@ -61,8 +60,13 @@ def stream_of(trial: int = 0) -> Stream:
     return Keys.from_seed(6).stream("trial", trial, "noise")
 
 
-def drawn(kind: Density, step: int = 0, trial: int = 0, count: int = COUNT) -> torch.Tensor:
-    return sample_noise(kind, count, CPU, stream_of(trial), step)
+def drawn(
+    kind: Density, step: int = 0, trial: int = 0, count: int = COUNT, device: torch.device = CPU
+) -> torch.Tensor:
+    """Noise alone, as sums get it; the grid and what is beside another density are in it."""
+    sums = [torch.zeros(count, device=device)]
+    begin_noise(kind, count, device, stream_of(trial), step)().add_to(sums, 1.0)
+    return sums[0]
 
 
 def pvalue(values: torch.Tensor, kind: Density) -> float:
@@ -133,12 +137,14 @@ def test_steps_trials_and_coordinates_are_independent(kind: Density):
 @each_kind
 def test_begun_in_a_thread_it_is_the_same_noise(kind: Density, monkeypatch: pytest.MonkeyPatch):
     alone = drawn(kind, count=900)
-    monkeypatch.setattr(denoising, "BESIDE", 10)
     monkeypatch.setattr(plain_noise, "BESIDE", 10)
     begun = [begin_noise(kind, 900, CPU, stream_of(), step) for step in (0, 1)]
-    assert torch.equal(begun[0](), alone)
-    assert torch.equal(begun[1](), drawn(kind, step=1, count=900))
-    assert not torch.equal(begun[1](), alone)
+    sums = [[torch.zeros(900)] for _ in begun]
+    for noise, total in zip(begun, sums, strict=True):
+        noise().add_to(total, 1.0)
+    assert torch.equal(sums[0][0], alone)
+    assert torch.equal(sums[1][0], drawn(kind, step=1, count=900))
+    assert not torch.equal(sums[1][0], alone)
 
 
 @pytest.mark.oracle
@@ -146,7 +152,7 @@ def test_gaussian_noise_is_that_of_the_gaussian_recipe():
     kind, sums = GaussianNoise(scale=0.3), [torch.zeros(40), torch.zeros(6, 10)]
     plain_noise.GaussianNoise(noise_multiplier=1.2).add_(sums, 0.25, stream_of(), 4)
     theirs = torch.cat([each.flatten() for each in sums])
-    assert torch.allclose(sample_noise(kind, 100, CPU, stream_of(), 4), theirs)
+    assert torch.equal(drawn(kind, 4, count=100), theirs)
 
 
 @pytest.mark.unit
@@ -260,12 +266,12 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"
 @each_kind
 def test_on_cuda_noise_and_weight_are_the_same_law(kind: Density):
     device = torch.device("cuda")
-    noise = sample_noise(kind, COUNT, device, stream_of(), 0)
+    noise = drawn(kind, device=device)
     assert noise.device.type == "cuda"
     assert pvalue(noise, kind) > 1e-3
     assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
-    assert torch.equal(noise, sample_noise(kind, COUNT, device, stream_of(), 0))
-    other = sample_noise(kind, COUNT, device, stream_of(), 1)
+    assert torch.equal(noise, drawn(kind, device=device))
+    other = drawn(kind, 1, device=device)
     assert abs(float(noise.sign() @ other.sign())) < 4 * math.sqrt(COUNT)
     for cells in (None, 4096):
         ways = KolmogorovSmirnov(cells=cells)

@@ -18,6 +18,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import NoisyRecords
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
+from pasearch.runs.normals import normals
 from pasearch.training import noise_first
 from pasearch.training.bounding import SLACK, Flat
 from pasearch.training.noise_first import NoiseFirst, noise_first_sum
@@ -63,8 +64,7 @@ def everyone(batch: int = BATCH) -> Tensor:
     return torch.ones(batch, dtype=torch.bool)
 
 
-def generator(step: int = 0) -> np.random.Generator:
-    return Keys.from_seed(11).stream("trial", 0, "noise").generator(step)
+STREAM = Keys.from_seed(11).stream("trial", 0, "noise")
 
 
 def alone(network: nn.Module, x: Tensor, own: Tensor) -> Tensor:
@@ -97,7 +97,8 @@ def summed(
         order=order or NoiseFirst(record_bound=0.5),
         clip=Flat(clip_norm=clip),
         standard_deviation=deviation,
-        generator=generator(step),
+        stream=STREAM,
+        step=step,
     )
     assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
     return torch.cat([each.flatten() for each in sums])
@@ -111,9 +112,13 @@ def terms(
     gradients: Tensor, bound: float | None, clip: float, deviation: float, step: int = 0
 ) -> Tensor:
     """Return each slot's term, by the definition."""
-    drawn = generator(step).standard_normal(tuple(gradients.shape), dtype="float32")
     rows = gradients if bound is None else torch.stack([clipped(g, bound) for g in gradients])
-    return torch.stack([clipped(row, clip) for row in rows + deviation * torch.from_numpy(drawn)])
+    found = []
+    for place, row in enumerate(rows):
+        noisy = row.clone()
+        normals(len(row), STREAM.child("record", place), step).add_to(noisy, deviation)
+        found.append(clipped(noisy, clip))
+    return torch.stack(found)
 
 
 @pytest.mark.oracle
@@ -229,7 +234,8 @@ def before_noise(x: Tensor, own: Tensor, bound: float | None, slope: float = 1.0
         order=NoiseFirst(record_bound=bound),
         clip=Flat(clip_norm=1e30),
         standard_deviation=1e-38,
-        generator=generator(),
+        stream=STREAM,
+        step=0,
     )
     return torch.cat([each.flatten() for each in sums]).double()
 
@@ -309,7 +315,8 @@ def audited(threshold: float = 4 / 3) -> float:
                 order=NoiseFirst(record_bound=0.5),
                 clip=Flat(clip_norm=1e3),
                 standard_deviation=0.5 * SIGMA,
-                generator=stream.generator(),
+                stream=stream,
+                step=0,
             )
             found += float(total[0, 0]) / 0.5 > threshold
         hits.append(found)
@@ -334,7 +341,7 @@ def forget_the_record_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(noise_first.torch, "from_numpy", lambda drawn: torch.zeros(drawn.shape))
+    patch.setattr(noise_first.Noise, "add_to", lambda *_: None)
 
 
 def skip_null_slots(patch: pytest.MonkeyPatch) -> None:
