@@ -42,9 +42,9 @@ def network() -> nn.Module:
     )
 
 
-def our_step(records: SimpleNamespace, batch: int, device: str) -> Step:
+def our_step(records: SimpleNamespace, batch: int, device: str, *, secure: bool = False) -> Step:
     """Return the library's step with plain SGD."""
-    return _library_step(records, batch, device, optimizer="sgd", average=None)
+    return _library_step(records, batch, device, secure=secure, optimizer="sgd", average=None)
 
 
 def default_step(records: SimpleNamespace, batch: int, device: str) -> Step:
@@ -52,12 +52,25 @@ def default_step(records: SimpleNamespace, batch: int, device: str) -> Step:
     return _library_step(records, batch, device)
 
 
-def _library_step(records: SimpleNamespace, batch: int, device: str, **settings: Any) -> Step:
+def made_up_records(device: str = "cpu") -> SimpleNamespace:
+    """Return the studied records."""
+    return SimpleNamespace(
+        x=torch.rand(RECORDS, FEATURES, device=device),
+        y=torch.randint(CLASSES, (RECORDS,), device=device),
+        valid=torch.ones(RECORDS, dtype=torch.bool, device=device),
+        public=False,
+    )
+
+
+def _library_step(
+    records: SimpleNamespace, batch: int, device: str, *, secure: bool = False, **settings: Any
+) -> Step:
     recipe = Recipe(
         expected_batch_size=batch, steps=1000, learning_rate=0.1, noise_multiplier=1.0,
         bounding=Flat(clip_norm=0.25), **settings,
     )  # fmt: skip
-    streams = {purpose: Keys().stream(purpose) for purpose in ("batch", "noise", "dropout")}
+    keys = Keys(secure=secure)
+    streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
     return Training(network(), records, recipe, streams, device=device).step
 
 
@@ -118,12 +131,7 @@ def _synchronize(device: str) -> None:
 
 def compare(options: argparse.Namespace) -> dict[str, list[float]]:
     """Return every round's time of each way, in seconds."""
-    records = SimpleNamespace(
-        x=torch.rand(RECORDS, FEATURES, device=options.device),
-        y=torch.randint(CLASSES, (RECORDS,), device=options.device),
-        valid=torch.ones(RECORDS, dtype=torch.bool, device=options.device),
-        public=False,
-    )
+    records = made_up_records(options.device)
     makers = {"ours": our_step, "default": default_step, "sgd": sgd_step, "opacus": opacus_step}
     ways = {name: make(records, options.batch, options.device) for name, make in makers.items()}
     for step in ways.values():

@@ -50,6 +50,8 @@ NEAR_STEPS, ROUGH_STEPS = 200, 60
 """How many steps are tried with a curvature that bounds nothing, and of those in float32."""
 ROUGH = 1e-7
 """How near float32 comes, in units of the gradient's rounding."""
+GRAIN = 2.0**-24
+"""Released weights are multiples of this: the low bits, of solver and noise, stay inside."""
 FEWEST = 8
 """For fewer problems a curvature of their own is not worth its price."""
 HALVES = np.full(4, 0.5)
@@ -180,7 +182,7 @@ def fit_one(
     )
     weights = np.zeros((mechanism.outputs, rows.shape[1]))
     weights[:, columns] = solved[0].numpy() / mechanism.scale
-    return weights
+    return _without_low_bits(weights)
 
 
 def fit_many(
@@ -234,7 +236,7 @@ def fit_many(
         own[:, at] = mechanism.scale * _noise(mechanism, width, key)
     norms = np.array([each.data_norm for each in mechanisms])
     ridges = np.array([each.strength * each.scale**2 for each in mechanisms])
-    return _solved(rows, hot, used, norms, ridges, noise, device)
+    return _without_low_bits(_solved(rows, hot, used, norms, ridges, noise, device))
 
 
 def fit_public(
@@ -317,6 +319,10 @@ def usable_rows(x: Any, valid: Any) -> Array:
     rows[:, -1] = 1.0
     rows[~usable] = 0.0
     return rows
+
+
+def _without_low_bits(weights: Array) -> Array:
+    return np.round(weights / GRAIN) * GRAIN
 
 
 def _classes(value: object) -> int:

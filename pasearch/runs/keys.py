@@ -34,7 +34,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.folder import sync_folder
 
 VERSION = 1
-_ZEROS = memoryview(bytes(2**16))
+_ZEROS = memoryview(bytes(2**17))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +125,23 @@ class Words:
         first: The place of the first word, even, as the cipher's blocks have two.
     """
 
-    __slots__ = ("_encryptor",)
+    __slots__ = ("_encryptor", "_room")
 
     def __init__(self, key: bytes, step: int, first: int = 0):
         block, odd = divmod(first, 2)
         assert not odd
         counter = step.to_bytes(8, "big") + block.to_bytes(8, "big")
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
+        self._room = bytearray()
 
     def take(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the next words as signed numbers, (count,)."""
+        """Return the next words as signed numbers, (count,): they stand until the next call."""
         size = 8 * count
-        stream = bytearray(size + 15)  # the library asks for so much room
-        self._encryptor.update_into(_ZEROS[:size] if size <= len(_ZEROS) else bytes(size), stream)
-        return np.frombuffer(stream, dtype="<i8", count=count)
+        if len(self._room) < size + 15:  # the library asks for so much room
+            self._room = bytearray(size + 15)
+        zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
+        self._encryptor.update_into(zeros, self._room)
+        return np.frombuffer(self._room, dtype="<i8", count=count)
 
 
 class ExactIntegers:
@@ -171,19 +174,23 @@ class Keys:
 
     Guarantee: never copied or pickled; `reproducible` is True if and only if it came from a seed,
     and then the noise can be computed by anyone who knows the seed: not private.
+
+    Args:
+        secure: Whether batches and coins come from the cipher, as noise does.
     """
 
-    __slots__ = ("_master", "_path", "reproducible")
+    __slots__ = ("_master", "_path", "reproducible", "secure")
 
-    def __init__(self) -> None:
+    def __init__(self, *, secure: bool = False) -> None:
         self._master: bytes | None = secrets.token_bytes(32)
         self._path: Path | None = None
         self.reproducible = False
+        self.secure = secure
 
     @classmethod
-    def from_seed(cls, seed: int) -> Keys:
+    def from_seed(cls, seed: int, *, secure: bool = False) -> Keys:
         """Return keys that a seed determines: for tests and benchmarks only."""
-        keys = cls()
+        keys = cls(secure=secure)
         keys._master = _mac(b"pasearch: reproducible, not private", _encoded(seed))
         keys.reproducible = True
         return keys
@@ -199,7 +206,7 @@ class Keys:
             raise RuntimeError("The run's keys are destroyed: nothing more can be drawn from them.")
         if not context:
             raise UsageError("a stream needs a context, such as ('trial', 3): name its purpose.")
-        return Stream(self._master).child(*context)
+        return Stream(self._master, self.secure).child(*context)
 
     def save(self, path: str | os.PathLike[str], fingerprint: str) -> None:
         """Store the keys for a resume: a new file, mode 0600, durable at return.
@@ -235,7 +242,7 @@ class Keys:
         sync_folder(self._path.parent)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], fingerprint: str) -> Keys:
+    def open(cls, path: str | os.PathLike[str], fingerprint: str, *, secure: bool = False) -> Keys:
         """Take up the keys of an interrupted run, if every input is what it was.
 
         Guarantee: keys never meet an input other than the one they were made for. If the
@@ -256,6 +263,7 @@ class Keys:
                 "are now destroyed. What the run has spent stays spent: start a new run, with a "
                 "budget of its own."
             )
+        keys.secure = secure
         return keys
 
     def destroy(self) -> None:
