@@ -1009,18 +1009,32 @@ def _quoted(text: str) -> str:
 
 
 def _text(cell: object) -> str | None:
-    if isinstance(cell, str):
-        text = cell.strip()
-        return None if text in MISSING else text
+    """Return a cell as text without space around it; None where it is missing.
+
+    So is one that cannot be written as UTF-8: bytes of another encoding, half a surrogate pair, a
+    whole number of thousands of digits, an object that raises when it is to be a text.
+    """
     if cell is None or type(cell).__name__ in ABSENT:
         return None
     try:
-        if isinstance(cell, float | np.floating):
-            # A class 2 that pandas turned into 2.0 beside an absent cell is the class 2.
-            return None if math.isnan(cell) else str(int(cell) if cell.is_integer() else cell)
-        return str(cell)
-    except ValueError:  # a whole number of thousands of digits
+        # Of a subclass, `strip` makes a plain text, whose methods are known.
+        text = str.strip(cell if isinstance(cell, str) else _spelled(cell))
+        if not text.isascii():
+            text.encode()
+    except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return None
+    return None if text in MISSING else text
+
+
+def _spelled(cell: object) -> str:
+    if isinstance(cell, bytes):
+        return cell.decode()
+    if isinstance(cell, float | np.floating):
+        if math.isnan(cell):
+            return ""
+        # A class 2 that pandas turned into 2.0 beside an absent cell is the class 2.
+        return str(int(cell) if cell.is_integer() else cell)
+    return str(cell)
 
 
 def _number(text: str | None) -> float:
