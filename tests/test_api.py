@@ -252,6 +252,26 @@ class TestInputs:
         assert np.isfinite(result.test_accuracy)
 
     @pytest.mark.unit
+    @pytest.mark.parametrize("regression", [False, True])
+    def test_a_null_record_counts_as_an_error_of_the_test(self, tmp_path: Path, regression: bool):
+        """Any other divisor than the slots would be a count of records, which is private."""
+        x, y = arrays()
+        options = {**OPTIONS, "strategy": "fixed", "data_is_public": True, "regression": regression}
+        options["seed"] = 1
+        if regression:
+            options |= {"classes": None, "assume_public_schema": True, "learning_rate": 0.01}
+        found = []
+        for share in (0.0, 0.9):
+            null = np.arange(len(x)) < share * len(x)
+            data = np.where(null[:, None], np.nan, x), y.astype(float) if regression else y
+            out = tmp_path / str(share)
+            score = search_architecture(data, budget=BUDGET, out=out, **options).document["score"]
+            assert score["of"] == prepared("fixed").plan.split.test
+            found.append(1.0 - score["exact"] if regression else score["exact"])
+        assert found[0] > 0.3
+        assert found[1] < 0.3
+
+    @pytest.mark.unit
     def test_the_plan_is_of_form_alone(self):
         x, y = arrays()
         options = {**OPTIONS, "strategy": "rs", "candidates": 3}

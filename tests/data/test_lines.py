@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -215,12 +216,26 @@ class TestNeighbours:
             assert told.err == ""
 
     @pytest.mark.unit
-    def test_plan_tells_of_quotes(self, tmp_path: Path):
-        written(tmp_path / "x.csv", [GOOD] * 200)
-        path, budget = tmp_path / "x.csv", Budget(2.0, 1e-4)
+    def test_ordinary_quotation_marks_are_asked_for_and_told_of(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ):
+        monkeypatch.chdir(tmp_path)
+        path, budget = written(tmp_path / "x.csv", [b'33,5",cat,yes'] * 200), Budget(2.0, 1e-4)
         plan = plan_architecture_search(path, budget=budget, quotes=False)
         assert plan.schema.to_json()["quotes"] is False
         assert "quotes" not in plan_architecture_search(path, budget=budget).schema.to_json()
+        with pytest.raises(UsageError, match="quotes is 0"):
+            plan_architecture_search(path, budget=budget, quotes=0)  # type: ignore[arg-type]
+        options = ["x.csv", "--eps", "8", "--no-quotes", "--method", "all", "--out", "y"]
+        monkeypatch.setattr("sys.argv", ["pasearch", "features", *options])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = capsys.readouterr()
+        assert left.value.code == 0, told.err
+        assert "quotation marks are ordinary characters" in told.out
+        assert json.loads(Path("y/private/request.json").read_text())["quotes"] is False
+        document = json.loads(Path("y/release/result.json").read_text())
+        assert document["dataset"]["schema"]["quotes"] is False
 
 
 class TestForm:
