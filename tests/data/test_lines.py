@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.budget import Budget
@@ -80,6 +80,13 @@ STRANGE = {
 """What a row may be instead of a good one: bytes without a line feed or a carriage return."""
 
 
+PIECES = [b'"', b",", b"\r", b"\n", b"x", b'1,"x', b'x",1', b"\xff", b"\xc3", b"\xa9", b"\0"]
+ROWS = st.one_of(
+    st.just(GOOD), st.binary(max_size=40), st.lists(st.sampled_from(PIECES)).map(b"".join),
+    st.sampled_from([b'1,cook,"a', b'b",yes', b"1,cook,cat,yes\r", b"1,cook,cat,yes\r\r"]),
+)  # fmt: skip
+
+
 def written(path: Path, rows: list[bytes], end: bytes = b"\n") -> Path:
     path.write_bytes(end.join([HEADER, *rows]) + end)
     return path
@@ -98,11 +105,7 @@ class TestNeighbours:
     @pytest.mark.property
     @settings(max_examples=300, deadline=None)
     @given(
-        row=st.one_of(
-            st.binary(max_size=40),
-            st.lists(st.sampled_from([b'"', b",", b"\xff", b"\xc2", b"\0", b"x", b"\r", b"\n"]))
-            .map(b"".join),
-        ),
+        row=ROWS,
         end=st.sampled_from(list(ENDS.values())),
         place=st.integers(0, 6),
         block=st.sampled_from([1, 7, 50, lines.BLOCK]),
@@ -113,7 +116,7 @@ class TestNeighbours:
     ):
         row = row.replace(end[-1:], b"")
         # A row that stays odd whoever replaces which, so that blocks are read in both ways.
-        good = [GOOD, b'20,"nurse",,no', b'"', GOOD, b"1,2", b"\xff", GOOD]
+        good = [GOOD, b'20,"nurse",,no', b'b",yes', GOOD, b"1,2", b"\xff", GOOD]
         bad = [*good[:place], row, *good[place + 1 :]]
         folder = tmp_path_factory.mktemp("rows")
         with pytest.MonkeyPatch.context() as patch:
@@ -134,11 +137,12 @@ class TestNeighbours:
     @pytest.mark.property
     @settings(max_examples=300, deadline=None)
     @given(
-        rows=st.lists(st.one_of(st.just(GOOD), st.binary(max_size=12)), min_size=1, max_size=9),
+        rows=st.lists(ROWS, min_size=1, max_size=9),
         end=st.sampled_from([b"\n", b"\r"]),
         quotes=st.booleans(),
         block=st.sampled_from([1, 30, lines.BLOCK]),
     )
+    @example(rows=[b'1,cook,"a', b'b",yes'], end=b"\n", quotes=True, block=lines.BLOCK)
     def test_the_quick_way_is_the_slow_one(
         self, rows: list[bytes], end: bytes, quotes: bool, block: int
     ):
