@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     classes: int | None
     regression: bool
     schema: str | Path | None
+    quotes: bool
     image_side: int | None
     grey: bool
     max_categories: int
@@ -84,6 +85,7 @@ class Request:
         regression: A number is to be predicted, not a class; for .npz files, arrays and tables.
         target: The column to predict, for tables; None takes the last one.
         schema: Path of the declared schema of a table, TOML.
+        quotes: False takes the quotation marks of a .csv as ordinary characters.
         image_side: Pixels that the images of a folder are scaled to.
         grey: Images of a folder get one channel.
         max_categories: The most categories that an undeclared column is bought with.
@@ -107,6 +109,7 @@ class Request:
     regression: bool = False
     target: str | None = None
     schema: str | Path | None = None
+    quotes: bool = True
     image_side: int | None = None
     grey: bool = False
     max_categories: int = 32
@@ -129,7 +132,7 @@ class Request:
             raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
         if not whole("max_categories", self.max_categories) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
-        for name in ("data_is_public", "regression", "grey", "assume_public_schema"):
+        for name in ("data_is_public", "regression", "quotes", "grey", "assume_public_schema"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)

@@ -151,6 +151,14 @@ Target = Annotated[
 SchemaOption = Annotated[
     Path | None, typer.Option("--schema", help="Declared columns of a .csv: a .toml.")
 ]
+Quotes = Annotated[
+    bool,
+    typer.Option(
+        "--quotes/--no-quotes",
+        help="Whether quotation marks may enclose a cell of a .csv, within its line, or are "
+        "ordinary characters.",
+    ),
+]
 MaxCategories = Annotated[
     int, typer.Option("--max-categories", help="Most categories bought for an undeclared column.")
 ]
@@ -289,6 +297,7 @@ def _asked(
     data_is_public: Public = False,
     target: Target = None,
     schema: SchemaOption = None,
+    quotes: Quotes = True,
     regression: Regression = False,
     max_categories: MaxCategories = 32,
     assume_public_schema: AssumePublic = False,
@@ -390,6 +399,7 @@ def _asked_features(
     ledger_budget: LedgerBudget = None,
     data_is_public: Public = False,
     schema: SchemaOption = None,
+    quotes: Quotes = True,
     private_schema: Annotated[
         bool,
         typer.Option("--private-schema", help="Buy what is undeclared (the default, said aloud)."),
@@ -697,6 +707,7 @@ def check(
     data: Annotated[Path, typer.Argument(help="A .csv with a header.")],
     target: Target = None,
     schema: SchemaOption = None,
+    quotes: Quotes = True,
     propose: Annotated[
         Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
     ] = None,
@@ -713,7 +724,7 @@ def check(
         raise UsageError(
             f"{propose} exists, or its folder does not: name a new file for the proposed schema."
         )
-    report = check_table(data, target, declared)
+    report = check_table(data, target, declared, quotes=quotes)
     typer.echo(report.text())
     if propose is not None:
         propose.touch(mode=0o600)

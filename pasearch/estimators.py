@@ -174,7 +174,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], np.ndarray, np.ndarray]:
         """Return each feature's kind, the cells and the labels; no value is looked at."""
         kinds = kinds_of_frame(X)
-        y = y if y is None or self.assume_public_schema else formed_labels(y)
+        y = y if y is None else formed_labels(y, read=bool(self.assume_public_schema))
         # A y of None is refused there; any other is checked below, by its form alone.
         given = {"y": None} if y is None else {}
         cells = self._cells(X, ensure_min_samples=2, **given)

@@ -239,6 +239,12 @@ def of_frame(frame: Any, request: Request) -> Dataset:
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
+    for name, dtype in zip(names, frame.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") == "c":
+            raise UsageError(
+                f"The frame's column {name!r} is of type {dtype}: expected numbers or texts. Make "
+                "two columns of it, or leave it out."
+            )
     if len(names) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
     schema = undeclared(names, names[-1]) if declared is None else declared

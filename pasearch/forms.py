@@ -37,13 +37,11 @@ def formed(X: Any) -> Any:
         ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
     """
     X = mixed(_typed(X))
-    if isinstance(X, np.ndarray):
-        _check_plain("X", X)
-        if X.ndim != 2:
-            raise ValueError(
-                f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
-                "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
-            )
+    if isinstance(X, np.ndarray) and X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
+            "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
+        )
     return X
 
 
@@ -51,26 +49,48 @@ def mixed(X: Any) -> Any:
     """Return a frame of several kinds of columns as cells of no type, and all else as it is.
 
     scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+
+    Raises:
+        ValueError: Complex numbers: only their type is told.
     """
+    _check_plain("X", X)
     if set(kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
         return X.astype(object)
     return X
 
 
-def formed_labels(y: Any) -> Any:
-    """Return targets, checked as `formed` checks features."""
-    y = _typed(y)
-    if isinstance(y, np.ndarray):
-        _check_plain("y", y)
+def formed_labels(y: Any, *, read: bool) -> Any:
+    """Return targets, checked as `formed` checks features.
+
+    Args:
+        y: Targets.
+        read: Whether they are assumed public: the type of a list is then that of its values.
+    """
+    y = y if read else _typed(y)
+    _check_plain("y", y)
     return y
 
 
-def _check_plain(name: str, given: np.ndarray) -> None:
-    if given.dtype.kind not in "biufUSOMm":
-        raise ValueError(
-            f"Complex data not supported: {name} has dtype {given.dtype}. Expected numbers or "
-            "texts."
-        )
+def _check_plain(name: str, given: Any) -> None:
+    """Refuse complex numbers by their type: scikit-learn would print them."""
+    if hasattr(given, "columns"):
+        dtypes = list(getattr(given, "dtypes", ()))
+    else:
+        dtypes = [given.dtype] if hasattr(given, "dtype") else _types_of_list(given)
+    known = "biufUSOMm" if isinstance(given, np.ndarray) else "biufUSOMmV"
+    for dtype in dtypes:
+        if getattr(dtype, "kind", "O") not in known:
+            raise ValueError(
+                f"Complex data not supported: {name} has dtype {dtype}. Expected numbers or texts."
+            )
+
+
+def _types_of_list(given: Any) -> list[np.dtype[Any]]:
+    """Return the type that numpy finds for a list; none if it finds none, as for a ragged one."""
+    try:
+        return [np.asarray(given).dtype]
+    except (ValueError, TypeError, OverflowError):
+        return []
 
 
 def _typed(given: Any) -> Any:

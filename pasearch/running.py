@@ -68,6 +68,8 @@ def new_run(
 ) -> Iterator[RunFolder]:
     """Make a run's folder, and take it away again if the run is refused before it has spent.
 
+    Guarantee: afterwards no time of `release/`, `private/` or the folder tells when the run ended.
+
     Args:
         prepared: What will be run.
         out: Where; it must not exist. None takes runs/<name>-<number>.
@@ -88,6 +90,7 @@ def new_run(
     try:
         folder.atomic_write("request.json", kept)
         yield folder
+        folder.hide_times()
     except PasearchError:
         if not _has_spent(folder):
             shutil.rmtree(folder.path)
@@ -100,6 +103,8 @@ def new_run(
 def found_run(path: str | Path, command: str) -> Iterator[RunFolder]:
     """Find an interrupted run's folder again.
 
+    Guarantee: as of `new_run`.
+
     Raises:
         UsageError: No run there, or a finished one.
         InterruptedRunError: The user stopped it once more.
@@ -110,6 +115,7 @@ def found_run(path: str | Path, command: str) -> Iterator[RunFolder]:
     folder = RunFolder.open(path)
     try:
         yield folder
+        folder.hide_times()
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path, command) from None
 
@@ -268,7 +274,9 @@ def _destroy_left_keys(path: Path) -> None:
     from pasearch.runs.keys import Keys
 
     if any((path / "release").glob("result.json")) and (path / "private" / "keys").exists():
-        Keys.forget(RunFolder.open(path, finished=True).private / "keys")
+        folder = RunFolder.open(path, finished=True)
+        Keys.forget(folder.private / "keys")
+        folder.hide_times()
 
 
 def _has_spent(folder: Any) -> bool:

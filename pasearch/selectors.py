@@ -226,7 +226,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         """
         given = {"y": None} if y is None else {}  # refused, as scikit-learn refuses it
         columns, cells = self._checked(X, **given)
-        labels = column_or_1d(y if self.assume_public_schema else formed_labels(y), warn=True)
+        labels = column_or_1d(formed_labels(y, read=bool(self.assume_public_schema)), warn=True)
         check_consistent_length(cells, labels)
         found = self._choose(columns, cells, *self._target(y, labels), **self._options())
         kept = found.owners[list(found.chosen.order)]

@@ -167,6 +167,22 @@ class TestEveryRun:
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert not (path / "private" / "keys").exists()
 
+    def test_no_time_but_below_private_tells_when_it_ended(
+        self, finished: Callable[[str], Finished], way: str
+    ):
+        assert times(finished(way).path) == {started(finished(way).path)}
+
+
+def times(path: Path) -> set[int]:
+    """Return the times, nanoseconds, of what a run leaves but the files below `private/`."""
+    every = (path, path / "private", path / "release", *(path / "release").iterdir())
+    return {each.stat().st_mtime_ns for each in every}
+
+
+def started(path: Path) -> int:
+    """Return when a run started, nanoseconds."""
+    return json.loads((path / "private" / "run.json").read_text())["started"] * 10**9
+
 
 @pytest.mark.contract
 @pytest.mark.parametrize("way", ["fixed", "rs aside", "mgrs", "paas"])
@@ -184,6 +200,7 @@ def test_an_interrupted_run_is_taken_up_and_pays_once(
     assert spent(tmp_path / "x") == spent(tmp_path / "whole")
     documents = [load_result(tmp_path / name).document for name in ("x", "whole")]
     assert documents[0] == documents[1], "an interruption changes nothing that is released"
+    assert times(tmp_path / "x") == {started(tmp_path / "x")}
 
 
 @pytest.mark.unit
@@ -233,6 +250,26 @@ class TestInputs:
         options = {**OPTIONS, "strategy": "rs", "candidates": 2}
         result = search_architecture((x * np.nan, y), budget=BUDGET, out=tmp_path / "x", **options)
         assert np.isfinite(result.test_accuracy)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("regression", [False, True])
+    def test_a_null_record_counts_as_an_error_of_the_test(self, tmp_path: Path, regression: bool):
+        """Any other divisor than the slots would be a count of records, which is private."""
+        x, y = arrays()
+        options = {**OPTIONS, "strategy": "fixed", "data_is_public": True, "regression": regression}
+        options["seed"] = 1
+        if regression:
+            options |= {"classes": None, "assume_public_schema": True, "learning_rate": 0.01}
+        found = []
+        for share in (0.0, 0.9):
+            null = np.arange(len(x)) < share * len(x)
+            data = np.where(null[:, None], np.nan, x), y.astype(float) if regression else y
+            out = tmp_path / str(share)
+            score = search_architecture(data, budget=BUDGET, out=out, **options).document["score"]
+            assert score["of"] == prepared("fixed").plan.split.test
+            found.append(1.0 - score["exact"] if regression else score["exact"])
+        assert found[0] > 0.3
+        assert found[1] < 0.3
 
     @pytest.mark.unit
     def test_the_plan_is_of_form_alone(self):
@@ -359,6 +396,7 @@ class TestResume:
         with pytest.raises(UsageError, match="finished"):
             resume_search(tmp_path / "x", data=arrays())
         assert not (tmp_path / "x" / "private" / "keys").exists()
+        assert times(tmp_path / "x") == {started(tmp_path / "x")}
 
     @pytest.mark.unit
     def test_a_run_stopped_before_its_keys_begins_with_the_same_plan_only(
@@ -464,9 +502,7 @@ class TestHiddenNumber:
             documents.append(result.document)
             assert sorted(os.listdir(path / "release")) == FILES
             assert result.trials == ()
-            started = json.loads((path / "private" / "run.json").read_text())["started"]
-            for each in (path, path / "release", *(path / "release").iterdir()):
-                assert int(each.stat().st_mtime) == started
+            assert times(path) == {started(path)}
         assert trials[1] >= 12 * trials[0]
         # Only the winner may differ: its layers, and what was measured of it.
         first, second = ({k: v for k, v in d.items() if k != "best"} for d in documents)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pasearch import api, estimators
 from pasearch.accounting.budget import Budget
 from pasearch.data.partitions import Cells, Dataset, Partition
+from pasearch.data.purchase import read_free
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.estimators import (
     PrivateArchitectureSearchClassifier,
@@ -598,6 +601,73 @@ class TestSettings:
         for estimator in (classifier(classes=[0, 1]), regressor(target_bounds=(0, 1))):
             with pytest.raises(ValueError, match=says):
                 estimator.fit(x, y)
+
+
+@pytest.mark.parametrize("assume", [False, True])
+@pytest.mark.parametrize("made", [np.asarray, pd.Series, pd.DataFrame, list], ids=str)
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_complex_numbers_are_refused_by_their_type_and_not_shown(
+    which: str, made: Any, assume: bool, handed: Any
+):
+    """scikit-learn would print them."""
+    x, y = records()
+    secret = 123456.5j
+    if which == "x" and made is pd.Series:
+        x = pd.DataFrame({"a": x[:, 0], "b": x[:, 1] + secret})
+    elif which == "x":
+        x = made((x + secret).tolist()) if made is not np.asarray else x + secret
+    else:
+        y = made(y + secret)
+    for estimator in (classifier(classes=[0, 1]), regressor(target_bounds=(0, 1))):
+        estimator.set_params(assume_public_schema=assume)
+        if made is list and not assume:
+            # Their type would be read from every value: each is a cell that is no number.
+            assert handed(estimator, x, y).n == len(y)
+            continue
+        with pytest.raises(ValueError, match=f"{which.title() if which == 'x' else which} has dtype"
+                           " complex128") as caught:  # fmt: skip
+            estimator.fit(x, y)
+        assert "123456" not in str(caught.value)
+
+
+class Odd:
+    """A cell that shows itself in what it raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("secret")
+
+    __repr__ = __str__
+
+
+ODD = [
+    b"\xff\xfe", b"low", bytearray(b"low"), "\ud800", "\udc80low", 1 + 2j, Odd(), 10**5000, [1, 2],
+    {"a": 1}, float("nan"), float("-inf"), np.longdouble("1e4000"), np.datetime64("NaT"), pd.NaT,
+    pd.NA, None, object(), "\u202elow", "9" * 5000, "0x1f", np.bytes_(b"\xe9"), True, type,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda cell: type(cell).__name__)
+def test_an_odd_cell_stops_nothing(odd: Any, handed: Any):
+    whole, y = frame()
+
+    def with_odd(column: Any) -> pd.Series:
+        cells = np.empty(len(y), object)
+        cells[:] = list(column)
+        cells[3] = odd
+        return pd.Series(cells, dtype=object)
+
+    whole = whole.assign(notes=with_odd(whole["notes"]), grade=with_odd(whole["grade"]))
+    label = with_odd(y)
+    estimator = classifier(classes=["no", "yes"], assume_public_schema=False)
+    dataset = handed(estimator, whole, label)
+    assert len(dataset.fingerprint()) == 64
+    read = replace(dataset, public=True).completed(lambda s, x, y: read_free(s, x, y, 9))
+    records_of = read.all_records(None)
+    assert torch.isfinite(records_of.x).all()
+    assert not records_of.valid[3]
+    assert records_of.valid.sum() == len(y) - 1
+    json.dumps(read.schema.to_json()).encode()
+    "".join(read.schema.describe_items()).encode()
 
 
 @pytest.mark.parametrize("odd", [None, "x", 3.5])

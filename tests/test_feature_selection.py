@@ -163,6 +163,9 @@ class TestEveryMethod:
         result = select(tmp_path / "x", method, data_is_public=public, **more)
         assert sorted(released(tmp_path / "x")) == FILES
         assert not (tmp_path / "x" / "private" / "keys").exists()
+        started = json.loads((tmp_path / "x" / "private" / "run.json").read_text())["started"]
+        for each in (tmp_path / "x", tmp_path / "x" / "private", tmp_path / "x" / "release"):
+            assert each.stat().st_mtime_ns == started * 10**9
         assert result.price.epsilon <= 2.0
         price, problems = verify(tmp_path / "x")
         assert problems == []
@@ -325,6 +328,7 @@ class TestSources:
     def test_frames_without_a_form(self, tmp_path: Path):
         for bad, message in (
             (frame()[["pay"]], "fewer than two columns"),
+            (frame().assign(pay=1 + 2j), "column 'pay' is of type complex128"),
             (pd.concat([frame()[["age"]], frame()], axis=1), "'age' is there twice"),
         ):
             with pytest.raises(UsageError, match=message):

@@ -551,6 +551,8 @@ class TestSettings:
             (np.zeros(10), np.zeros(10), "2D array"),
             (np.zeros((10, 2)), np.zeros(9), "inconsistent numbers of samples"),
             (np.zeros((10, 2)), np.zeros((10, 2)), "1d array"),
+            (np.zeros((10, 2)), pd.Series(np.zeros(10, complex)), "y has dtype complex128"),
+            (pd.DataFrame(np.zeros((10, 2), complex)), np.zeros(10), "X has dtype complex128"),
             (np.zeros((10, 2)), np.zeros(10, "M8[s]"), "is of type datetime64"),
             (np.zeros((10, 2)), None, "requires y"),
         ],

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from pasearch.data.columns import TextTable
+from pasearch.data.lines import Fault
 from pasearch.data.tables import (
     WORD,
     Column,
@@ -28,6 +29,7 @@ from pasearch.data.tables import (
     as_text,
     count_texts,
     read_table,
+    row_faults,
 )
 
 WARNING = (
@@ -58,6 +60,12 @@ SMALLEST_CLASS = 10
 
 WORDY = 4
 """So many words in a value, on average, are a text."""
+
+NULL = (
+    "null records in a run (unreadable, or the target is not known): they train nothing, and count "
+    "as errors in the test score"
+)
+"""What is said of the rows that a run cannot use."""
 
 ID = re.compile(r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID)$|[a-z]I[Dd]$")
 """How the name of an identifier ends."""
@@ -120,7 +128,11 @@ class CheckReport:
 
 
 def check_table(
-    path: str | Path, target: str | None = None, schema: TableSchema | None = None
+    path: str | Path,
+    target: str | None = None,
+    schema: TableSchema | None = None,
+    *,
+    quotes: bool = True,
 ) -> CheckReport:
     """Look at every value of a CSV file.
 
@@ -128,6 +140,7 @@ def check_table(
         path: The file.
         target: The column to predict; the schema's, or the last one, if None.
         schema: What is declared; the values are held against it.
+        quotes: As of `read_table`.
 
     Raises:
         UsageError: The file's form is bad, or does not fit the schema.
@@ -135,21 +148,24 @@ def check_table(
     Cost: none is charged, for nothing is released: the report is private.
     """
     path = Path(path)
-    declared, features, labels = read_table(path, target, schema)
+    declared, features, labels = read_table(path, target, schema, quotes=quotes)
     parsed = features.present()
     whole = TextTable(cells=(*features.cells, labels))
-    problems, proposed = _table_problems(whole, parsed), []
+    faults = list(row_faults(path, quotes=declared.quotes))
+    in_table, in_columns, proposed = _table_problems(whole, faults), list[Problem](), []
     for column in (*declared.columns, declared.target):
         is_target = column.name == declared.target.name
         seen = _Seen.of(*declared.find(column.name, features, labels))
         proposed.append(column if column.declared else _proposal(seen, is_target))
-        problems += _column_problems(seen, proposed[-1], parsed, is_target)
+        in_columns += _column_problems(seen, proposed[-1], parsed, is_target)
     *others, aim = proposed
+    complete = replace(declared, columns=tuple(others), target=aim)
+    usable = parsed & complete.encode_labels(labels)[1]
     return CheckReport(
         path=path,
         n=len(labels),
-        problems=tuple(problems),
-        proposed=replace(declared, columns=tuple(others), target=aim),
+        problems=(*in_table, *_at(None, NULL, ~usable), *in_columns),
+        proposed=complete,
     )
 
 
@@ -198,7 +214,8 @@ class _Seen:
         return distinct > max(FEW, present / 2) and words >= WORDY * present
 
 
-def _table_problems(table: TextTable, parsed: np.ndarray) -> list[Problem]:
+def _table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
+    parsed = np.array([fault is None for fault in faults], bool)
     # Sixteen bytes a row: rows that differ have hashes that differ.
     marks = np.empty((len(table), 2), np.uint64)
     for mark, row in zip(marks, table.rows(), strict=True):
@@ -207,7 +224,11 @@ def _table_problems(table: TextTable, parsed: np.ndarray) -> list[Problem]:
     repeated = np.zeros(len(table), bool)
     repeated[order[1:]] = (marks[order[1:]] == marks[order[:-1]]).all(axis=1)
     return [
-        *_at(None, "not as many values as the header has columns: a null record", ~parsed),
+        *(
+            problem
+            for fault in Fault
+            for problem in _at(None, fault.value, [each is fault for each in faults])
+        ),
         *_at(
             None,
             "the same as an earlier row: one person with k rows pays k times",

@@ -280,7 +280,7 @@ def _spelled(cell: object) -> str:
     """Return a cell as text: a whole number too long for decimal digits as hexadecimal ones."""
     try:
         return repr(cell)
-    except ValueError:
+    except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return hex(cell) if isinstance(cell, int) else type(cell).__name__
 
 

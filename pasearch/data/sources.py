@@ -41,6 +41,7 @@ class Declared:
         regression: A number is to be predicted, not a class.
         target: Name of a table's column to predict; None takes the last one.
         schema: Path of a table's schema, TOML.
+        quotes: False takes the quotation marks of a table as ordinary characters.
         image_side: Pixels that the images of a folder are scaled to.
         grey: Images of a folder get one channel.
         data_root: Folder of the built-in sets of images.
@@ -53,6 +54,7 @@ class Declared:
     regression: bool = False
     target: str | None = None
     schema: str | Path | None = None
+    quotes: bool = True
     image_side: int | None = None
     grey: bool = False
     data_root: str | Path = "data"
@@ -65,6 +67,7 @@ BELONGS = {
     "regression": "a .npz or a table",
     "target": "a table",
     "schema": "a table",
+    "quotes": "a table",
     "image_side": "a folder of images",
     "grey": "a folder of images",
 }
@@ -113,7 +116,7 @@ def useful(source: str) -> tuple[str, ...]:
     if path.suffix == ".npz":
         return ("bounds", "classes", "regression")
     if path.suffix.lower() == ".csv":
-        return ("target", "schema", "regression")
+        return ("target", "schema", "quotes", "regression")
     if source and path.is_dir():
         return ("image_side", "grey")
     return tuple(BELONGS)
@@ -122,10 +125,11 @@ def useful(source: str) -> tuple[str, ...]:
 def _check_use(source: str, declared: Declared, useful: tuple[str, ...]) -> None:
     """Refuse what the user said about other kinds of data than this."""
     for name, kind in BELONGS.items():
-        if name not in useful and getattr(declared, name) not in (None, False):
+        said = getattr(declared, name)
+        if name not in useful and said is not None and said != getattr(Declared(), name):
+            option = "no-quotes" if name == "quotes" else name.replace("_", "-")
             raise UsageError(
-                f"--{name.replace('_', '-')} is for {kind}: {source!r} has no use for it. "
-                "Leave it out."
+                f"--{option} is for {kind}: {source!r} has no use for it. Leave it out."
             )
 
 
@@ -133,7 +137,7 @@ def _table(path: Path, declared: Declared) -> Dataset:
     from pasearch.data.tables import TableSchema, read_table
 
     schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
-    schema, features, labels = read_table(path, declared.target, schema)
+    schema, features, labels = read_table(path, declared.target, schema, quotes=declared.quotes)
     if declared.regression:
         if schema.target.kind not in (None, "number"):
             raise UsageError(

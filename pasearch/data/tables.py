@@ -12,7 +12,8 @@ Missing is an empty cell, `?`, and in a column of numbers whatever is no finite 
 
 A cell is encoded from the schema and itself alone, so a record changes its own row and no other; no
 value raises. A line that cannot be told apart into the header's columns is the null record in its
-slot. Only the form of a file (header, number of columns and of rows) may raise.
+slot. Only the form of a file (header, number of columns and of rows) may raise; `data.lines` says
+what of a file is its form.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -26,7 +27,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -38,6 +39,7 @@ import numpy as np
 
 from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.data.compact import Encoded
+from pasearch.data.lines import LONGEST_HEADER, Fault, HeaderTooLongError, LineForm, header_of
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ LONGEST_FIELD = 2**31 - 1
 MOST_COLUMNS = 20_000
 """The most columns of a file."""
 
-TOP_KEYS = ("name", "target", "official_test", "columns")
+TOP_KEYS = ("name", "target", "official_test", "quotes", "columns")
 COLUMN_KEYS = ("kind", "low", "high", "bins", "categories", "vocabulary")
 
 
@@ -340,6 +342,7 @@ class TableSchema:
         target: What is predicted: a category, or a number. Undeclared, it is a category.
         official_test: How many of the last rows are the data set's own test set.
         name: Of the data set.
+        quotes: Whether a quotation mark around a cell of the file is none of its characters.
 
     Raises:
         UsageError: Two columns of one name, or a target that is text or ignored, or has bins.
@@ -349,6 +352,7 @@ class TableSchema:
     target: Column
     official_test: int = 0
     name: str = "table"
+    quotes: bool = True
 
     def __post_init__(self) -> None:
         """Check the columns against each other."""
@@ -369,6 +373,8 @@ class TableSchema:
                 f"official_test is {tail!r}: expected how many of the last rows are the test set."
             )
         object.__setattr__(self, "official_test", int(tail))
+        if type(self.quotes) is not bool:
+            raise UsageError(f"quotes is {self.quotes!r}: expected true or false.")
 
     @property
     def shape(self) -> tuple[int]:
@@ -609,7 +615,8 @@ class TableSchema:
         """Return one readable line."""
         features = f", {self.shape[0]} features" if self.complete else ""
         columns = "1 column" if len(self.columns) == 1 else f"{len(self.columns)} columns"
-        return f"{columns}{features}, {self.describe_task()}"
+        quotes = "" if self.quotes else "; quotation marks are ordinary characters"
+        return f"{columns}{features}, {self.describe_task()}{quotes}"
 
     def describe_task(self) -> str:
         """Return what is predicted."""
@@ -626,6 +633,7 @@ class TableSchema:
             "target": self.target.to_json(),
             "official_test": self.official_test,
             "columns": [column.to_json() for column in self.columns],
+            **({} if self.quotes else {"quotes": False}),
         }
 
     @classmethod
@@ -635,6 +643,7 @@ class TableSchema:
             name=values["name"],
             target=Column.from_json(values["target"]),
             official_test=values["official_test"],
+            quotes=values.get("quotes", True),
             columns=tuple(map(Column.from_json, values["columns"])),
         )
 
@@ -643,6 +652,8 @@ class TableSchema:
         lines = [f"name = {_quoted(self.name)}", f"target = {_quoted(self.target.name)}"]
         if self.official_test:
             lines.append(f"official_test = {self.official_test}")
+        if not self.quotes:
+            lines.append("quotes = false")
         for column in (*self.columns, self.target):
             key = column.name if BARE.fullmatch(column.name) else _quoted(column.name)
             lines += ["", f"[columns.{key}]"]
@@ -656,6 +667,7 @@ class TableSchema:
 
             target = "income"                 # required
             official_test = 16281             # how many of the last rows are the test set
+            quotes = false                    # a quotation mark is an ordinary character
             [columns.age]
             low = 17                          # bounds make it a number
             high = 90
@@ -735,17 +747,24 @@ def as_numbers(cells: ColumnCells) -> np.ndarray:
 
 
 def read_table(
-    path: str | Path, target: str | None = None, schema: TableSchema | None = None
+    path: str | Path,
+    target: str | None = None,
+    schema: TableSchema | None = None,
+    *,
+    quotes: bool = True,
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Read a CSV file with a header: UTF-8, separated by commas.
+    """Read a CSV file with a header: UTF-8, separated by commas, a row a line (`data.lines`).
 
-    Guarantee: every row keeps its slot. One that does not have the header's number of columns is
+    Guarantee: every row keeps its slot, and is read from its own bytes alone. One that is not
+    UTF-8, does not close its quotation marks or does not have the header's number of columns is
     the null record: None in every cell. No cell is changed by how it is kept.
 
     Args:
         path: The file.
         target: The column to predict; the schema's, or the last one, if None.
         schema: What is declared; nothing if None.
+        quotes: False takes quotation marks as ordinary characters, and so does a schema that says
+            so.
 
     Returns:
         The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
@@ -755,11 +774,13 @@ def read_table(
 
     Cost: time and memory linear in the rows, about as many bytes as `data.columns` says.
     """
-    path = Path(path)
-    with _opened(path) as (header, rows):
+    path, quotes = Path(path), quotes and (schema is None or schema.quotes)
+    with _parsed(path, quotes) as (header, lines, form):
         fitted = undeclared(header, header[-1]) if schema is None else schema
-        fitted = replace(fitted.for_header(header, where=str(path), target=target), name=path.stem)
-        columns = build_columns(rows, width=len(header), most_rows=_most_rows(path))
+        fitted = fitted.for_header(header, where=str(path), target=target)
+        fitted = replace(fitted, name=path.stem, quotes=quotes)
+        rows, width = _slots(lines, len(header), path), len(header)
+        columns = build_columns(rows, width=width, most_rows=_most_rows(path, form))
     labels = columns.pop(header.index(fitted.target.name))
     if not fitted.official_test < len(labels):
         raise UsageError(
@@ -769,96 +790,91 @@ def read_table(
     return fitted, TextTable(cells=tuple(columns)), labels
 
 
-def read_rows(path: str | Path) -> tuple[list[str], list[list[str] | None]]:
-    """Return a CSV file's header and rows; None is a row without the header's number of columns.
-
-    Empty lines at the end are no rows.
+def read_rows(path: str | Path, *, quotes: bool = True) -> tuple[list[str], list[list[str] | None]]:
+    """Return a CSV file's header and rows; None is the null record, as of `read_table`.
 
     Raises:
-        UsageError: No such file, not UTF-8, no CSV, no header, no row, fewer than two columns, or
-            two of one name. The message quotes nothing of the file.
+        UsageError: No such file, no header in UTF-8, no row, fewer than two columns, or two of one
+            name. The message quotes nothing of the file.
     """
-    with _opened(Path(path)) as (header, rows):
+    with _opened(Path(path), quotes=quotes) as (header, rows):
         return header, list(rows)
 
 
+Lines = Iterator[list[str] | Fault]
 Rows = Iterator[list[str] | None]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[list[str], Rows]]:
+def _opened(path: Path, *, quotes: bool = True) -> Iterator[tuple[list[str], Rows]]:
     """Give a CSV file's header and rows, one by one; raises as `read_rows` does."""
+    with _parsed(path, quotes) as (header, lines, _):
+        yield header, _slots(lines, len(header), path)
+
+
+@contextmanager
+def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines, LineForm]]:
+    """Give a CSV file's header, what each line is, of whatever width, and the lines' form."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
     limit = csv.field_size_limit(LONGEST_FIELD)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            parsed = _parse(file, path)
-            first = next(parsed, [])
-            if first == [] and all(row == [] for row in parsed):
-                raise UsageError(f"{path} is empty: expected a CSV file with a header.")
-            header = _check_header(path, first)
-            yield header, _slots(parsed, len(header), path)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8: save it as CSV UTF-8.") from None
+        with path.open("rb") as file:
+            form, first = header_of(file, quotes=quotes)
+            if first is Fault.EMPTY:
+                raise UsageError(
+                    f"{path} is empty, or its first line is: expected a CSV file with a header."
+                )
+            if first is Fault.ENCODING:
+                raise UsageError(
+                    f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
+                )
+            header = _check_header(path, None if isinstance(first, Fault) else first)
+            yield header, form.rows(file), form
+    except HeaderTooLongError:
+        raise UsageError(
+            f"{path}: its first line has more than {LONGEST_HEADER:,} bytes: expected a header, "
+            "the names of the columns."
+        ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     finally:
         csv.field_size_limit(limit)
 
 
-def _slots(parsed: Rows, width: int, path: Path) -> Rows:
-    """Yield a row for each slot: None for one of another width, nothing for empty lines at the end.
+def row_faults(path: str | Path, *, quotes: bool = True) -> Iterator[Fault | None]:
+    """Go through a CSV file's slots: why each is a null record, None if it is none.
+
+    Only for the curator's check; raises as `read_rows` does.
+    """
+    with _parsed(Path(path), quotes) as (header, lines, _):
+        for row in lines:
+            if isinstance(row, Fault):
+                yield row
+            else:
+                yield None if len(row) == len(header) else Fault.WIDTH
+
+
+def _slots(lines: Lines, width: int, path: Path) -> Rows:
+    """Yield a row for each slot, None for one that is no row of this width.
 
     Raises:
         UsageError: There is no slot.
     """
-    slots = empty = 0
-    for row in parsed:
-        if row == []:
-            empty += 1
-            continue
-        yield from (None for _ in range(empty))
-        yield row if row is not None and len(row) == width else None
-        slots, empty = slots + empty + 1, 0
+    slots = 0
+    for row in lines:
+        yield row if not isinstance(row, Fault) and len(row) == width else None
+        slots += 1
     if not slots:
         raise UsageError(f"{path} has a header and no row: expected at least one record.")
 
 
-def _most_rows(path: Path) -> int:
-    """Return how many lines a file has, or more: a row is a line, or several."""
+def _most_rows(path: Path, form: LineForm) -> int:
+    """Return how many lines a file has, or one more."""
     with path.open("rb") as file:
         parts = iter(lambda: file.read(2**20), b"")
-        return 1 + sum(part.count(b"\n") + part.count(b"\r") for part in parts)
-
-
-def _parse(file: Iterable[str], path: Path) -> Iterator[list[str] | None]:
-    """Yield the rows; None is a line that breaks the rules of quotation by itself."""
-    at_end = False
-
-    def lines() -> Iterator[str]:
-        nonlocal at_end
-        yield from file
-        at_end = True
-
-    reader = csv.reader(lines(), strict=True)
-    while True:
-        before = reader.line_num
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error:
-            # Over several lines, nobody can say how many slots they are.
-            if at_end or reader.line_num > before + 1:
-                raise UsageError(
-                    f"{path} cannot be read as CSV: a quotation mark opens a cell and does not "
-                    "close it, so its rows cannot be told apart. Write the file again with a "
-                    "program that quotes cells."
-                ) from None
-            row = None
-        yield row
+        return 1 + sum(part.count(form.end) for part in parts)
 
 
 def _check_header(path: Path, row: list[str] | None) -> list[str]:
@@ -917,7 +933,7 @@ def _from_toml(values: dict[str, Any], stem: str) -> TableSchema:
     # A file may declare the target alone; the others join in `for_header`.
     return TableSchema(
         columns=tuple(columns.values()), target=aim, name=name,
-        official_test=values.get("official_test", 0),
+        official_test=values.get("official_test", 0), quotes=values.get("quotes", True),
     )  # fmt: skip
 
 
@@ -993,18 +1009,32 @@ def _quoted(text: str) -> str:
 
 
 def _text(cell: object) -> str | None:
-    if isinstance(cell, str):
-        text = cell.strip()
-        return None if text in MISSING else text
+    """Return a cell as text without space around it; None where it is missing.
+
+    So is one that cannot be written as UTF-8: bytes of another encoding, half a surrogate pair, a
+    whole number of thousands of digits, an object that raises when it is to be a text.
+    """
     if cell is None or type(cell).__name__ in ABSENT:
         return None
     try:
-        if isinstance(cell, float | np.floating):
-            # A class 2 that pandas turned into 2.0 beside an absent cell is the class 2.
-            return None if math.isnan(cell) else str(int(cell) if cell.is_integer() else cell)
-        return str(cell)
-    except ValueError:  # a whole number of thousands of digits
+        # Of a subclass, `strip` makes a plain text, whose methods are known.
+        text = str.strip(cell if isinstance(cell, str) else _spelled(cell))
+        if not text.isascii():
+            text.encode()
+    except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return None
+    return None if text in MISSING else text
+
+
+def _spelled(cell: object) -> str:
+    if isinstance(cell, bytes):
+        return cell.decode()
+    if isinstance(cell, float | np.floating):
+        if math.isnan(cell):
+            return ""
+        # A class 2 that pandas turned into 2.0 beside an absent cell is the class 2.
+        return str(int(cell) if cell.is_integer() else cell)
+    return str(cell)
 
 
 def _number(text: str | None) -> float:

@@ -527,7 +527,7 @@ def count_csv(
     """
     size, attributes = whole("rows", rows), attributes_of(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
-    with tables._opened(Path(path)) as (header, lines):
+    with tables._opened(Path(path), quotes=schema.quotes) as (header, lines):
         schema.for_header(header, where=str(path))
         parts = _codes_of(header, lines, schema, min(size, PART))
         while block := list(islice(parts, -(-size // PART))):

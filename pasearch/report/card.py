@@ -153,7 +153,8 @@ def _setting(document: dict[str, Any]) -> list[str]:
         f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
         *_searched_on(document),
         f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
-        "that sees no value. A record that does not fit the declared schema is the null record.",
+        "that sees no value. A record that cannot be read or does not fit the declared schema is "
+        "the null record, which counts as an error in every score.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "Nothing was searched: one network, fixed beforehand, was trained once."
         if document["task"] == TRAINING

@@ -5,8 +5,10 @@
       private/                0700: ledger, trials, keys, weights of the trials
 
 Under repeat-and-select the run time tells the number of runs, which the price does not cover. So
-every published file and folder carries the run's *start* as its modification time. Unix cannot set
-the change time (`ctime`): hence 0700 around all of it, and one publishes a copy of `release/`.
+every published file and folder carries the run's *start* as its modification time, and so do the
+run's folder and `private/` itself, when the run is over: what is last done there is to destroy the
+keys. Files below `private/` keep their times. Unix cannot set the change time (`ctime`): hence 0700
+around all of it, and one publishes a copy of `release/`.
 
 Source: docs/rules.md, rule 10; docs/result.md.
 """
@@ -178,13 +180,21 @@ class RunFolder:
         staging.chmod(0o755)
         for name in sorted(files):
             atomic_write(staging / name, files[name], mode=0o644)
-        self._hide_times([*staging.iterdir(), staging])
+        self._set_times([*staging.iterdir(), staging])
         os.rename(staging, self.release)
-        self._hide_times([self.release, self.private, self.path])
-        for folder in (self.release, self.private, self.path):
+        self.hide_times()
+
+    def hide_times(self) -> None:
+        """Give `release/`, `private/` and the folder around them the run's start as their time.
+
+        The last thing that a run does: whatever is made or deleted in a folder sets its time.
+        """
+        folders = (self.release, self.private, self.path)
+        self._set_times(folders)
+        for folder in folders:
             sync_folder(folder)
 
-    def _hide_times(self, paths: Iterable[Path]) -> None:
+    def _set_times(self, paths: Iterable[Path]) -> None:
         for path in paths:
             os.utime(path, (self.started, self.started))
 

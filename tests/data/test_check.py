@@ -175,6 +175,26 @@ class TestProblems:
         assert not [p for p in check(tmp_path, rows).problems if "missing" in p.what]
 
     @pytest.mark.unit
+    def test_rows_that_a_run_takes_as_null_records(self, tmp_path: Path):
+        path, rows = tmp_path / "people.csv", [",".join(row).encode() for row in good_rows()]
+        rows[2], rows[5], rows[8], rows[11] = b"1,\xff", rows[5] + b',"', b"", rows[11] + b"?"
+        rows[20:21] = b'9,33,1300,cook,north,"two\nlines",no'.split(b"\n")
+        path.write_bytes(b"\n".join([",".join(HEADER).encode(), *rows]) + b"\n")
+        report = check_table(path, None, declared(AGE))
+        assert report.n == 61
+        assert found(report, None, "not UTF-8").rows == (4,)
+        assert found(report, None, "not closed").rows == (7, 22)
+        assert "spaces" in found(report, None, "--no-quotes").what
+        assert found(report, None, "an empty line").rows == (10,)
+        assert found(report, None, "not as many values").rows == (23,)
+        null = found(report, None, "count as errors in the test score")
+        assert null.rows == (4, 7, 10, 13, 22, 23)
+        again = check_table(path, None, declared(AGE), quotes=False)
+        assert found(again, None, "not as many values").rows == (7, 22, 23)
+        assert not again.proposed.quotes
+        assert "quotes = false" in again.toml()
+
+    @pytest.mark.unit
     def test_repeated_rows(self, tmp_path: Path):
         rows = good_rows()
         rows[8] = rows[30] = list(rows[2])

@@ -370,12 +370,12 @@ class TestTable:
             assert "(1 row: 701)" in want.text()
 
     @pytest.mark.unit
-    def test_empty_lines_are_null_records_but_at_the_end(self, tmp_path: Path):
+    def test_empty_lines_are_null_records_also_at_the_end(self, tmp_path: Path):
         path = tmp_path / "x.csv"
         path.write_text("a,b\n\n1,2\n\n\n3,4\n\n\n", encoding="utf-8")
         _, features, labels = read_table(path)
-        assert features.tolist() == [[None], ["1"], [None], [None], ["3"]]
-        assert labels.tolist() == [None, "2", None, None, "4"]
+        assert features.tolist() == [[None], ["1"], [None], [None], ["3"], [None], [None]]
+        assert labels.tolist() == [None, "2", None, None, "4", None, None]
 
     @pytest.mark.unit
     @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"], ids=repr)

@@ -64,10 +64,10 @@ class TestDigits:
 
 SAID = {
     "bounds": (0.0, 1.0), "classes": 3, "regression": True, "target": "a", "schema": "a.toml",
-    "image_side": 8, "grey": True,
+    "image_side": 8, "grey": True, "quotes": False,
 }  # fmt: skip
 FOR_ARRAYS = {"bounds", "classes", "regression"}
-FOR_TABLES = {"target", "schema", "regression"}
+FOR_TABLES = {"target", "schema", "regression", "quotes"}
 FOR_FOLDERS = {"image_side", "grey"}
 
 
@@ -95,7 +95,8 @@ class TestMisplaced:
         monkeypatch: pytest.MonkeyPatch,
     ):
         monkeypatch.chdir(tmp_path)
-        message = rf"--{name.replace('_', '-')} is for {BELONGS[name]}: '{source}' has no use"
+        option = {"quotes": "no-quotes"}.get(name, name.replace("_", "-"))
+        message = rf"--{option} is for {BELONGS[name]}: '{source}' has no use"
         with pytest.raises(UsageError) as caught:
             load_dataset(source, **{name: SAID[name]})
         assert (re.search(message, str(caught.value)) is None) == (name in useful)

@@ -355,7 +355,7 @@ class TestFiles:
         "a,17,6,x,yes,free,1",
     )  # fmt: skip
 
-    def write(self, folder: Path, times: int = 1, tail: str = "\n\n") -> Path:
+    def write(self, folder: Path, times: int = 1, tail: str = "\n") -> Path:
         path = folder / "x.csv"
         path.write_text("\n".join([self.HEADER, *self.LINES * times]) + tail)
         return path

@@ -1,0 +1,308 @@
+"""A row is a line and is read alone: no bytes of one row change n, another row, or a run's fate."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pasearch.accounting.budget import Budget
+from pasearch.api import plan_architecture_search
+from pasearch.cli import main
+from pasearch.data import lines
+from pasearch.data.lines import Fault, LineForm, header_of
+from pasearch.data.sources import load_dataset
+from pasearch.data.tables import Column, TableSchema, read_table, row_faults
+from pasearch.errors import UsageError
+from pasearch.features.contingency import count_csv
+
+SCHEMA = TableSchema(
+    columns=(
+        Column(name="age", low=20, high=60, bins=(30, 40)),
+        Column(name="job", categories=("cook", "nurse")),
+        Column(name="note", vocabulary=("cat", "£")),
+    ),
+    target=Column(name="label", categories=("no", "yes")),
+)
+HEADER = b"age,job,note,label"
+GOOD = b'33,cook,"a cat, \xc2\xa35",yes'
+ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
+
+STRANGE = {
+    "utf-16": "é,33,cook,yes".encode("utf-16-le").replace(b"\n", b""),
+    "utf-16 with a mark": "33,cook,é,yes".encode("utf-16"),
+    "latin-1": "33,cook,é,yes".encode("latin-1"),
+    "windows-1252": "33,cook,“€”,yes".encode("cp1252"),
+    "shift-jis": "33,cook,日本語,yes".encode("shift-jis"),
+    "nul": b"33,cook,a\0b,yes",
+    "nuls": b"\0" * 40,
+    "mark inside": b"33,\xef\xbb\xbfcook,cat,yes",
+    "mark first": b"\xef\xbb\xbf33,cook,cat,yes",
+    "overlong": b"33,\xc0\xaf,cat,yes",
+    "surrogate": b"33,\xed\xa0\x80,cat,yes",
+    "surrogates": b"33,\xed\xa0\xbd\xed\xb8\x80,cat,yes",
+    "too high": b"33,\xf4\x90\x80\x80,cat,yes",
+    "cut short": b"33,cook,cat,yes\xe2\x82",
+    "continuation": b"\x80\x80\x80",
+    "open quote": b'33,"cook,cat,yes',
+    "open quote first": b'"33,cook,cat,yes',
+    "open quote last": b'33,cook,cat,"yes',
+    "only a quote": b'"',
+    "quotes": b'"""""',
+    "text after a quote": b'33,"cook"s,cat,yes',
+    "quote inside": b'33,co"ok,cat,yes',
+    "other line ends": "33,cook,a\x0b\x0c\x1c\x85\u2028\u2029b,yes".encode(),
+    "10 MB": b"33,cook," + b"c" * 10_000_000 + b",yes",
+    "10 MB, open": b'33,cook,"' + b"x" * 10_000_000,
+    "10 MB of commas": b"," * 10_000_000,
+    "5,000 digits": b"9" * 5000 + b",cook,cat,yes",
+    "small": b"1e-999999,cook,cat,yes",
+    "nan": b"nan,cook,cat,yes",
+    "inf": b"-inf,cook,cat,yes",
+    "hexadecimal": b"0x1f,cook,cat,yes",
+    "underscores": b"3_3,cook,cat,yes",
+    "digits of another script": "٣٣,cook,cat,yes".encode(),
+    "right to left": "33,\u202ecook\u200f,cat,\u2067yes".encode(),
+    "escapes": b"33,\x1b[2Jcook,cat,yes",
+    "complex": b"1+2j,cook,cat,1j",
+    "empty": b"",
+    "blank": b"  \t ",
+    "too few": b"33,cook",
+    "too many": b"33,cook,cat,yes,yes",
+}
+"""What a row may be instead of a good one: bytes without a line feed or a carriage return."""
+
+
+PIECES = [b'"', b",", b"\r", b"\n", b"x", b'1,"x', b'x",1', b"\xff", b"\xc3", b"\xa9", b"\0"]
+ROWS = st.one_of(
+    st.just(GOOD), st.binary(max_size=40), st.lists(st.sampled_from(PIECES)).map(b"".join),
+    st.sampled_from([b'1,cook,"a', b'b",yes', b"1,cook,cat,yes\r", b"1,cook,cat,yes\r\r"]),
+)  # fmt: skip
+
+
+def written(path: Path, rows: list[bytes], end: bytes = b"\n") -> Path:
+    path.write_bytes(end.join([HEADER, *rows]) + end)
+    return path
+
+
+def alone(row: bytes, form: LineForm) -> list[str] | None:
+    """What a row is, by csv's own reader of one line."""
+    try:
+        found = next(csv.reader(io.StringIO(row.decode(), newline=""), strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    return found if len(found) == 4 else None
+
+
+class TestNeighbours:
+    @pytest.mark.property
+    @settings(max_examples=300, deadline=None)
+    @given(
+        row=ROWS,
+        end=st.sampled_from(list(ENDS.values())),
+        place=st.integers(0, 6),
+        block=st.sampled_from([1, 7, 50, lines.BLOCK]),
+        quotes=st.booleans(),
+    )  # fmt: skip
+    def test_no_row_changes_another_or_their_number(
+        self, row: bytes, end: bytes, place: int, block: int, quotes: bool, tmp_path_factory
+    ):
+        row = row.replace(end[-1:], b"")
+        # A row that stays odd whoever replaces which, so that blocks are read in both ways.
+        good = [GOOD, b'20,"nurse",,no', b'b",yes', GOOD, b"1,2", b"\xff", GOOD]
+        bad = [*good[:place], row, *good[place + 1 :]]
+        folder = tmp_path_factory.mktemp("rows")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lines, "BLOCK", block)
+            found = [
+                read_table(written(folder / "x.csv", rows, end), schema=SCHEMA, quotes=quotes)
+                for rows in (good, bad)
+            ]
+        others = [i for i in range(len(good)) if i != place]
+        (schema, features, labels), (other_schema, other_features, other_labels) = found
+        assert schema == other_schema
+        assert len(labels) == len(other_labels) == len(good)
+        rows, other_rows = features.tolist(), other_features.tolist()
+        assert [rows[i] for i in others] == [other_rows[i] for i in others]
+        given_labels, other_given = labels.tolist(), other_labels.tolist()
+        assert [given_labels[i] for i in others] == [other_given[i] for i in others]
+
+    @pytest.mark.property
+    @settings(max_examples=300, deadline=None)
+    @given(
+        rows=st.lists(ROWS, min_size=1, max_size=9),
+        end=st.sampled_from([b"\n", b"\r"]),
+        quotes=st.booleans(),
+        block=st.sampled_from([1, 30, lines.BLOCK]),
+    )
+    @example(rows=[b'1,cook,"a', b'b",yes'], end=b"\n", quotes=True, block=lines.BLOCK)
+    def test_the_quick_way_is_the_slow_one(
+        self, rows: list[bytes], end: bytes, quotes: bool, block: int
+    ):
+        form = LineForm(end=end, quotes=quotes)
+        text = end.join(rows) + end
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lines, "BLOCK", block)
+            found = list(form.rows(io.BytesIO(text)))
+        assert found == [form.row(line) for line in form.lines(text)]
+        assert len(found) == text.count(end)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+    def test_a_line_is_what_csv_makes_of_it_alone(self, end: bytes, tmp_path: Path):
+        rows = [GOOD, *(row for row in STRANGE.values() if len(row) < 10_000), GOOD]
+        _, features, labels = read_table(written(tmp_path / "x.csv", rows, end), schema=SCHEMA)
+        want = [alone(row, LineForm(end=b"\n")) for row in rows]
+        assert [w if w is None else w[:-1] for w in want] == [
+            None if row[0] is None else row for row in features.tolist()
+        ]
+        assert labels.tolist() == [None if w is None else w[-1] for w in want]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", STRANGE)
+    def test_a_strange_row_leaves_the_rest(self, name: str, tmp_path: Path):
+        rows = [GOOD, STRANGE[name], GOOD]
+        for quotes in (True, False):
+            path = written(tmp_path / "x.csv", rows)
+            schema, features, labels = read_table(path, schema=SCHEMA, quotes=quotes)
+            assert len(labels) == 3
+            x = np.zeros((3, *schema.shape), np.float32)
+            usable = schema.encode(features, out=x)
+            known = schema.encode_labels(labels)[1]
+            assert np.isfinite(x).all()
+            assert ((x >= 0.0) & (x <= 1.0)).all()
+            assert (usable[0], usable[2]) == ((known[0], known[2]))
+            if quotes:
+                assert usable[0]
+                assert x[0].tolist() == x[2].tolist()
+            assert count_csv(path, schema).slots == 3
+            assert len(load_dataset(str(path), quotes=quotes).fingerprint()) == 64
+
+    @pytest.mark.unit
+    def test_plan_and_exit_code_are_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ):
+        monkeypatch.chdir(tmp_path)
+        rows, shown = [GOOD, b"20,nurse,,no"] * 100, set()
+        names = ["utf-16", "latin-1", "nuls", "surrogate", "open quote", "10 MB, open", "empty"]
+        for row in (GOOD, *(STRANGE[name] for name in names)):
+            written(tmp_path / "x.csv", [*rows, row])
+            monkeypatch.setattr("sys.argv", ["pasearch", "plan", "arch", "x.csv", "--eps", "2"])
+            with pytest.raises(SystemExit) as left:
+                main()
+            shown.add((left.value.code, *capsys.readouterr()))
+        assert len(shown) == 1
+        assert next(iter(shown))[0] == 0
+        assert "201 records" in next(iter(shown))[1]
+
+    @pytest.mark.unit
+    def test_a_run_with_every_strange_row_ends_well(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ):
+        monkeypatch.chdir(tmp_path)
+        small = [row for row in STRANGE.values() if len(row) < 10_000]
+        rows = [GOOD, b"20,nurse,,no", *small] * 8 + list(STRANGE.values())
+        written(tmp_path / "x.csv", rows)
+        for command in (["features"], ["train", "--steps", "3"]):
+            options = ["x.csv", "--eps", "8", "--delta", "1e-4", "--quiet", "--out", command[0]]
+            monkeypatch.setattr("sys.argv", ["pasearch", *command, *options])
+            with pytest.raises(SystemExit) as left:
+                main()
+            told = capsys.readouterr()
+            assert left.value.code == 0, told.err
+            assert told.err == ""
+
+    @pytest.mark.unit
+    def test_ordinary_quotation_marks_are_asked_for_and_told_of(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ):
+        monkeypatch.chdir(tmp_path)
+        path, budget = written(tmp_path / "x.csv", [b'33,5",cat,yes'] * 200), Budget(2.0, 1e-4)
+        plan = plan_architecture_search(path, budget=budget, quotes=False)
+        assert plan.schema.to_json()["quotes"] is False
+        assert "quotes" not in plan_architecture_search(path, budget=budget).schema.to_json()
+        with pytest.raises(UsageError, match="quotes is 0"):
+            plan_architecture_search(path, budget=budget, quotes=0)  # type: ignore[arg-type]
+        options = ["x.csv", "--eps", "8", "--no-quotes", "--method", "all", "--out", "y"]
+        monkeypatch.setattr("sys.argv", ["pasearch", "features", *options])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = capsys.readouterr()
+        assert left.value.code == 0, told.err
+        assert "quotation marks are ordinary characters" in told.out
+        assert json.loads(Path("y/private/request.json").read_text())["quotes"] is False
+        document = json.loads(Path("y/release/result.json").read_text())
+        assert document["dataset"]["schema"]["quotes"] is False
+
+
+class TestForm:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("start", "end", "rest"),
+        [
+            (b"a,b\n1,2", b"\n", b"1,2"),
+            (b"a,b\r\n1,2", b"\n", b"1,2"),
+            (b"a,b\r\r\n1,2", b"\n", b"1,2"),
+            (b"a,b\r1,2", b"\r", b"1,2"),
+            (b"a,b\r1,2\n", b"\r", b"1,2\n"),
+            (b"\xef\xbb\xbfa,b\r1,2", b"\r", b"1,2"),
+            (b"\xef\xbb\xbfa,b\n1,2", b"\n", b"1,2"),
+            (b"a,b", b"\n", b""),
+            (b"a,b\r", b"\n", b""),
+        ],
+        ids=repr,
+    )
+    def test_the_header_tells_what_ends_a_line(self, start: bytes, end: bytes, rest: bytes):
+        file = io.BytesIO(start)
+        form, first = header_of(file, quotes=True)
+        assert (form.end, first) == (end, ["a", "b"])
+        assert file.read() == rest
+
+    @pytest.mark.unit
+    def test_what_follows_the_last_line_end_is_a_row_if_there_is_any(self):
+        form = LineForm(end=b"\n")
+        assert list(form.rows(io.BytesIO(b"1\n2"))) == [["1"], ["2"]]
+        assert list(form.rows(io.BytesIO(b"1\n2\n"))) == [["1"], ["2"]]
+        assert list(form.rows(io.BytesIO(b"1\n\n"))) == [["1"], Fault.EMPTY]
+
+    @pytest.mark.unit
+    def test_a_first_line_without_end_is_no_header(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(lines, "LONGEST_HEADER", 100)
+        path = tmp_path / "x.csv"
+        path.write_bytes(b"a,b" + b"secret" * 50 + b"\n1,2\n")
+        with pytest.raises(UsageError, match="its first line has more than") as caught:
+            read_table(path)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.unit
+    def test_faults_are_told_apart_for_the_curator(self, tmp_path: Path):
+        rows = [GOOD, b"\xff,1,2,3", b'"1,2,3,4', b"1,2", b"", b'"1"2,3,4,5', GOOD]
+        path = written(tmp_path / "x.csv", rows)
+        Q = Fault.QUOTES
+        assert list(row_faults(path)) == [
+            None, Fault.ENCODING, Q, Fault.WIDTH, Fault.EMPTY, Q, None,
+        ]  # fmt: skip
+        assert [each is None for each in row_faults(path)] == (
+            read_table(path)[1].present().tolist()
+        )
+        assert list(row_faults(path, quotes=False))[2] is None
+
+    @pytest.mark.property
+    def test_a_long_cell_takes_memory_in_proportion(self, tmp_path: Path):
+        path = written(tmp_path / "x.csv", [GOOD, STRANGE["10 MB"], STRANGE["10 MB, open"]])
+        tracemalloc.start()
+        try:
+            read_table(path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 12 * 10_000_000
