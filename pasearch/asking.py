@@ -62,6 +62,7 @@ class Options(TypedDict, total=False):
     data_root: str
     download: bool
     device: str
+    secure_noise: bool
     seed: int | None
 
 
@@ -93,6 +94,8 @@ class Request:
         data_root: Folder of the image data sets.
         download: Let torchvision download what is missing.
         device: "auto", "cpu" or "cuda".
+        secure_noise: Everything random comes from AES-256: batches, candidates and coins too, and
+            on a GPU the noise, which on a CPU does so anyway.
         seed: Makes the noise reproducible, and the run not private: tests and benchmarks only.
     """
 
@@ -117,6 +120,7 @@ class Request:
     data_root: str = "data"
     download: bool = False
     device: str = "auto"
+    secure_noise: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +136,10 @@ class Request:
             raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
         if not whole("max_categories", self.max_categories) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
-        for name in ("data_is_public", "regression", "quotes", "grey", "assume_public_schema"):
+        for name in (
+            "data_is_public", "regression", "quotes", "grey", "assume_public_schema",
+            "secure_noise",
+        ):  # fmt: skip
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)

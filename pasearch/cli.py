@@ -184,6 +184,13 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", help="Private folder that keeps transformed images for other runs."),
 ]
+SecureNoise = Annotated[
+    bool,
+    typer.Option(
+        "--secure-noise",
+        help="Draw everything random from AES-256: batches too, and on a GPU the noise. Slower.",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Reproducible noise: NOT private; for tests and benchmarks."),
@@ -309,6 +316,7 @@ def _asked(
     data_root: DataRoot = "data",
     download: Download = False,
     device: Device = "auto",
+    secure_noise: SecureNoise = False,
     seed: Seed = None,
 ) -> None:
     """What may be said about an architecture search, to `arch` and to `plan arch` alike."""
@@ -414,6 +422,7 @@ def _asked_features(
     data_root: DataRoot = "data",
     download: Download = False,
     device: Device = "auto",
+    secure_noise: SecureNoise = False,
     seed: Seed = None,
 ) -> None:
     """What may be said about a feature selection, to `features` and `plan features` alike."""

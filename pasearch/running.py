@@ -194,7 +194,8 @@ def tail(prepared: Prepared, device: str, reproducible: bool) -> dict[str, Any]:
         "ledger": _shared_ledger(prepared),
         "device": device,
         "reproducible": reproducible,
-        "randomness": _randomness_words(device, reproducible),
+        "secure_noise": prepared.request.secure_noise,
+        "randomness": _randomness_words(device, reproducible, prepared.request.secure_noise),
         "warnings": list(plan.warnings),
         "versions": versions(),
     }
@@ -245,6 +246,7 @@ def opened(
     from pasearch.runs.ledger import Ledger
 
     plan, request = prepared.plan, prepared.request
+    secure = request.secure_noise
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun, known = keys_path.exists(), ledger_path.exists()
     if resumed:
@@ -256,13 +258,14 @@ def opened(
         kept = asked.read_bytes() if asked.exists() else b""
         marks = fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
-            keys = Keys.open(keys_path, marks)
+            keys = Keys.open(keys_path, marks, secure=secure)
         elif ledger.spent():
             raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
         elif ledger.lines != plan.lines:
             raise UsageError(f"{folder.path} was made for another plan: start a new run.")
         else:
-            keys = Keys() if request.seed is None else Keys.from_seed(request.seed)
+            seed = request.seed
+            keys = Keys(secure=secure) if seed is None else Keys.from_seed(seed, secure=secure)
             keys.save(keys_path, marks)
         _reserve(prepared, folder, keys)
         yield ledger, keys
@@ -397,9 +400,14 @@ def versions() -> dict[str, str]:
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
 
 
-def _randomness_words(device: str, reproducible: bool) -> str:
+def _randomness_words(device: str, reproducible: bool, secure: bool) -> str:
     """Return where a run's noise came from."""
     if reproducible:
         return "derived from --seed: noise reproducible, not private"
-    bits = "64 bits of it for CUDA's Philox" if device == "cuda" else "128-bit Philox keys"
-    return f"a 256-bit key from the operating system, {bits}, destroyed when the run ended"
+    if secure:
+        drawn = "everything random from AES-256"
+    elif device == "cuda":
+        drawn = "noise from CUDA's Philox (64 secret bits of key, 61 of place), batches from Philox"
+    else:
+        drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"
+    return f"a 256-bit key from the operating system, destroyed when the run ended; {drawn}"
