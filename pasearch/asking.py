@@ -8,7 +8,6 @@ Source: docs/rules.md, rules 1 and 13.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
 from pasearch.errors import UsageError
+from pasearch.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,7 +195,7 @@ def read_request(private: Path, form: type[Asked], command: str) -> Asked:
         UsageError: It never began, or was begun by another command.
     """
     try:
-        values = json.loads((private / "request.json").read_text(encoding="utf-8"))
+        values = _stored(private / "request.json")
         if (other := values.pop("command")) != command:
             raise UsageError(
                 f"{private.parent} was begun by another command: finish it with "
@@ -213,6 +213,14 @@ def read_request(private: Path, form: type[Asked], command: str) -> Asked:
         if (private / "keys").exists():
             told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
         raise UsageError(f"{told} Start a new run.") from None
+
+
+def _stored(path: Path) -> Any:
+    """Return what a run's private file holds; a ValueError says that it cannot be read."""
+    try:
+        return read_json(path, follow=False)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def device_of(request: Request) -> str:

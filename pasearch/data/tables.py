@@ -24,7 +24,6 @@ import difflib
 import json
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ import numpy as np
 from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.data.compact import Encoded
 from pasearch.errors import UsageError
+from pasearch.files import read_toml
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
@@ -671,7 +671,7 @@ class TableSchema:
             UsageError: No such file, no TOML, an unknown key, or a declaration that makes no sense.
         """
         path = Path(path)
-        values = _read_toml(path)
+        values = read_toml(path, "a schema file (TOML)")
         try:
             return _from_toml(values, path.stem)
         except UsageError as error:
@@ -932,16 +932,6 @@ def _toml_column(name: str, values: dict[str, Any]) -> Column:
                 f"high, {column.low:g} and {column.high:g}: leave it out, or widen the bounds."
             )
     return column
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a schema file (TOML).")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as TOML: {error}.") from None
 
 
 def _check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ the trainable flags are those of section IX-A (random weights training).
 from __future__ import annotations
 
 import math
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.data.front_ends import FrontEnd, Raw, front_end
 from pasearch.errors import UsageError
+from pasearch.files import read_toml
 from pasearch.spaces.architecture import (
     Architecture,
     Conv,
@@ -124,33 +124,25 @@ def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candida
         return given
     if isinstance(given, Mapping):
         return _read_candidate(given)
+    values = read_toml(given, EXPECTED)
     try:
-        return _read_candidate(_toml(given))
+        return _read_candidate(values)
     except UsageError as error:
         raise UsageError(f"{given}: {error}") from None
 
 
-EXPECTED = "expected a TOML file with a [[layers]] table for every hidden layer"
+EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
 
 
 def _read_candidate(values: Mapping[str, Any]) -> Candidate:
     if "layers" not in values:
-        raise UsageError(f"has no layers: {EXPECTED}, or layers = [] for none.")
+        raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
         raise UsageError(
             f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
             "front_end, settings and name."
         )
     return Candidate.from_json(values)
-
-
-def _toml(path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot be read ({error.strerror}): {EXPECTED}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"no TOML ({error}): {EXPECTED}.") from None
 
 
 class Space(ABC):
@@ -671,12 +663,8 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     if str(given) in _BUILT_IN:
         return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
     path = Path(given)
-    if path.suffix == ".toml" and path.is_file():
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"Space {str(path)!r} cannot be read as TOML: {error}.") from None
-        return _from_mapping(values, path.stem)
+    if path.suffix == ".toml" and path.exists():
+        return _from_mapping(read_toml(path, "a search space (TOML)"), path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
         "or the path of a .toml file."
