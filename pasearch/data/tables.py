@@ -39,6 +39,7 @@ from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.data.compact import Encoded
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
+from pasearch.shown import shown
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
@@ -978,8 +979,9 @@ def _toml(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string: JSON's escapes are TOML's, but for one character."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)
 
 
 def _text(cell: object) -> str | None:
