@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.data.images import BUILT_IN
+from pasearch.data.images import BUILT_IN, image_side
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
+from pasearch.data.tables import MOST_NAMES
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 
@@ -120,21 +121,21 @@ class Request:
         """Check what no other part checks."""
         Budget(self.epsilon, self.delta)
         if self.image_side is not None:
-            whole("image_side", self.image_side)
+            image_side(self.image_side)
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
             )
         if self.ledger_budget is not None and self.ledger is None:
             raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
-        if not whole("max_categories", self.max_categories) >= 2:
+        if not whole("max_categories", self.max_categories, most=MOST_NAMES) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
         for name in ("data_is_public", "regression", "grey", "assume_public_schema"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
-        if self.seed is not None and not (counted and self.seed >= 0):
-            raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
+        if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
+            raise UsageError("The seed is no whole number from 0 to 2^64 - 1: take one.")
 
     @property
     def budget(self) -> Budget:

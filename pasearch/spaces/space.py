@@ -20,10 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import FrontEnd, Raw, front_end
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import (
+    MOST_WIDE,
     Architecture,
     Conv,
     Dense,
@@ -48,6 +50,15 @@ MOST_STEPS = 16
 
 MOST_SCALE = 1e6
 """The largest learning rate, and the largest factor: products of them stay finite."""
+
+SHAPING = ("front_end", "layers", "blocks", "filters", "units")
+"""How the genes begin that change a network's shape."""
+
+MOST_COMBINATIONS = 20_000
+"""How many shapes, and how many settings, a space may have: a plan looks at each."""
+
+MOST_ENTRIES = 1000
+"""The most candidates of a portfolio."""
 
 RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
@@ -242,6 +253,10 @@ class SearchSpace(Space):
                 raise UsageError(f"{where}: no such gene: expected one of {', '.join(known)}.")
             if not values:
                 raise UsageError(f"{where}: is empty: name at least one value.")
+            if len(values) > RANGE_POINTS:
+                raise UsageError(
+                    f"{where}: has {len(values):,} values: expected at most {RANGE_POINTS:,}."
+                )
             for value in values:
                 _check_gene(where, gene, value)
             if gene in ("steps", "steps_scale") and len(values) > MOST_STEPS:
@@ -260,6 +275,16 @@ class SearchSpace(Space):
         for absolute in ("learning_rate", "steps"):
             if absolute in genes and f"{absolute}_scale" in genes:
                 raise UsageError(f"Space {self.name!r}: take {absolute} or {absolute}_scale.")
+        for what, named in (
+            ("shapes of a network", [g for g in genes if g.startswith(SHAPING)]),
+            ("settings of the recipe", [g for g in genes if g in SETTINGS]),
+        ):
+            many = math.prod(len(dict(self.choices)[gene]) for gene in named)
+            if many > MOST_COMBINATIONS:
+                raise UsageError(
+                    f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
+                    f"most {MOST_COMBINATIONS:,}, because a plan looks at each. Name fewer values."
+                )
 
     @property
     def genes(self) -> tuple[str, ...]:
@@ -305,8 +330,7 @@ class SearchSpace(Space):
 
     def extremes(self) -> Iterator[Candidate]:
         """Return candidates with every combination of the genes that change a shape."""
-        shaping = ("front_end", "layers", "blocks", "filters", "units")
-        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(shaping)]
+        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPING)]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
@@ -412,6 +436,10 @@ class Portfolio(Space):
         entries = values.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise UsageError("A portfolio has `entries`: a list of tables with layers.")
+        if len(entries) > MOST_ENTRIES:
+            raise UsageError(
+                f"A portfolio has {len(entries):,} entries: expected at most {MOST_ENTRIES:,}."
+            )
         for entry in entries:
             _check_settings(entry.get("settings", {}))
         made = tuple(Candidate.from_json(each) for each in entries)
@@ -460,9 +488,12 @@ def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _number(value: object) -> float:
     """Return a finite number as a float, and anything else as NaN, which fails every check."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _check_gene(where: str, gene: str, value: object) -> None:
@@ -493,6 +524,10 @@ def _check_gene(where: str, gene: str, value: object) -> None:
             raise UsageError(f"{where}: {value!r}: expected 0 (a linear model), 1, 2 or 3.")
     elif not (isinstance(value, int) and number > 0):
         raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
+    elif gene == "steps":
+        whole(where, value)
+    elif number > MOST_WIDE:
+        raise UsageError(f"{where}: {value!r}: expected at most {MOST_WIDE:,}.")
     elif gene == "blocks" and number > 3:
         raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
 
