@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ MOST_AXES = 8
 
 UNREADABLE = (
     ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
-    RuntimeError, OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error,
+    RuntimeError, OverflowError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
 

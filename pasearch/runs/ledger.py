@@ -178,9 +178,9 @@ class Ledger:
             UsageError: No ledger there, a damaged one, or another process has it.
         """
         path = Path(path).absolute()
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink() or not path.is_file() or not path.stat().st_size:
             raise UsageError(
-                f"{path} is missing, or no plain file: give the folder of a run that began."
+                f"{path} is missing, empty or no plain file: give the folder of a run that began."
             )
         connection = _connect(path)
         try:
