@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Candidate
     from pasearch.training.presets import Preset
 
+MOST_SCORE_EPSILON = 100.0
+"""The largest epsilon of one score."""
+
 COMMAND = "arch"
 """What finishes a search that was interrupted."""
 
@@ -156,6 +159,11 @@ class Request(asking.Request):
         for name in ("candidates", "score_epsilon", "learning_rate"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
+        if self.score_epsilon is not None and not self.score_epsilon <= MOST_SCORE_EPSILON:
+            raise UsageError(
+                f"score_epsilon is {self.score_epsilon!r}: expected at most "
+                f"{MOST_SCORE_EPSILON:g}: above, a score has no noise that anybody could measure."
+            )
         if self.preset is not None and self.preset not in PRESETS:
             raise UsageError(
                 f"Preset {self.preset!r} is not known: expected one of {', '.join(PRESETS)}."

@@ -8,7 +8,6 @@ Source: docs/rules.md, rules 1 and 13.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.data.images import BUILT_IN
+from pasearch.data.images import BUILT_IN, image_side
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
+from pasearch.data.tables import MOST_NAMES
 from pasearch.errors import UsageError
+from pasearch.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,14 +128,14 @@ class Request:
         """Check what no other part checks."""
         Budget(self.epsilon, self.delta)
         if self.image_side is not None:
-            whole("image_side", self.image_side)
+            image_side(self.image_side)
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
             )
         if self.ledger_budget is not None and self.ledger is None:
             raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
-        if not whole("max_categories", self.max_categories) >= 2:
+        if not whole("max_categories", self.max_categories, most=MOST_NAMES) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
         for name in (
             "data_is_public", "regression", "quotes", "grey", "assume_public_schema",
@@ -143,8 +144,8 @@ class Request:
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
-        if self.seed is not None and not (counted and self.seed >= 0):
-            raise UsageError(f"Seed is {self.seed!r}: expected a whole number, 0 or above.")
+        if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
+            raise UsageError("The seed is no whole number from 0 to 2^64 - 1: take one.")
 
     @property
     def budget(self) -> Budget:
@@ -205,7 +206,7 @@ def read_request(private: Path, form: type[Asked], command: str) -> Asked:
         UsageError: It never began, or was begun by another command.
     """
     try:
-        values = json.loads((private / "request.json").read_text(encoding="utf-8"))
+        values = _stored(private / "request.json")
         if (other := values.pop("command")) != command:
             raise UsageError(
                 f"{private.parent} was begun by another command: finish it with "
@@ -223,6 +224,14 @@ def read_request(private: Path, form: type[Asked], command: str) -> Asked:
         if (private / "keys").exists():
             told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
         raise UsageError(f"{told} Start a new run.") from None
+
+
+def _stored(path: Path) -> Any:
+    """Return what a run's private file holds; a ValueError says that it cannot be read."""
+    try:
+        return read_json(path, follow=False)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def device_of(request: Request) -> str:

@@ -11,6 +11,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pasearch.files import read_json
+
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.features.plan import FeaturePlan
@@ -43,7 +45,7 @@ def buy_schema(
         return plan
     path = folder.private / "schema.json"
     if path.exists():
-        bought = type(schema).from_json(json.loads(path.read_text(encoding="utf-8")))
+        bought = type(schema).from_json(read_json(path, "a bought schema", follow=False))
     else:
         cells = dataset[plan.purchase_partition].cells()
         items = [f"item {number}" for number in range(len(schema.undeclared))]

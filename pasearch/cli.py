@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from pasearch.errors import PasearchError, UsageError
+from pasearch.shown import shown, shown_lines
 
 if TYPE_CHECKING:
     from pasearch.api import Prepared
@@ -261,7 +264,9 @@ def _click_error(error: Any) -> int:
         )
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
-        error.show()
+        text = io.StringIO()
+        error.show(file=text)
+        typer.echo(shown_lines(text.getvalue().rstrip("\n")), err=True)
         return int(error.exit_code)
     return INTERRUPTED
 
@@ -727,18 +732,18 @@ def check(
     """
     from pasearch.data.check import check_table
     from pasearch.data.tables import TableSchema
+    from pasearch.files import write_new
 
     declared = None if schema is None else TableSchema.from_toml(schema)
-    if propose is not None and (propose.exists() or not propose.absolute().parent.is_dir()):
+    if propose is not None and (os.path.lexists(propose) or not propose.absolute().parent.is_dir()):
         raise UsageError(
             f"{propose} exists, or its folder does not: name a new file for the proposed schema."
         )
     report = check_table(data, target, declared, quotes=quotes)
-    typer.echo(report.text())
+    typer.echo(shown_lines(report.text()))
     if propose is not None:
-        propose.touch(mode=0o600)
-        propose.write_text(report.toml(), encoding="utf-8")
-        typer.echo(f"Proposed schema: {propose}. Edit it into what is publicly known.")
+        write_new(propose, report.toml())
+        typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
 
 
 @app.command()
@@ -764,6 +769,13 @@ def verify(
         raise UsageError(f"{path} does not verify: {' '.join(problems)}")
 
 
+class _OneLine(logging.Formatter):
+    """What is said of work that takes seconds, in one line each."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
 @contextmanager
 def _told(*, show: bool) -> Iterator[None]:
     """Show on stderr what the package says of work that takes seconds, each sentence once."""
@@ -775,6 +787,7 @@ def _told(*, show: bool) -> Iterator[None]:
         return len(seen) > before
 
     handler.addFilter(is_new)
+    handler.setFormatter(_OneLine())
     logger = logging.getLogger("pasearch")
     level = logger.level
     if show:
@@ -925,7 +938,7 @@ def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         return
     if not quiet:
         score = document["score"]
-        typer.echo(_best_words(document))
+        typer.echo(shown(_best_words(document)))
         noise = score["noise"]["standard_deviation"]
         unit = " of the width of the target's bounds" if "scale" in score else ""
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
@@ -935,7 +948,7 @@ def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
             f"{exact}"
         )
         for line in useless(document):
-            typer.echo(line)
+            typer.echo(shown(line))
     price = document["price"]
     note = ""
     if document["reproducible"]:
@@ -944,5 +957,5 @@ def _show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         note = " (NOT PRIVATE: the data was declared public)"
     typer.echo(
         f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Report, model "
-        f"and privacy card: {result.path}/release"
+        f"and privacy card: {shown(result.path)}/release"
     )

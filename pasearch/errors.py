@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pasearch.shown import shown
+
 
 class PasearchError(Exception):
     """An error whose message says what is wrong, where, what was expected, and what to do."""
 
     exit_code = 1
+
+    def __init__(self, message: object = ""):
+        super().__init__(shown(message))
 
 
 class UsageError(PasearchError):

@@ -11,7 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"accounting"},
+    {"shown"},
+    {"accounting", "files"},
     {"runs", "progress"},
     {"data"},
     {"asking", "forms"},

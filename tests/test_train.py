@@ -557,7 +557,7 @@ class TestCommand:
         ("arguments", "words"),
         [
             (("--recipe", "nothing"), "pasearch: expected|is not known"),
-            (("--architecture", "nothing.toml"), "cannot be read"),
+            (("--architecture", "nothing.toml"), "is not there"),
             (("--recipe", "sa-dpsgd", "--energy-on", "nowhere"), "nowhere"),
         ],
     )

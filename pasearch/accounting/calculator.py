@@ -192,6 +192,6 @@ def _event(numbers: dict[str, Any], law: str | None) -> Event:
     if law == COMPOSED:
         if not float(candidates).is_integer():
             raise UsageError(f"candidates is {candidates}: composed trainings are a whole number.")
-        return SelfComposed(one, whole("candidates", int(candidates)))
+        return SelfComposed(one, whole("candidates", int(candidates), most=MOST_RUNS))
     assert law is not None
     return RepeatAndSelect(one, Law.named(law, mean=candidates))

@@ -50,10 +50,24 @@ def fraction(name: str, value: object) -> float:
     return number
 
 
-def whole(name: str, value: object) -> int:
-    """A count of at least 1, as a Python int; a float is refused even when it is whole."""
+MOST = 10**12
+"""The most of anything that is counted: records, steps, candidates. More is a slip of the hand."""
+
+
+def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
+    """A count of at least 1, as a Python int; a float is refused even when it is whole.
+
+    Args:
+        name: What is counted, for the message.
+        value: The count.
+        most: The largest that is taken.
+        why: The reason for that, for the message.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 1:
         raise _refusal(name, value, "a whole number, 1 or above")
+    if not int(value) <= most:
+        reason = f", because {why}" if why else ""
+        raise UsageError(f"{name} is {_spelt(value)}: expected at most {most:,}{reason}.")
     return int(value)
 
 
@@ -99,7 +113,16 @@ def _real(name: str, value: object, expected: str) -> float:
         raise _refusal(name, value, expected) from None
 
 
+def _spelt(value: object) -> str:
+    """Return a value as an error shows it: a number of a thousand digits is not spelt out."""
+    if isinstance(value, int) and not -(2**64) <= value <= 2**64:
+        return "a whole number of more than 64 bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def _refusal(name: str, value: object, expected: str) -> UsageError:
     return UsageError(
-        f"{name} is {value!r} ({type(value).__name__}); expected {expected}. Pass such a number."
+        f"{name} is {_spelt(value)} ({type(value).__name__}); expected {expected}. Pass such a "
+        "number."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ def behind(dataset: Dataset, front: Fitted, encode: Encode) -> tuple[np.ndarray,
     folder = dataset.cache / FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.is_symlink():
+            raise UsageError(f"{folder} is a link, which a cache does not follow: remove it.")
         folder.chmod(0o700)
     except OSError as error:
         raise UsageError(
@@ -51,16 +54,36 @@ def behind(dataset: Dataset, front: Fitted, encode: Encode) -> tuple[np.ndarray,
     path = folder / f"{_key(dataset, front)}.npy"
     usable = path.with_suffix(".usable.npy")
     if not (path.exists() and usable.exists()):
-        part = path.with_suffix(f".{os.getpid()}.part")
-        try:
+        # A folder of its own: nothing that lies there already is followed or written through.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as own:
+            part, mask = Path(own) / "part.npy", Path(own) / "usable.npy"
             made = _transform(dataset, front, encode, lambda shape: _on_disk(part, shape))
-            np.save(usable, made[1])
-            usable.chmod(0o600)
+            np.save(mask, made[1])
+            mask.chmod(0o600)
             made[0].flush()
+            os.replace(mask, usable)
             os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    return np.load(path, mmap_mode="r"), np.load(usable)
+    shape = (dataset.n, *front.front_end.output_shape(dataset.schema.shape))
+    features = _kept(path, shape, np.dtype(np.float32), memory_mapped=True)
+    return features, _kept(usable, shape[:1], np.dtype(bool), memory_mapped=False)
+
+
+def _kept(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, memory_mapped: bool
+) -> np.ndarray:
+    """Return what a file of the cache holds.
+
+    Raises:
+        UsageError: It was damaged, or is of another form than it was made with.
+    """
+    try:
+        # Mapped first, so that its form is known before it is read.
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        found = None
+    if path.is_symlink() or found is None or (found.shape, found.dtype) != (shape, dtype):
+        raise UsageError(f"{path} is damaged: delete it, and it is made again.")
+    return found if memory_mapped else np.array(found)
 
 
 def _key(dataset: Dataset, front: Fitted) -> str:

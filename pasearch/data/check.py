@@ -31,6 +31,7 @@ from pasearch.data.tables import (
     read_table,
     row_faults,
 )
+from pasearch.shown import shown
 
 WARNING = (
     "This shows private values. It is for whoever may see the records themselves: do not let it "
@@ -119,7 +120,7 @@ class CheckReport:
     def text(self) -> str:
         """Return it for a terminal, the warning first."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
-        head = f"{self.path}: {self.n:,} records, {self.proposed.describe()}"
+        head = f"{shown(self.path)}: {self.n:,} records, {self.proposed.describe()}"
         return "\n".join([f"WARNING. {WARNING}", "", head, *found]) + "\n"
 
     def toml(self) -> str:

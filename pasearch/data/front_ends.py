@@ -239,7 +239,7 @@ class PrincipalComponents(FrontEnd):
 
     def __post_init__(self) -> None:
         """Check the number."""
-        whole("components", self.components)
+        whole("components", self.components, most=MOST_COMPONENTS_OF)
 
     @property
     def text(self) -> str:

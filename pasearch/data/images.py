@@ -18,13 +18,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from pasearch.accounting.checks import whole
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import UsageError
+from pasearch.files import check_memory
 
 IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 """The torchvision class of each set, which is also the folder's name."""
@@ -38,6 +40,18 @@ IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 IMAGE_SIDE = 32
 """The side, in pixels, that images of a folder are scaled to unless the user says otherwise."""
+
+MOST_SIDE = 1024
+"""The largest side: an image of it has three million numbers, more than a network here can use."""
+
+MOST_PIXELS = 50_000_000
+"""The most pixels that are decoded of an image: 200 MB, and some decoders keep two copies. A JPEG
+of up to `MOST_REDUCED` times as many is decoded at half its size; any other is a null record."""
+
+MOST_REDUCED = 4
+
+MOST_IDX = 2**28
+"""The most bytes that an idx file announces: those of MNIST have 47 million."""
 
 
 def built_in(source: str, *, data_root: str | Path, download: bool, public: bool) -> Dataset:
@@ -120,9 +134,11 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
     packed = path.with_name(path.name + ".gz")
     try:
         if path.is_file():
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                raw = _within(file, axes)
         elif packed.is_file():
-            raw = gzip.decompress(packed.read_bytes())
+            with gzip.open(packed) as file:
+                raw = _within(file, axes)
         else:
             raise UsageError(
                 f"{path} (or its .gz) is not there: put the file there, name another folder with "
@@ -135,12 +151,23 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
         raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
     shape = struct.unpack(f">{axes}I", raw[4:head])
     announced, found = math.prod(shape), len(raw) - head
+    if announced > MOST_IDX:
+        raise UsageError(
+            f"{path} announces {announced:,} bytes: expected at most {MOST_IDX:,}. Fetch it again."
+        )
     if found != announced:
         raise UsageError(
             f"{path} is {'cut short' if found < announced else 'too long'}: its head announces "
             f"{announced:,} bytes, {found:,} follow. Fetch it again."
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+
+
+def _within(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
+    """Return an idx file's head and what it announces, and a byte more if there is one."""
+    head = file.read(4 + 4 * axes)
+    announced = math.prod(struct.unpack(f">{axes}I", head[4:])) if len(head) == 4 + 4 * axes else 0
+    return head + file.read(min(announced, MOST_IDX) + 1)
 
 
 def _torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
@@ -182,23 +209,30 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
         public: The user declares every record public.
 
     Raises:
-        UsageError: Fewer than two sub-folders, or no image file in them.
+        UsageError: Fewer than two sub-folders, no image file in them, or a side that is no side.
     """
-    folders = (each for each in root.iterdir() if each.is_dir())
-    classes = sorted(each.name for each in folders if not each.name.startswith("."))
-    files = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in IMAGE_FILES and path.is_file()
-    ]
+    side = image_side(IMAGE_SIDE if side is None else side)
+    try:
+        folders = (each for each in root.iterdir() if each.is_dir())
+        classes = sorted(each.name for each in folders if not each.name.startswith("."))
+        files = [
+            (path, label)
+            for label, name in enumerate(classes)
+            for path in sorted((root / name).rglob("*"))
+            if path.suffix.lower() in IMAGE_FILES and path.is_file()
+        ]
+    except OSError as error:
+        raise UsageError(f"{root} cannot be read ({error.strerror}): make it readable.") from None
     if len(classes) < 2 or not files:
         raise UsageError(
             f"{root} holds {len(classes)} folders and {len(files)} images: expected one folder a "
             "class, at least two, with image files in them."
         )
-    side = IMAGE_SIDE if side is None else side
     shape = (side, side) if grey else (3, side, side)
+    check_memory(
+        f"{root}: {len(files):,} images of {side} x {side} pixels", len(files) * math.prod(shape),
+        "take a smaller --image-side, or --grey",
+    )  # fmt: skip
     images = np.zeros((len(files), *shape), np.uint8)
     labels = np.array([label for _, label in files], np.int64)
     for slot, (path, _) in enumerate(files):
@@ -215,10 +249,20 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
     )
 
 
+def image_side(side: int) -> int:
+    """Return a side that images may be scaled to.
+
+    Raises:
+        UsageError: No whole number from 1 to `MOST_SIDE`.
+    """
+    return whole("image_side", side, most=MOST_SIDE, why="a network takes no more pixels")
+
+
 def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     """Return (side, side) or (3, side, side) bytes, or None for a file that is no image.
 
-    In silence: what Pillow warns or logs of a file tells what is in it.
+    In silence: what Pillow warns or logs of a file tells what is in it. Its own limit on pixels
+    only warns, up to twice of it, so ours is held before anything is decoded.
     """
     from PIL import Image
 
@@ -226,10 +270,28 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
         warnings.simplefilter("ignore")
         try:
             with Image.open(path) as image:
+                if not _decodable(image):
+                    return None
                 array = _bytes(image, side, "L" if grey else "RGB")
         except Exception:  # noqa: BLE001 - whatever a file does to a decoder, its slot is null
             return None
     return array if grey else array.transpose(2, 0, 1)
+
+
+def _decodable(image: Any) -> bool:
+    """Return whether an image, of which only the head is read, can be decoded within memory.
+
+    A large JPEG is told to decode at a fraction. A progressive one keeps all of itself meanwhile.
+    """
+    width, height = image.size
+    pixels = width * height
+    if pixels <= MOST_PIXELS:
+        return True
+    reducible = image.format == "JPEG" and not image.info.get("progressive")
+    if not (reducible and pixels <= MOST_REDUCED * MOST_PIXELS):
+        return False
+    image.draft(None, (width // 2, height // 2))
+    return image.size[0] * image.size[1] <= MOST_PIXELS
 
 
 def _bytes(image: Any, side: int, mode: str) -> np.ndarray:
@@ -238,7 +300,8 @@ def _bytes(image: Any, side: int, mode: str) -> np.ndarray:
 
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return np.asarray(image.convert(mode).resize((side, side)))
+    converted = image if image.mode == mode else image.convert(mode)
+    return np.asarray(converted.resize((side, side)))
 
 
 @contextmanager

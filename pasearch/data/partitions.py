@@ -24,6 +24,7 @@ import numpy as np
 
 from pasearch.accounting.checks import whole
 from pasearch.data import compact
+from pasearch.data.arrays import Stored
 from pasearch.data.cache import behind
 from pasearch.data.columns import TextColumn, TextTable
 from pasearch.data.compact import CompactRows, Room
@@ -129,24 +130,29 @@ AnyRecords = Records | CompactRecords
 class Sealed:
     """An array whose form may be seen by anyone, and whose values only by an open partition."""
 
-    __slots__ = ("_array",)
+    __slots__ = ("_held",)
 
-    def __init__(self, array: np.ndarray | TextTable | TextColumn | Sealed):
-        self._array: Any = array._array if isinstance(array, Sealed) else array
+    def __init__(self, array: np.ndarray | Stored | TextTable | TextColumn | Sealed):
+        self._held: Any = array._held if isinstance(array, Sealed) else array
+
+    @property
+    def _array(self) -> Any:
+        """The values; of a large file, they are read now."""
+        return self._held.read() if isinstance(self._held, Stored) else self._held
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape: public."""
-        return self._array.shape
+        return self._held.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Its number type: public."""
-        return self._array.dtype
+        return self._held.dtype
 
     def __len__(self) -> int:
         """Return the length of the first axis: public."""
-        return len(self._array)
+        return len(self._held)
 
     def __repr__(self) -> str:
         """Show the form, never a value."""
@@ -471,8 +477,8 @@ class Dataset:
 
     name: str
     schema: AnySchema
-    features: Sealed | TableCells
-    labels: Sealed | ColumnCells
+    features: Sealed | Stored | TableCells
+    labels: Sealed | Stored | ColumnCells
     public: bool = False
     official_test: int = 0
     cache: Path | None = None

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
 
 
+MOST_CLASSES = 100_000
+"""The most classes: a network has an output for each."""
+
+MOST_NUMBERS = 2**24
+"""The most numbers of one record: 64 MB as float32."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The declared form of records with numeric features, and a class or a number to predict.
@@ -68,9 +75,18 @@ class Schema:
                     f"The number of classes is {self.classes!r}: expected a whole number, "
                     "2 or above."
                 )
+            if not self.classes <= MOST_CLASSES:
+                raise UsageError(
+                    f"The number of classes is above {MOST_CLASSES:,}: expected at most as many, "
+                    "because a network has an output for each."
+                )
             object.__setattr__(self, "classes", int(self.classes))
         if not self.shape or not all(_whole(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
+        if not math.prod(int(side) for side in self.shape) <= MOST_NUMBERS:
+            raise UsageError(
+                f"A record's shape is {self.shape}: expected at most {MOST_NUMBERS:,} numbers."
+            )
         object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
 
     @property
@@ -214,11 +230,18 @@ class Schema:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
-        """Read what `to_json` wrote."""
-        target = values.get("target")
-        plain = {name: value for name, value in values.items() if name != "kind"}
-        shape = tuple(values["shape"])
-        return cls(**{**plain, "shape": shape, "target": None if target is None else tuple(target)})
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Anything else.
+        """
+        try:
+            target, shape = values.get("target"), tuple(values["shape"])
+            plain = {name: value for name, value in values.items() if name != "kind"}
+            aim = None if target is None else tuple(target)
+            return cls(**{**plain, "shape": shape, "target": aim})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"The schema of arrays is not well formed ({error!r}).") from None
 
 
 class Form(Protocol):

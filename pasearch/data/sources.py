@@ -7,14 +7,13 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pasearch.data.arrays import AT_ONCE, Stored, stored_arrays
 from pasearch.data.images import BUILT_IN, built_in, image_folder
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -23,11 +22,8 @@ from pasearch.errors import UsageError
 ARRAYS = {"x", "y", "bounds", "classes", "official_test", "name"}
 """What is read from a .npz; anything else in it is left alone."""
 
-UNREADABLE = (
-    ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
-    RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
+LONGEST_NOTE = 4096
+"""The most bytes of what else is read of a .npz than x and y."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +160,13 @@ def _npz(path: Path, declared: Declared) -> Dataset:
         )
     bounds = bounds if declared.bounds is None else declared.bounds
     classes = classes if declared.classes is None else declared.classes
+    pair = arrays["x"], arrays["y"]
+    at_once = sum(each.nbytes for each in pair) <= AT_ONCE
+    x, y = (each.read() if at_once else each for each in pair)
     dataset = from_arrays(
-        arrays["x"],
-        arrays["y"],
-        name=str(arrays["name"]) if "name" in arrays else path.stem,
+        x,
+        y,
+        name=str(arrays["name"].read()) if "name" in arrays else path.stem,
         where=str(path),
         public=declared.public,
         bounds=bounds,
@@ -181,7 +180,12 @@ def _npz(path: Path, declared: Declared) -> Dataset:
 
 
 def from_arrays(
-    x: np.ndarray, y: np.ndarray, *, name: str = "arrays", where: str = "data", **said: Any
+    x: np.ndarray | Stored,
+    y: np.ndarray | Stored,
+    *,
+    name: str = "arrays",
+    where: str = "data",
+    **said: Any,
 ) -> Dataset:
     """Return a data set of arrays in memory.
 
@@ -220,7 +224,7 @@ def from_arrays(
 
 
 def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+    if not isinstance(x, np.ndarray | Stored) or not isinstance(y, np.ndarray | Stored):
         raise UsageError(
             f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
             "arrays (numpy.asarray makes them)."
@@ -237,61 +241,37 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
         )
 
 
-def _open_npz(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a .npz file with arrays x and y.")
-    if not path.stat().st_size > 0:
-        raise UsageError(f"{path} is empty: expected a .npz file with arrays x and y.")
-    try:
-        # Opened here: of a damaged archive, numpy would leave its own handle open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            names = set(archive.files)
-            arrays = {name: archive[name] for name in sorted(names & ARRAYS)}
-    except UNREADABLE:
-        raise UsageError(
-            f"{path} {_fault(path)}. Write it with numpy.savez(path, x=x, y=y), x and y arrays of "
-            "numbers."
-        ) from None
-    if missing := {"x", "y"} - names:
+def _open_npz(path: Path) -> dict[str, Stored]:
+    arrays, names = stored_arrays(path, ARRAYS)
+    if missing := {"x", "y"} - set(names):
         raise UsageError(
             f"{path} has no array {' and no array '.join(sorted(missing))}: "
-            f"it holds {', '.join(sorted(names)) or 'nothing'}."
+            f"it holds {', '.join(names[:20]) or 'nothing'}."
         )
+    for name in set(arrays) - {"x", "y"}:
+        if arrays[name].nbytes > LONGEST_NOTE:
+            raise UsageError(
+                f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a word."
+            )
     return arrays
 
 
-def _fault(path: Path) -> str:
-    """Say why a file is no .npz of plain arrays."""
-    with path.open("rb") as file:
-        start = file.read(6)
-    if start == b"\x93NUMPY":
-        return "is a single array (.npy), not a .npz"
-    if start[:2] != b"PK":
-        return "is no .npz file"
-    return (
-        "is damaged or cut short"
-        if not zipfile.is_zipfile(path)
-        else ("is damaged, or holds arrays of objects, which are not read")
-    )
-
-
-def _declared_bounds(path: Path, arrays: dict[str, np.ndarray]) -> tuple[float, float] | None:
+def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, float] | None:
     if "bounds" not in arrays:
         return None
-    bounds = arrays["bounds"]
+    bounds = arrays["bounds"].read()
     if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
         raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
     return float(bounds[0]), float(bounds[1])
 
 
-def _declared_classes(path: Path, arrays: dict[str, np.ndarray]) -> int | None:
+def _declared_classes(path: Path, arrays: dict[str, Stored]) -> int | None:
     return _whole_array(path, arrays, "classes") if "classes" in arrays else None
 
 
-def _whole_array(path: Path, arrays: dict[str, np.ndarray], name: str) -> int:
+def _whole_array(path: Path, arrays: dict[str, Stored], name: str) -> int:
     """Return the one whole number that an array of the file holds; 0 when it is not there."""
-    number = arrays.get(name, np.array(0))
+    number = arrays[name].read() if name in arrays else np.array(0)
     if number.shape not in ((), (1,)) or number.dtype.kind not in "iu":
         raise UsageError(f"{path}: `{name}` is {number.dtype}{number.shape}: expected a number.")
     return int(number.reshape(-1)[0])

@@ -25,7 +25,6 @@ import difflib
 import json
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +40,8 @@ from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.data.compact import Encoded
 from pasearch.data.lines import LONGEST_HEADER, Fault, HeaderTooLongError, LineForm, header_of
 from pasearch.errors import UsageError
+from pasearch.files import read_toml
+from pasearch.shown import shown
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
@@ -72,6 +73,15 @@ LONGEST_FIELD = 2**31 - 1
 
 MOST_COLUMNS = 20_000
 """The most columns of a file."""
+
+MOST_BINS = 10_000
+"""The most bins of a number: each is a feature, and a bin of no record teaches nothing."""
+
+MOST_NAMES = 100_000
+"""The most categories of a column, or words of a vocabulary: each is a feature."""
+
+MOST_NUMBERS = 2_000_000
+"""The most numbers that a row may become: a network's first layer has as many weights a neuron."""
 
 TOP_KEYS = ("name", "target", "official_test", "quotes", "columns")
 COLUMN_KEYS = ("kind", "low", "high", "bins", "categories", "vocabulary")
@@ -160,10 +170,15 @@ class Column:
         if bins is None:
             return None
         if isinstance(bins, Integral) and not isinstance(bins, bool) and int(bins) >= 0:
+            self._check_most("bins", int(bins), MOST_BINS)
             return int(bins)
         if isinstance(bins, Sequence) and not isinstance(bins, str):
+            self._check_most("bins", len(bins), MOST_BINS)
             numbers = all(isinstance(each, Real) and not isinstance(each, bool) for each in bins)
-            edges = tuple(float(each) for each in bins) if numbers else (math.nan,)
+            try:
+                edges = tuple(float(each) for each in bins) if numbers else (math.nan,)
+            except OverflowError:
+                edges = (math.nan,)
             if all(map(math.isfinite, edges)) and all(a < b for a, b in pairwise(edges)):
                 return edges
         raise self._refusal(
@@ -175,6 +190,7 @@ class Column:
         """Return names without space around them, no two the same, none that means missing."""
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise self._refusal(f"{what} is {names!r}: expected a list of texts.")
+        self._check_most(what, len(names), MOST_NAMES)
         checked: dict[str, None] = {}
         for each in names:
             whole = isinstance(each, Integral) and not isinstance(each, bool)
@@ -203,6 +219,13 @@ class Column:
                 )
         return words
 
+    def _check_most(self, what: str, count: int, most: int) -> None:
+        if count > most:
+            many = f"{count:,}" if count < 2**64 else "a number of more than 64 bits"
+            raise self._refusal(
+                f"{what}: {many}: expected at most {most:,}, because each is a feature of its own."
+            )
+
     def _refusal(self, what: str) -> UsageError:
         return UsageError(f"Column {self.name!r}: {what}")
 
@@ -225,7 +248,16 @@ class Column:
     @property
     def width(self) -> int:
         """How many numbers a cell becomes."""
-        return len(self.feature_names())
+        if self.kind == "number":
+            edges = self.bins if isinstance(self.bins, tuple) else ()
+            bins = BINS if self.bins is None else self.bins
+            many = bins if isinstance(bins, int) else len(edges) + 1
+            return 2 + (many if many > 1 else 0)
+        if self.kind == "ignore":
+            return 0
+        if self.kind == "category":
+            return len(_known(self.categories)) + 2
+        return len(_known(self.vocabulary)) + 1
 
     def describe(self) -> str:
         """Return the column in one readable line."""
@@ -366,6 +398,12 @@ class TableSchema:
             raise UsageError(
                 f"Column {self.target.name!r} is the target and is declared as {has}: expected a "
                 "category, or a number without bins. Change that, or name another target."
+            )
+        width = sum(column.width for column in self.columns if column.declared)
+        if width > MOST_NUMBERS:
+            raise UsageError(
+                f"A row would become {width:,} numbers: expected at most {MOST_NUMBERS:,}. Declare "
+                "fewer bins, categories or words, or ignore columns."
             )
         tail = self.official_test
         if isinstance(tail, bool) or not isinstance(tail, Integral) or not tail >= 0:
@@ -638,14 +676,21 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TableSchema:
-        """Read what `to_json` wrote."""
-        return cls(
-            name=values["name"],
-            target=Column.from_json(values["target"]),
-            official_test=values["official_test"],
-            quotes=values.get("quotes", True),
-            columns=tuple(map(Column.from_json, values["columns"])),
-        )
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: Anything else.
+        """
+        try:
+            return cls(
+                name=values["name"],
+                target=Column.from_json(values["target"]),
+                official_test=values["official_test"],
+                quotes=values.get("quotes", True),
+                columns=tuple(map(Column.from_json, values["columns"])),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"The schema of a table is not well formed ({error!r}).") from None
 
     def to_toml_text(self) -> str:
         """Return it as a schema file, which `from_toml` reads."""
@@ -683,7 +728,7 @@ class TableSchema:
             UsageError: No such file, no TOML, an unknown key, or a declaration that makes no sense.
         """
         path = Path(path)
-        values = _read_toml(path)
+        values = read_toml(path, "a schema file (TOML)")
         try:
             return _from_toml(values, path.stem)
         except UsageError as error:
@@ -950,16 +995,6 @@ def _toml_column(name: str, values: dict[str, Any]) -> Column:
     return column
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a schema file (TOML).")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as TOML: {error}.") from None
-
-
 def _check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in values:
         if key not in known:
@@ -1004,8 +1039,9 @@ def _toml(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string: JSON's escapes are TOML's, but for one character."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)
 
 
 def _text(cell: object) -> str | None:

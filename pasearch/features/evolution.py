@@ -82,6 +82,10 @@ class Generation:
             ) from None
 
 
+MOST_POPULATION = 100_000
+"""The most sets a generation: each has a mark for every feature."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
     """The operators of Algorithm 4.
@@ -103,7 +107,8 @@ class Evolution:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        object.__setattr__(self, "population", whole("population", self.population))
+        population = whole("population", self.population, most=MOST_POPULATION)
+        object.__setattr__(self, "population", population)
         object.__setattr__(self, "alpha", probability("alpha", self.alpha))
         for name in ("p_co", "p_mu"):
             object.__setattr__(self, name, nonnegative(name, getattr(self, name)))

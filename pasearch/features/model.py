@@ -10,12 +10,14 @@ Source: docs/result.md.
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from pasearch.data.arrays import stored_arrays
 from pasearch.data.front_ends import MaxPool
 from pasearch.errors import UsageError
 from pasearch.features.trainers import LINKS
@@ -141,11 +143,18 @@ def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Relea
     Raises:
         UsageError: It is no such file.
     """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            weights, intercept = arrays["weights"], arrays["intercept"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"model.npz cannot be read ({error}): it was changed.") from None
+    found, _ = stored_arrays(content, ("weights", "intercept"))
+    shapes = {name: each.shape for name, each in found.items() if each.dtype.kind == "f"}
+    outputs, features = max(1, schema.outputs), math.prod(schema.shape)
+    match shapes:
+        case {"weights": (rows, width), "intercept": (same,)} if (
+            rows == same <= outputs and width <= features
+        ):
+            weights, intercept = found["weights"].read(), found["intercept"].read()
+        case _:
+            raise UsageError(
+                "model.npz holds no weights and intercept that fit result.json: it was changed."
+            )
     if about["link"] not in LINKS:
         raise UsageError(f"link {about['link']!r} is unknown: expected one of {', '.join(LINKS)}.")
     kind = ReleasedRegressor if schema.regression else ReleasedClassifier

@@ -172,6 +172,12 @@ ROW_NORM = 5.0
 REACH = 1.25
 """Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
 
+MOST_GENERATIONS = 1000
+"""The most generations of a genetic search."""
+
+MOST_POOL = 1024
+"""The largest side of a pool, pixels."""
+
 MOST_FEATURES = 20_000
 """The most features: their correlations take a square of them."""
 
@@ -228,9 +234,9 @@ class Choice:
         for name, usual in EVOLVED.get(self.method, {}).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, usual)
-        for name in ("generations", "pool"):
+        for name, most in (("generations", MOST_GENERATIONS), ("pool", MOST_POOL)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole(name, getattr(self, name)))
+                object.__setattr__(self, name, whole(name, getattr(self, name), most=most))
         if self.method in EVOLVED:
             for name, value in asdict(self.evolution).items():  # checked there
                 object.__setattr__(self, name, value)

@@ -23,6 +23,7 @@ from pasearch.report.stages import (
     steps_words,
 )
 from pasearch.results import FEATURES
+from pasearch.shown import shown
 
 Section = tuple[str, list[str]]
 
@@ -90,13 +91,12 @@ def card_markdown(document: dict[str, Any]) -> str:
         lines += ["> **Declared public: not private.** The price protects nobody in it.", ""]
     for section in card["sections"]:
         lines += [f"## {section['title']}", "", *(f"- {item}" for item in section["items"]), ""]
-    return "\n".join(lines)
+    return "\n".join(map(shown, lines))
 
 
 def escaped(text: str) -> str:
     """Return text of a user's as one line of Markdown that shows it as it is."""
-    plain = "".join(each if each.isprintable() else " " for each in text)
-    return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", " ".join(plain.split()))
+    return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", shown(" ".join(text.split())))
 
 
 def _statement(document: dict[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from pasearch.report.stages import (
     steps_words,
 )
 from pasearch.results import FEATURES, standard_error, tells_nothing
+from pasearch.shown import shown
 from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Candidate
 
 Values = dict[str, Any]
-
-TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of the text around them."""
 
 SHOWN_APART = frozenset(
     {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
@@ -280,19 +277,12 @@ def _score_words(document: Values, share: float | None) -> str | None:
 
 
 def _visible(value: Any) -> Any:
-    """Return plain values with every character that acts on others replaced by a visible sign."""
+    """Return plain values with every character that acts on others spelt out."""
     if isinstance(value, dict):
         return {_visible(key): _visible(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_visible(each) for each in value]
-    return "".join(map(_sign, value)) if isinstance(value, str) else value
-
-
-def _sign(character: str) -> str:
-    if character in "\n\r\t":
-        return " "
-    hidden = character in TURNING or unicodedata.category(character) in ("Cc", "Cs")
-    return "\N{REPLACEMENT CHARACTER}" if hidden else character
+    return shown(re.sub(r"[\n\r\t]", " ", value)) if isinstance(value, str) else value
 
 
 def _marked(text: str) -> Markup:

@@ -15,6 +15,7 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
+from pasearch.shown import shown
 
 if TYPE_CHECKING:
     from pasearch.accounting.events import Event
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def plan_text(plan: Plan) -> str:
     """Return the plan, one subject a line; the first line is the budget and what it covers."""
-    return "\n".join(
+    return _lines(
         [
             *_head(plan),
             *_chosen(plan),
@@ -44,7 +45,7 @@ def feature_plan_text(plan: FeaturePlan) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
     choice = plan.choice
     why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
-    return "\n".join(
+    return _lines(
         [
             *_head(plan),
             _row("Target", _target(plan)),
@@ -55,6 +56,11 @@ def feature_plan_text(plan: FeaturePlan) -> str:
             _price(plan),
         ]
     )
+
+
+def _lines(lines: list[str]) -> str:
+    """Return lines; a name in them can neither break one nor begin one."""
+    return "\n".join(map(shown, lines))
 
 
 def _chosen_on(plan: FeaturePlan) -> str:

@@ -29,7 +29,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,9 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
+from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
+from pasearch.runs.ledger import check_form
 
 APPLICATION = int.from_bytes(b"PASA", "big")
 VERSION = 1
@@ -136,7 +138,7 @@ class Allowance:
     def total(self) -> Budget:
         """Return what all runs may cost together."""
         with _exclusive(self.path) as connection:
-            return _total(connection)
+            return _contents(connection, self.path)[0]
 
     def reserve(self, run_id: str, events: Mapping[str, Event], n: int) -> Price:
         """Reserve a run's whole plan, durably, before it reads a record.
@@ -158,7 +160,7 @@ class Allowance:
         """
         plan, n = _plan(run_id, events), whole("n", n)
         with _exclusive(self.path) as connection:
-            total, rows = _total(connection), _rows(connection)
+            total, rows, runs = _contents(connection, self.path)
             _check_total(total, n, self.path)
             stored = {row["run"]: (row["events"], row["n"]) for row in rows}
             if stored.get(run_id, (plan, n)) != (plan, n):
@@ -166,7 +168,6 @@ class Allowance:
                     f"Run {run_id!r} is reserved in {self.path} with another plan: give a new run "
                     "an id of its own, or resume with the plan it began with."
                 )
-            runs = [(_event(row), _curve(row)) for row in rows]
             if run_id not in stored:
                 runs.append(self._fitting(run_id, _worst(events), runs, total))
                 values = (len(runs), run_id, _today(), n, plan, json.dumps(runs[-1][1].tolist()))
@@ -198,14 +199,18 @@ class Allowance:
         planned, it is not itself an (epsilon, delta) that was promised in advance.
         """
         with _exclusive(self.path) as connection:
-            runs = [(_event(row), _curve(row)) for row in _rows(connection)]
-            return adaptive_price(runs, _delta(_total(connection)))
+            total, _, runs = _contents(connection, self.path)
+            return adaptive_price(runs, _delta(total))
 
     def runs(self) -> list[tuple[str, str, Price]]:
         """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
         with _exclusive(self.path) as connection:
-            rows, delta = _rows(connection), _delta(_total(connection))
-        return [(row["run"], row["day"], price(_event(row), delta)) for row in rows]
+            total, rows, runs = _contents(connection, self.path)
+        delta = _delta(total)
+        return [
+            (row["run"], row["day"], price(event, delta))
+            for row, (event, _) in zip(rows, runs, strict=True)
+        ]
 
 
 def _room(before: list[Run], total: Budget) -> str:
@@ -325,16 +330,43 @@ def _worst(events: Mapping[str, Event]) -> Event:
 
 
 def _event(row: sqlite3.Row) -> Event:
-    stored = json.loads(row["events"])
+    stored = parse_json(row["events"], "a run's events")
+    if not isinstance(stored, dict):
+        raise ValueError("a run without events")
     return _worst({name: from_json(event) for name, event in stored.items()})
 
 
 def _curve(row: sqlite3.Row) -> Array:
-    return np.array(json.loads(row["curve"]), dtype=float)
+    """The run's divergences; a ValueError where they are none, for NaN would cost nothing."""
+    curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
+    if curve.shape != (len(ORDERS) + 1,) or not (curve >= 0).all():
+        raise ValueError("a run whose divergences are no numbers, 0 or above")
+    return curve
+
+
+def _contents(
+    connection: sqlite3.Connection, path: Path
+) -> tuple[Budget, list[sqlite3.Row], list[Run]]:
+    """The total, the rows of the runs, and what they say; a UsageError if it makes no sense."""
+    try:
+        rows = _rows(connection)
+        if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
+            raise ValueError("a run is missing")
+        return _total(connection), rows, [(_event(row), _curve(row)) for row in rows]
+    except (UsageError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _damaged(path, error) from None
 
 
 def _rows(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     return connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+
+
+def _damaged(path: Path, error: object) -> UsageError:
+    return UsageError(
+        f"{path} is damaged ({error}), so nothing was reserved. What the runs before have spent "
+        "can no longer be told from it: do not begin a new file for these data as if there had "
+        "been none."
+    )
 
 
 def _check_total(total: Budget, n: int, path: Path) -> None:
@@ -349,7 +381,8 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
 
 
 def _total(connection: sqlite3.Connection) -> Budget:
-    return Budget(*connection.execute("SELECT epsilon, delta FROM total").fetchone())
+    (row,) = connection.execute("SELECT epsilon, delta FROM total").fetchmany(2)
+    return replace(Budget(*row), delta=fraction("delta", row["delta"]))
 
 
 def _delta(total: Budget) -> float:
@@ -412,6 +445,7 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
             f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=PATIENCE
         )
         connection.row_factory = sqlite3.Row
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
         for pragma in ("synchronous = FULL", "fullfsync = ON"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN EXCLUSIVE")
@@ -444,3 +478,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} is no allowance of this version: give the file that was made for this data "
             "set, or a new path."
         )
+    try:
+        check_form(connection, (*_SCHEMA, *_SEAL))
+    except (UsageError, sqlite3.Error) as error:
+        raise _damaged(path, error) from None

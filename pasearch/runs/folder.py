@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pasearch.errors import UsageError
+from pasearch.files import read_json
 
 VERSION = 1
 BASE = Path("runs")
@@ -237,13 +238,20 @@ def _started(root: Path) -> int:
     """Read when a run started; this also checks that the folder is a run's."""
     private = root / "private"
     try:
-        about = json.loads((private / "run.json").read_text())
+        about = read_json(private / "run.json", follow=False)
         if about["version"] == VERSION and type(about["started"]) is int:
             if not private.is_symlink() and (root / "release").is_dir():
-                return about["started"]
-    except (OSError, ValueError, KeyError, TypeError):
+                return _time(about["started"])
+    except (UsageError, OSError, ValueError, KeyError, TypeError):
         pass
     raise UsageError(
         f"{root} is no run of this version of pasearch: expected a folder with release/ and "
         "private/run.json. Give the folder that the run printed."
     )
+
+
+def _time(seconds: int) -> int:
+    """Return a time that a file can have; a ValueError is for what no clock has shown."""
+    if not 0 <= seconds < 2**33:
+        raise ValueError(seconds)
+    return seconds

@@ -60,8 +60,8 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str]):
         path = Path(path).absolute()
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             with _quiet_optuna() as optuna:
                 # A connection of our own: in a URL, a "?" in the path would end it.
                 self._storage = optuna.storages.RDBStorage(
@@ -77,7 +77,7 @@ class Journal:
                     load_if_exists=True,
                 )
                 stored = self._study.get_trials(deepcopy=False)
-            records = [TrialRecord(**trial.user_attrs["record"]) for trial in stored]
+            records = [_record(trial.user_attrs["record"]) for trial in stored]
         except Exception as error:
             raise UsageError(
                 f"{path} is no store of trials ({type(error).__name__}): start a new run."
@@ -126,6 +126,16 @@ class Journal:
         """Close the file."""
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+
+def _record(stored: Mapping[str, Any]) -> TrialRecord:
+    """Return what `add` stored; a ValueError if it is none."""
+    record = TrialRecord(**stored)
+    tables = isinstance(record.parameters, dict) and isinstance(record.attributes, dict)
+    counted = type(record.number) is int and record.number >= 0
+    if not (tables and counted and type(record.value) in (int, float, type(None))):
+        raise ValueError("a trial of another form")
+    return record
 
 
 def _as_optuna(optuna: Any, record: TrialRecord) -> Any:

@@ -31,6 +31,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pasearch.errors import BudgetError, UsageError
+from pasearch.files import read_json
 from pasearch.runs.folder import sync_folder
 
 VERSION = 1
@@ -276,9 +277,14 @@ class Keys:
         if self._path is None:
             return
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be destroyed ({error.strerror}): it is no file of keys, or "
+                "not yours. Remove it by hand, and then resume."
+            ) from None
         with os.fdopen(descriptor, "wb") as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
             file.flush()
@@ -329,19 +335,18 @@ def _step(step: object) -> int:
 
 def _read(path: Path) -> tuple[str, Keys]:
     """Return the tie to the inputs and the keys that `Keys.save` wrote."""
+    if not os.path.lexists(path):
+        raise UsageError(
+            f"{path} is missing: the run is finished, or never started. Start a new run."
+        )
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            content = json.load(file)
+        content = read_json(path, follow=False)
         keys = Keys()
         keys._path = path
         keys._master = bytes.fromhex(content["master"])
         keys.reproducible = content["reproducible"]
         bound = content["bound"]
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path} is missing: the run is finished, or never started. Start a new run."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UsageError, ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is not a file of keys: start a new run.") from None
     sound = len(keys._master) == 32 and type(keys.reproducible) is bool and type(bound) is str
     if not sound or content.get("version") != VERSION:

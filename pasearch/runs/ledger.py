@@ -23,7 +23,8 @@ from typing import Any, NoReturn, Protocol, Self
 
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json, to_json
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import BudgetError, PasearchError, UsageError
+from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
 
 APPLICATION = int.from_bytes(b"PASL", "big")
@@ -135,7 +136,12 @@ class Ledger:
         self._owner = os.getpid()
         rows = connection.execute("SELECT name, partition, event, count FROM lines ORDER BY rowid")
         self._lines = tuple(
-            Line(name=name, partition=partition, event=from_json(json.loads(event)), count=count)
+            Line(
+                name=name,
+                partition=partition,
+                event=from_json(parse_json(event, str(path))),
+                count=count,
+            )
             for name, partition, event, count in rows
         )
 
@@ -169,20 +175,24 @@ class Ledger:
         """Open a run's ledger again.
 
         Raises:
-            UsageError: No ledger there, or another process has it.
+            UsageError: No ledger there, a damaged one, or another process has it.
         """
         path = Path(path).absolute()
-        if not path.is_file():
-            raise UsageError(f"{path} is missing: give the folder of a run that began.")
+        if path.is_symlink() or not path.is_file() or not path.stat().st_size:
+            raise UsageError(
+                f"{path} is missing, empty or no plain file: give the folder of a run that began."
+            )
         connection = _connect(path)
-        found = [
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version")
-        ]
-        if found != [APPLICATION, VERSION]:
+        try:
+            _check_whole(connection)
+            return cls(path, connection)
+        except (sqlite3.Error, UsageError, TypeError, ValueError) as error:
             connection.close()
-            raise UsageError(f"{path} is no ledger of this version: start a new run.")
-        return cls(path, connection)
+            reason = str(error) if isinstance(error, UsageError) else f"it is damaged ({error})"
+            raise UsageError(
+                f"{path} cannot be read as a ledger: {reason}. Start a new run; what this one has "
+                "spent stays spent."
+            ) from None
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -209,6 +219,7 @@ class Ledger:
         Raises:
             BudgetError: The plan has no such line for a partition, all its releases are charged, or
                 the key was charged for other partitions. Nothing was opened.
+            PasearchError: The disk is full, say: the charge was not written. Nothing was opened.
 
         Cost: the line's event, once per key, to each partition, before anything is opened. An error
             inside the block takes nothing back.
@@ -238,9 +249,15 @@ class Ledger:
                     f"The plan has no line {line!r} for partition {name!r}, so nothing pays for "
                     f"this read. It has: {planned}."
                 )
-        with _exclusive(self._connection):
-            for key in keys:
-                self._charge_one(line, names, key, limits)
+        try:
+            with _exclusive(self._connection):
+                for key in keys:
+                    self._charge_one(line, names, key, limits)
+        except sqlite3.Error as error:
+            raise PasearchError(
+                f"{self._path} cannot be written ({error}), so nothing was read. What was released "
+                "before is safe: make room, and finish the run with --resume."
+            ) from None
         sync_folder(self._path.parent)
 
     def _charge_one(self, line: str, names: list[str], key: str, limits: dict[str, int]) -> None:
@@ -327,6 +344,40 @@ def _connect(path: Path) -> sqlite3.Connection:
             ) from None
         raise UsageError(f"{path} cannot be opened as a ledger ({error}).") from None
     return connection
+
+
+def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
+    """Refuse a database that is damaged, or has other tables and triggers than were made.
+
+    Without its triggers a ledger would keep no ceiling.
+
+    Args:
+        connection: To a file whose application and version are right.
+        created: The statements that made it; others than CREATE are left alone.
+
+    Raises:
+        UsageError: A table or a trigger is missing, changed or added.
+        sqlite3.Error: The file is damaged.
+    """
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    expected = sorted(each for each in created if each.startswith("CREATE"))
+    if sorted(str(row[0]) for row in found) != expected:
+        raise UsageError("its tables or triggers are not those that were made")
+    (told,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if told != "ok":
+        raise UsageError("it is damaged")
+
+
+def _check_whole(connection: sqlite3.Connection) -> None:
+    """Refuse what is no ledger, or was one."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
+    found = [
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version")
+    ]
+    if found != [APPLICATION, VERSION]:
+        raise UsageError("it is no ledger of this version")
+    check_form(connection, (*_SCHEMA, *_SEAL))
 
 
 @contextmanager

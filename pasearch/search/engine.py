@@ -22,6 +22,7 @@ from torch import nn
 
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
+from pasearch.files import read_json
 from pasearch.plan import LOOK
 from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
@@ -67,6 +68,30 @@ class Course:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {"steps": self.steps, "curve": self.curve}
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Give a module the weights that `save_weights` wrote.
+
+    Raises:
+        UsageError: The file was damaged, or is of another module.
+    """
+    try:
+        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a loader
+        raise UsageError(
+            f"{path} is damaged ({type(error).__name__}), so the run cannot be finished: start a "
+            "new one."
+        ) from None
+
+
+def _course(path: Path) -> Course:
+    """Return how the final training went, as it was kept."""
+    values = read_json(path, "what a training left", follow=False)
+    try:
+        return Course(**values)
+    except TypeError:
+        raise UsageError(f"{path} is damaged: start a new run.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +364,7 @@ class Search:
         path = fit_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
-            module.load_state_dict(torch.load(path, weights_only=True))
+            load_weights(module, path)
             return Fitted(front_end, module)
         line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
         stream = self.keys.stream("front end", front_end.text)
@@ -372,7 +397,7 @@ class Search:
         weights = self.folder.private / "trials" / "final.pt"
         kept = weights.with_suffix(".json")
         if weights.exists():
-            course = Course(**json.loads(kept.read_text(encoding="utf-8")))
+            course = _course(kept)
             return self._load(candidate, weights), course
         recipe = self.plan.final_recipe(candidate)
         self.progress.final()
@@ -393,7 +418,7 @@ class Search:
     def _load(self, candidate: Candidate, path: Path) -> nn.Module:
         schema = self.plan.schema
         network = candidate.build(schema.shape, schema.outputs)
-        network.load_state_dict(torch.load(path, weights_only=True))
+        load_weights(network, path)
         return network
 
 

@@ -25,6 +25,10 @@ STRATEGIES: tuple[str, ...] = ("fixed", "rs", "mgrs", "paas", "portions", "stw")
 LAW = "geometric"
 
 
+MOST_HALVINGS = 30
+"""The most generations of mgrs: each has half of the trainings of the one before."""
+
+
 def strategy(
     name: str,
     *,
@@ -86,7 +90,9 @@ def strategy(
             return RandomizedSearch(law=Law.named(law or LAW, mean=mean, cap=cap))
         case "mgrs":
             first = 40.0 if candidates is None else positive("candidates", candidates)
-            count = 3 if generations is None else whole("generations", generations)
+            count = 3
+            if generations is not None:
+                count = whole("generations", generations, most=MOST_HALVINGS)
             means = [first / 2**number for number in range(count)]
             if law != "poisson" and not means[-1] > 1:
                 raise UsageError(
@@ -100,7 +106,7 @@ def strategy(
     kind = StandardWorkflow if name == "stw" else PrivacyAwareArchitectureSearch
     return kind(
         population=10 if candidates is None else _whole(candidates),
-        generations=6 if generations is None else whole("generations", generations),
+        generations=6 if generations is None else whole("generations", generations, most=MOST_RUNS),
     )
 
 
@@ -108,4 +114,4 @@ def _whole(candidates: float) -> int:
     number = positive("candidates", candidates)
     if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
-    return int(number)
+    return whole("candidates", int(number), most=MOST_RUNS)

@@ -76,12 +76,24 @@ def check_activation(name: object) -> None:
         _three(arguments)
 
 
+MOST_WIDE = 2**20
+"""The most of anything in a layer: neurons, filters, pixels."""
+
+MOST_LAYERS = 200
+"""The most layers."""
+
+MOST_PARAMETERS = 10**9
+"""The most weights of a network: 4 GB, and as much again for each of its gradients."""
+
+
 def _check(layer: object, **numbers: object) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
             raise UsageError(
                 f"{type(layer).__name__}: {name} is {value!r}: expected a whole number above 0."
             )
+        if not value <= MOST_WIDE:
+            raise UsageError(f"{type(layer).__name__}: {name} is above {MOST_WIDE:,}: take less.")
 
 
 def _check_flag(layer: object, name: str, value: object) -> None:
@@ -169,7 +181,9 @@ class Conv:
         _check_flag(self, "trainable", self.trainable)
         _check_flag(self, "weight_standardised", self.weight_standardised)
         whole = isinstance(self.padding, int) and not isinstance(self.padding, bool)
-        if self.padding not in ("valid", "same") and not (whole and int(self.padding) >= 0):
+        if self.padding not in ("valid", "same") and not (
+            whole and 0 <= int(self.padding) <= MOST_WIDE
+        ):
             raise UsageError(
                 f"Conv: padding is {self.padding!r}: expected 'valid', 'same' or pixels."
             )
@@ -403,6 +417,10 @@ class Architecture:
                 f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv, "
                 "Pool, Norm and Lstm."
             )
+        if len(self.layers) > MOST_LAYERS:
+            raise UsageError(
+                f"An architecture has {len(self.layers):,} layers: expected at most {MOST_LAYERS}."
+            )
 
     def shapes(self, input_shape: Shape) -> list[Shape]:
         """Return the shape that enters each layer, and last the one that leaves.
@@ -432,6 +450,11 @@ class Architecture:
             if not getattr(layer, "trainable", True)
         )
         total = sum(counts) + last
+        if total > MOST_PARAMETERS:
+            raise UsageError(
+                f"The network {self.describe()!r} has {total:,} weights on records of shape "
+                f"{tuple(input_shape)}: expected at most {MOST_PARAMETERS:,}. Take narrower layers."
+            )
         return total, total - frozen
 
     def rate_factor(self) -> float:
@@ -529,6 +552,8 @@ class Architecture:
         """
         if not isinstance(layers, list):
             raise UsageError(f"An architecture is a list of layers, not {layers!r}.")
+        if len(layers) > MOST_LAYERS:
+            raise UsageError(f"There are {len(layers):,} layers: expected at most {MOST_LAYERS}.")
         return cls(layers=tuple(_layer_from_json(layer) for layer in layers))
 
 

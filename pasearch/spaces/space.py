@@ -13,7 +13,6 @@ the trainable flags are those of section IX-A (random weights training).
 from __future__ import annotations
 
 import math
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import FrontEnd, Raw, front_end
 from pasearch.errors import UsageError
+from pasearch.files import read_toml
 from pasearch.spaces.architecture import (
+    MOST_WIDE,
     Architecture,
     Conv,
     Dense,
@@ -48,6 +50,15 @@ MOST_STEPS = 16
 
 MOST_SCALE = 1e6
 """The largest learning rate, and the largest factor: products of them stay finite."""
+
+SHAPING = ("front_end", "layers", "blocks", "filters", "units")
+"""How the genes begin that change a network's shape."""
+
+MOST_COMBINATIONS = 20_000
+"""How many shapes, and how many settings, a space may have: a plan looks at each."""
+
+MOST_ENTRIES = 1000
+"""The most candidates of a portfolio."""
 
 RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
@@ -124,33 +135,25 @@ def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candida
         return given
     if isinstance(given, Mapping):
         return _read_candidate(given)
+    values = read_toml(given, EXPECTED)
     try:
-        return _read_candidate(_toml(given))
+        return _read_candidate(values)
     except UsageError as error:
         raise UsageError(f"{given}: {error}") from None
 
 
-EXPECTED = "expected a TOML file with a [[layers]] table for every hidden layer"
+EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
 
 
 def _read_candidate(values: Mapping[str, Any]) -> Candidate:
     if "layers" not in values:
-        raise UsageError(f"has no layers: {EXPECTED}, or layers = [] for none.")
+        raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
         raise UsageError(
             f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
             "front_end, settings and name."
         )
     return Candidate.from_json(values)
-
-
-def _toml(path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot be read ({error.strerror}): {EXPECTED}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"no TOML ({error}): {EXPECTED}.") from None
 
 
 class Space(ABC):
@@ -250,6 +253,10 @@ class SearchSpace(Space):
                 raise UsageError(f"{where}: no such gene: expected one of {', '.join(known)}.")
             if not values:
                 raise UsageError(f"{where}: is empty: name at least one value.")
+            if len(values) > RANGE_POINTS:
+                raise UsageError(
+                    f"{where}: has {len(values):,} values: expected at most {RANGE_POINTS:,}."
+                )
             for value in values:
                 _check_gene(where, gene, value)
             if gene in ("steps", "steps_scale") and len(values) > MOST_STEPS:
@@ -268,6 +275,16 @@ class SearchSpace(Space):
         for absolute in ("learning_rate", "steps"):
             if absolute in genes and f"{absolute}_scale" in genes:
                 raise UsageError(f"Space {self.name!r}: take {absolute} or {absolute}_scale.")
+        for what, named in (
+            ("shapes of a network", [g for g in genes if g.startswith(SHAPING)]),
+            ("settings of the recipe", [g for g in genes if g in SETTINGS]),
+        ):
+            many = math.prod(len(dict(self.choices)[gene]) for gene in named)
+            if many > MOST_COMBINATIONS:
+                raise UsageError(
+                    f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
+                    f"most {MOST_COMBINATIONS:,}, because a plan looks at each. Name fewer values."
+                )
 
     @property
     def genes(self) -> tuple[str, ...]:
@@ -313,8 +330,7 @@ class SearchSpace(Space):
 
     def extremes(self) -> Iterator[Candidate]:
         """Return candidates with every combination of the genes that change a shape."""
-        shaping = ("front_end", "layers", "blocks", "filters", "units")
-        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(shaping)]
+        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPING)]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
@@ -420,6 +436,10 @@ class Portfolio(Space):
         entries = values.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise UsageError("A portfolio has `entries`: a list of tables with layers.")
+        if len(entries) > MOST_ENTRIES:
+            raise UsageError(
+                f"A portfolio has {len(entries):,} entries: expected at most {MOST_ENTRIES:,}."
+            )
         for entry in entries:
             _check_settings(entry.get("settings", {}))
         made = tuple(Candidate.from_json(each) for each in entries)
@@ -468,9 +488,12 @@ def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _number(value: object) -> float:
     """Return a finite number as a float, and anything else as NaN, which fails every check."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _check_gene(where: str, gene: str, value: object) -> None:
@@ -501,6 +524,10 @@ def _check_gene(where: str, gene: str, value: object) -> None:
             raise UsageError(f"{where}: {value!r}: expected 0 (a linear model), 1, 2 or 3.")
     elif not (isinstance(value, int) and number > 0):
         raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
+    elif gene == "steps":
+        whole(where, value)
+    elif number > MOST_WIDE:
+        raise UsageError(f"{where}: {value!r}: expected at most {MOST_WIDE:,}.")
     elif gene == "blocks" and number > 3:
         raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
 
@@ -671,12 +698,8 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     if str(given) in _BUILT_IN:
         return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
     path = Path(given)
-    if path.suffix == ".toml" and path.is_file():
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"Space {str(path)!r} cannot be read as TOML: {error}.") from None
-        return _from_mapping(values, path.stem)
+    if path.suffix == ".toml" and path.exists():
+        return _from_mapping(read_toml(path, "a search space (TOML)"), path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
         "or the path of a .toml file."

@@ -49,6 +49,9 @@ from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normal
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
+MOST_CELLS = 2**24
+"""The most cells that a distance is counted in."""
+
 TABLE = 2**16
 """Cells of the table of a distribution that torch has no function for."""
 
@@ -74,7 +77,7 @@ class KolmogorovSmirnov:
         if type(self.relative) is not bool:
             raise UsageError(f"relative is {self.relative!r}: expected true or false.")
         if self.cells is not None:
-            object.__setattr__(self, "cells", whole("cells", self.cells))
+            object.__setattr__(self, "cells", whole("cells", self.cells, most=MOST_CELLS))
             if not self.cells >= 2:
                 raise UsageError(f"cells is {self.cells}: expected 2 or more; usual is 4096.")
 

@@ -106,6 +106,10 @@ ABSENT = 2.0**12
 """More than any two logarithms differ by: what does not occur is put so far away."""
 
 
+MOST_VECTORS = 100_000
+"""The most vectors of a codebook: every gradient is compared with each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Codebook:
     """Public vectors, sorted, each of norm at most C; constant over bins of ranks.
@@ -240,7 +244,7 @@ class Encoded:
     def __post_init__(self) -> None:
         """Check the numbers."""
         object.__setattr__(self, "clip_norm", Flat(clip_norm=self.clip_norm).clip_norm)
-        object.__setattr__(self, "vectors", whole("vectors", self.vectors))
+        object.__setattr__(self, "vectors", whole("vectors", self.vectors, most=MOST_VECTORS))
         object.__setattr__(self, "seed", _seed(self.seed))
         if type(self.exact) is not bool:
             raise UsageError(f"exact is {self.exact!r}: expected true or false.")

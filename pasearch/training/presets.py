@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from pasearch.accounting.densities import LaplaceNoise, StudentT
 from pasearch.errors import UsageError
+from pasearch.files import read_toml
 from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat
 from pasearch.training.denoising import KolmogorovSmirnov
 from pasearch.training.encoding import Encoded
@@ -329,9 +329,4 @@ def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
 def _read_toml(path: str | Path) -> dict[str, Any]:
     if not str(path).endswith(".toml"):
         preset_of(str(path))
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--recipe {path}: cannot be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--recipe {path}: no TOML ({error}).") from None
+    return read_toml(path, "a recipe (TOML)")

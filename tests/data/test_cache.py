@@ -18,6 +18,7 @@ from pasearch.data import cache
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
 from pasearch.data.partitions import Dataset, Records, Split
 from pasearch.data.schema import Schema
+from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
 
@@ -257,3 +258,55 @@ class TestCrash:
         assert not [name for name in files(folder) if name.endswith(".part")]
         assert asked(dataset(folder)) == N
         assert asked(dataset(folder)) == 0
+
+
+class TestDamage:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("suffix", [".npy", ".usable.npy"])
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda content: b"",
+            lambda content: b"garbage",
+            lambda content: content[:-40],
+            lambda content: content.replace(b"NUMPY", b"NUMPI"),
+            lambda content: content[:128].replace(b"(30", b"(31") + content[128:] + bytes(80),
+            lambda content: (
+                content[:128].replace(b"<f4", b"<i4").replace(b"|b1", b"|i1") + content[128:]
+            ),
+        ],
+        ids=["empty", "no array", "cut short", "no head", "more records", "another type"],
+    )
+    def test_a_damaged_file_is_told(self, folder: Path, suffix: str, damage: Callable):
+        asked(dataset(folder))
+        (path,) = (each for each in folder.iterdir()
+                   if each.name[64:] == suffix)  # fmt: skip
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.raises(UsageError, match=r"is damaged: delete it") as caught:
+            asked(dataset(folder))
+        assert str(path) in str(caught.value)
+        path.unlink()
+        assert asked(dataset(folder)) == N
+
+    @pytest.mark.unit
+    def test_no_link_is_followed(self, folder: Path, tmp_path: Path):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir(mode=0o755)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(elsewhere)
+        with pytest.raises(UsageError, match="is a link"):
+            asked(dataset(folder))
+        assert not list(elsewhere.iterdir())
+        assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+
+    @pytest.mark.unit
+    def test_a_link_in_its_place_is_replaced_not_written_through(
+        self, folder: Path, tmp_path: Path
+    ):
+        asked(dataset(folder))
+        (mine := tmp_path / "mine").write_text("kept")
+        for path in folder.iterdir():
+            path.unlink()
+            path.symlink_to(mine if path.name.endswith(".usable.npy") else "nowhere")
+        assert asked(dataset(folder)) == N
+        assert mine.read_text() == "kept"

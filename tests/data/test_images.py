@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
+from pasearch.data import images
 from pasearch.data.images import IMAGE_SIDE, TORCHVISION_SETS
 from pasearch.data.partitions import Dataset, Split
 from pasearch.data.sources import load_dataset
@@ -265,3 +268,89 @@ class TestTorchvision:
         assert (dataset.schema.shape, dataset.schema.classes) == ((3, 32, 32), 10)
         assert (dataset.schema.low, dataset.schema.high) == (0.0, 255.0)
         assert raw(dataset.labels).tolist() == list(range(8))
+
+
+class TestLarge:
+    """What is too large is the null record in its slot: it is measured before it is decoded."""
+
+    @pytest.fixture
+    def decoded(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+        """The sizes of the images that are decoded."""
+        found, load = [], ImageFile.ImageFile.load
+
+        def watched(self: ImageFile.ImageFile, *arguments: object) -> object:
+            found.append(self.size)
+            return load(self, *arguments)
+
+        monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
+        return found
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", ["big.png", "big.bmp", "big.gif", "big.webp", "big.jpg"])
+    def test_too_many_pixels_are_a_null_record(
+        self, folder: Path, name: str, decoded: list, monkeypatch: pytest.MonkeyPatch
+    ):
+        write(folder / "dog" / name, RED, size=(500, 90))
+        monkeypatch.setattr(images, "MOST_PIXELS", 10_000)
+        dataset = load_dataset(str(folder))
+        assert dataset.n == 6
+        names = sorted(["a.png", "b.png", "c.png", name])
+        slot = 2 + names.index(name)
+        assert raw(dataset.labels)[slot] == -1
+        assert not raw(dataset.features)[slot].any()
+        assert (raw(dataset.labels) == -1).sum() == 2
+        assert all(width * height <= 10_000 for width, height in decoded)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("progressive", [False, True])
+    def test_a_large_jpeg_is_decoded_at_half_its_size(
+        self, folder: Path, decoded: list, progressive: bool, monkeypatch: pytest.MonkeyPatch
+    ):
+        photo = Image.new("RGB", (400, 96), RED)
+        photo.save(folder / "dog" / "d.jpg", progressive=progressive)
+        monkeypatch.setattr(images, "MOST_PIXELS", 10_000)
+        dataset = load_dataset(str(folder))
+        assert (raw(dataset.labels)[-1] == 1) == (not progressive)
+        assert ((200, 48) in decoded) == (not progressive)
+        assert (400, 96) not in decoded
+        if not progressive:
+            pixel = raw(dataset.features)[-1][:, 3, 3].astype(int)
+            assert (np.abs(pixel - RED) < 4).all()
+
+    @pytest.mark.unit
+    def test_pixels_within_the_limit_are_decoded_as_ever(self, folder: Path):
+        write(folder / "dog" / "d.jpg", BLUE, size=(300, 200))
+        expected = np.asarray(
+            Image.open(folder / "dog" / "d.jpg").convert("RGB").resize((IMAGE_SIDE, IMAGE_SIDE))
+        )
+        assert (raw(load_dataset(str(folder)).features)[-1] == expected.transpose(2, 0, 1)).all()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("side", [0, -1, 100_000, 10**400, 2.0, True, float("nan")])
+    def test_a_side_that_is_none_is_refused(self, folder: Path, side: object):
+        with pytest.raises(UsageError, match="image_side"):
+            load_dataset(str(folder), image_side=side)
+
+    @pytest.mark.unit
+    def test_images_that_memory_cannot_hold_are_refused(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(os, "sysconf", lambda _: 100)
+        with pytest.raises(UsageError, match=r"5 images of 64 x 64 pixels.*--image-side"):
+            load_dataset(str(folder), image_side=64)
+
+
+@pytest.mark.unit
+def test_an_idx_file_that_announces_too_much_is_not_unpacked(tmp_path: Path):
+    raw_folder = tmp_path / "MNIST" / "raw"
+    raw_folder.mkdir(parents=True)
+    head = bytes([0, 0, 8, 3]) + b"\xff" * 12
+    with gzip.open(raw_folder / "train-images-idx3-ubyte.gz", "wb") as file:
+        file.write(head + bytes(10**6))
+    with pytest.raises(UsageError, match="expected at most 268,435,456"):
+        load_dataset("mnist", data_root=tmp_path)
+    small = bytes([0, 0, 8, 3]) + (1).to_bytes(4, "big") * 3
+    with gzip.open(raw_folder / "train-images-idx3-ubyte.gz", "wb") as file:
+        file.write(small + bytes(10**7))
+    with pytest.raises(UsageError, match="is too long"):
+        load_dataset("mnist", data_root=tmp_path)

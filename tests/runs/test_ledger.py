@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposed, parts
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.runs import ledger as module
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
@@ -257,7 +257,7 @@ def test_a_failed_commit_opens_nothing(path: Path):
                 with ledger.charged("score", validation, key=f"{number} {'x' * 100}"):
                     pass
 
-        with pytest.raises(sqlite3.OperationalError, match="full"):
+        with pytest.raises(PasearchError, match=r"full.*nothing was read"):
             fill()
         assert ledger.spent()[0][3] == len(validation.receipts)
 

@@ -345,9 +345,9 @@ def test_records_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "cannot be read .No such file"),
-        ("layers = [", "no TOML"),
-        ("\xff", "no TOML"),
+        (None, "is not there: expected a TOML file with"),
+        ("layers = [", "cannot be read as TOML"),
+        ("\xff", "cannot be read as TOML .it is not UTF-8"),
         ("", "has no layers: expected a TOML file with a ..layers.. table"),
         ('front_end = "raw"', "has no layers"),
         ("layers = 3", "is a list of layers, not 3"),
@@ -372,7 +372,7 @@ def test_a_bad_file_is_refused_by_its_name(tmp_path: Path, text: str | None, wor
 
 @pytest.mark.unit
 def test_a_folder_is_no_file_and_no_layers_are_a_linear_model(tmp_path: Path):
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is a folder"):
         read_candidate(tmp_path)
     file = tmp_path / "linear.toml"
     file.write_text("layers = []")

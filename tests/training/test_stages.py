@@ -470,7 +470,7 @@ class TestFiles:
             ("noise_multiplier = 1.0", "the budget sets it"),
             ("learning_rat = 1.0", "no 'learning_rat'"),
             ('preset = "sgd"', "'sgd' is not known"),
-            ("= 3", "no TOML"),
+            ("= 3", "cannot be read as TOML"),
             ('optimizer = "adamw"', "adamw"),
             ('bounding = { name = "flat", clip = 3 }', "has no clip"),
         ],

@@ -1,0 +1,190 @@
+"""Arrays in a .npz file: their form is looked at first, their numbers are read when needed.
+
+A file of some megabytes may unpack to gigabytes. So the head of each array tells its shape and its
+number type before anything is unpacked; what it announces is held against what is expected, against
+what the archive says, and against the machine's memory. A plan needs no more than that: numbers of
+more than `AT_ONCE` bytes are unpacked only when a run begins.
+
+Source: docs/rules.md, rule 13 (the form of a file is free, its values are not).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+
+from pasearch.errors import UsageError
+from pasearch.files import check_memory
+
+AT_ONCE = 2**26
+"""Arrays of up to so many bytes are read at once, so that damage is told before a plan is made."""
+
+LONGEST_HEAD = 10_000
+"""The most bytes of an array's head: numpy's own limit, held before the head is unpacked."""
+
+MOST_AXES = 8
+"""The most axes of an array; records have four at most."""
+
+UNREADABLE = (
+    ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
+    RuntimeError, OverflowError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
+
+HOW = "Write it with numpy.savez(path, x=x, y=y), x and y arrays of numbers."
+
+Source = Path | bytes
+
+
+class Stored:
+    """An array in a file: its form is known, and its numbers are read when they are asked for.
+
+    Args:
+        source: The file, or its content.
+        member: Its name in the archive.
+        shape: As its head announces it.
+        dtype: As well.
+    """
+
+    __slots__ = ("_as", "_member", "_numbers", "_source", "dtype", "shape")
+
+    def __init__(self, source: Source, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]):
+        self._source, self._member, self._as = source, member, dtype
+        self._numbers: np.ndarray | None = None
+        self.shape, self.dtype = shape, dtype
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """What the numbers take in memory."""
+        return math.prod(self.shape) * max(self.dtype.itemsize, self._as.itemsize)
+
+    def astype(self, dtype: Any) -> Stored:
+        """Return the same array, to be read as another number type."""
+        other = Stored(self._source, self._member, self.shape, self._as)
+        other.dtype = np.dtype(dtype)
+        return other
+
+    def read(self) -> np.ndarray:
+        """Return the numbers; they are kept, so that every reader gets the same.
+
+        Raises:
+            UsageError: The file is damaged, was changed, or is too large for this machine.
+        """
+        if self._numbers is None:
+            check_memory(
+                f"{_named(self._source)}: array {self._member!r}", self.nbytes,
+                "take fewer records or a narrower number type, such as float32",
+            )  # fmt: skip
+            try:
+                with _opened(self._source) as archive:
+                    if _form(archive, self._member) != (self.shape, self._as):
+                        raise UsageError(f"{_named(self._source)} was changed: start again.")
+                    with archive.open(self._member) as file:
+                        numbers = np.lib.format.read_array(file, allow_pickle=False)
+                    self._numbers = numbers.astype(self.dtype, copy=False)
+            except UNREADABLE:
+                raise UsageError(f"{_named(self._source)} {_fault(self._source)}. {HOW}") from None
+        return self._numbers
+
+
+def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stored], list[str]]:
+    """Return the wanted arrays of a .npz that are there, unread, and the names of all.
+
+    Args:
+        source: The file, or its content.
+        wanted: The arrays' names; anything else in the file is left alone.
+
+    Raises:
+        UsageError: No such file, no .npz, or an array of objects or of an impossible form.
+
+    Cost: a few kilobytes are read, however large the arrays are.
+    """
+    if isinstance(source, Path):
+        if not source.is_file():
+            fault = "is a folder" if source.is_dir() else "is not there"
+            raise UsageError(f"{source} {fault}: expected a .npz file with arrays x and y.")
+        if not source.stat().st_size > 0:
+            raise UsageError(f"{source} is empty: expected a .npz file with arrays x and y.")
+    try:
+        with _opened(source) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            found = {
+                name: Stored(source, members[name], *_form(archive, members[name]))
+                for name in sorted(set(wanted) & set(members))
+            }
+    except UNREADABLE:
+        raise UsageError(f"{_named(source)} {_fault(source)}. {HOW}") from None
+    return found, sorted(members)
+
+
+def _opened(source: Source) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source)
+
+
+def _form(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the number type that an array's head announces; a ValueError if none.
+
+    What it announces must be what the archive says that the array unpacks to.
+    """
+    with archive.open(member) as file:
+        head = _head(file)
+    version = np.lib.format.read_magic(head)
+    reader = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, _, dtype = reader(head)
+    if dtype.hasobject or not len(shape) <= MOST_AXES or not all(side >= 0 for side in shape):
+        raise ValueError("objects, or no shape")
+    announced = len(head.getvalue()) + math.prod(shape) * dtype.itemsize
+    if archive.getinfo(member).file_size != announced:
+        raise ValueError("another size than announced")
+    return tuple(shape), dtype
+
+
+def _head(file: IO[bytes]) -> io.BytesIO:
+    """Return an array's head, if it is of a length that it may have."""
+    start = file.read(8)
+    width = 2 if start[6:7] == b"\x01" else 4
+    size = file.read(width)
+    length = int.from_bytes(size, "little")
+    if length > LONGEST_HEAD:
+        raise ValueError("too long a head")
+    return io.BytesIO(start + size + file.read(length))
+
+
+def _named(source: Source) -> str:
+    return "The file of arrays" if isinstance(source, bytes) else str(source)
+
+
+def _fault(source: Source) -> str:
+    """Say why a file is no .npz of plain arrays."""
+    if isinstance(source, bytes):
+        return "is damaged"
+    with open(os.fspath(source), "rb") as file:
+        start = file.read(6)
+    if start == b"\x93NUMPY":
+        return "is a single array (.npy), not a .npz"
+    if start[:2] != b"PK":
+        return "is no .npz file"
+    if not zipfile.is_zipfile(source):
+        return "is damaged or cut short"
+    return "is damaged, or holds arrays of objects, which are not read"

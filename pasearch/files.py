@@ -1,0 +1,190 @@
+"""Files that a user or another program wrote: read within limits, or refused in one sentence.
+
+A file's form may be anything: cut short, a folder, a device, a gigabyte, a number of a million
+digits, brackets a hundred thousand deep. Every text file that the program reads goes through
+`read_toml` or `read_json`, which refuse all of these with a `UsageError` that names the file.
+
+| limit | why |
+|---|---|
+| `MOST_TOML`, `MOST_JSON` bytes | parsed, a byte becomes up to 25 |
+| `MOST_DEPTH` levels of brackets | what reads a file calls itself for each |
+| `MOST_WHOLE` for whole numbers | more than 64 bits are no count, and take long to print |
+| `MOST_PARTS` of a dotted key (TOML) | the parser takes the square of their number |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tomllib
+from typing import Any
+
+from pasearch.errors import UsageError
+
+MOST_TOML = 2**24
+MOST_JSON = 2**25
+MOST_DEPTH = 100
+MOST_WHOLE = 2**64
+MOST_PARTS = 50
+
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|' + r"'[^'\n]*+'?")
+_PART = r'(?:[\w-]++|"")'
+_LONG_KEY = re.compile(rf"(?<![\w\"-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}")
+
+
+def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bool = True) -> bytes:
+    """Return the content of a plain file.
+
+    Args:
+        path: The file.
+        what: What is expected there, for messages, such as "a schema (TOML)".
+        most: Refuse a file of more bytes.
+        follow: False refuses a symbolic link: for files that only the program itself writes.
+
+    Raises:
+        UsageError: No such file, a folder, a device, a link that leads nowhere or is not followed,
+            no permission, or too large.
+    """
+    # A pipe that nobody writes to would block the opening.
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path} is a pipe or a device: expected {what}, in a plain file.")
+            content = file.read(most + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{path} is not there: expected {what}.") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder: expected {what}.") from None
+    except (OSError, ValueError) as error:
+        linked = not follow and os.path.islink(path)
+        reason = "it is a link" if linked else getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read ({reason}): expected {what}.") from None
+    if len(content) > most:
+        raise UsageError(f"{path} has more than {most:,} bytes: expected {what}, which is smaller.")
+    return content
+
+
+def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises:
+        UsageError: As of `read_bytes`; no UTF-8, no TOML, or beyond a limit.
+    """
+    content = read_bytes(path, what, most=MOST_TOML)
+    try:
+        text = _text(content)
+        if _LONG_KEY.search(_STRING.sub('""', text)):
+            raise ValueError(f"a key has more than {MOST_PARTS} parts")
+        return _checked(tomllib.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise _refusal(path, "TOML", error, what) from None
+
+
+def read_json(
+    path: str | os.PathLike[str], what: str = "a JSON file", *, follow: bool = True
+) -> Any:
+    """Return what a JSON file holds; NaN and infinities are read as Python writes them.
+
+    Args:
+        path: The file.
+        what: As of `read_bytes`, like follow.
+        follow: See there.
+
+    Raises:
+        UsageError: As of `read_bytes`; no UTF-8, no JSON, or beyond a limit.
+    """
+    return parse_json(read_bytes(path, what, most=MOST_JSON, follow=follow), str(path), what)
+
+
+def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
+    """Return what a text in JSON holds.
+
+    Args:
+        content: The text, or its bytes.
+        where: What an error message calls it.
+        what: What is expected.
+
+    Raises:
+        UsageError: No UTF-8, no JSON, or beyond a limit.
+    """
+    if len(content) > MOST_JSON:
+        raise UsageError(f"{where} has more than {MOST_JSON:,} bytes: expected {what}.")
+    try:
+        return _checked(json.loads(_text(content) if isinstance(content, bytes) else content))
+    except (ValueError, RecursionError) as error:
+        raise _refusal(where, "JSON", error, what) from None
+
+
+def write_new(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file that only its owner may read, where nothing is: no link is followed.
+
+    Raises:
+        UsageError: Something is there, or it cannot be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists: name a new file.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be written ({reason}): name a file elsewhere.") from None
+
+
+def check_memory(what: str, needed: int, advice: str) -> None:
+    """Refuse what the machine's memory cannot hold, before it is tried.
+
+    Args:
+        what: That takes the memory, for the message.
+        needed: Bytes, from public numbers only.
+        advice: What to do about it.
+
+    Raises:
+        UsageError: The machine has less than that.
+    """
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UsageError(
+            f"{what} would take {needed / 1e9:,.1f} GB of memory, and this machine has "
+            f"{there / 1e9:,.1f} GB: {advice}."
+        )
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+
+
+def _checked(value: Any) -> Any:
+    """Return plain values that are no deeper and no larger than the limits."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MOST_DEPTH:
+            raise ValueError(f"brackets more than {MOST_DEPTH} deep")
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif isinstance(each, int) and not -MOST_WHOLE <= each <= MOST_WHOLE:
+                raise ValueError("a whole number of more than 64 bits")
+        level = below
+    return value
+
+
+def _refusal(path: str | os.PathLike[str], kind: str, error: Exception, what: str) -> UsageError:
+    reason = str(error)
+    if isinstance(error, RecursionError):
+        reason = f"brackets more than {MOST_DEPTH} deep"
+    elif "int_max_str_digits" in reason:
+        reason = "a whole number of more than 64 bits"
+    return UsageError(f"{path} cannot be read as {kind} ({reason}): expected {what}.")

@@ -1,0 +1,48 @@
+"""Text that a terminal, a report or a card shows, and does not obey.
+
+A name out of a user's file may hold an escape sequence, which rewrites a terminal's screen, a line
+break, which forges a line of its own, or a mark that turns the direction of what follows. Wherever
+names are shown, such characters are spelt out: `shown` is the only place that does it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_OBEYED = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, line breaks
+    "\xad\u180e\u200b\u2060-\u2064\ufeff"  # of no width
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # direction
+    "\u2028\u2029"  # line breaks too
+    "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations and tags
+    "\ud800-\udfff"  # bytes of a file's name that are no UTF-8
+    "]"
+)
+
+
+def shown(text: object) -> str:
+    r"""Return a text in one line: what a terminal would obey is spelt out, as in Python.
+
+    >>> print(shown("age\x1b[2J\nPrice: 0"))
+    age\x1b[2J\nPrice: 0
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def shown_lines(text: object) -> str:
+    """Return a text whose line breaks are meant."""
+    return "\n".join(map(shown, str(text).split("\n")))
+
+
+def shown_in(value: Any) -> Any:
+    """Return plain values, such as those of a `result.json`, with every text as of `shown`."""
+    match value:
+        case str():
+            return shown(value)
+        case dict():
+            return {shown_in(key): shown_in(each) for key, each in value.items()}
+        case list() | tuple():
+            return [shown_in(each) for each in value]
+    return value

@@ -1,0 +1,294 @@
+"""Damaged files of a run: refused in one sentence, and never begun anew over what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Gaussian, Geometric
+from pasearch.errors import UsageError
+from pasearch.runs.allowance import Allowance
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.journal import Journal
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger, Line
+
+EVENT = Geometric(epsilon=0.1)
+LINES = [
+    Line(name=f"line {i}", partition="test", event=Gaussian(noise_multiplier=3.0), count=100)
+    for i in range(100)
+]
+
+
+def made_ledger(path: Path) -> Path:
+    Ledger.create(path, LINES).close()
+    return path
+
+
+def made_allowance(path: Path) -> Path:
+    path.write_bytes(_allowance())
+    return path
+
+
+@cache
+def _allowance() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "allowance"
+        allowance = Allowance.open(path, Budget(4.0, 1e-6))
+        for run in range(2):
+            allowance.reserve(f"run {run}", {"test": EVENT}, 1000)
+        return path.read_bytes()
+
+
+def made_journal(path: Path) -> Path:
+    journal = Journal(path)
+    journal.add(0, {"layers": []}, 1, {"mark": "x"})
+    journal.close()
+    return path
+
+
+def open_ledger(path: Path) -> None:
+    Ledger.open(path).close()
+
+
+def open_allowance(path: Path) -> None:
+    Allowance.open(path, Budget(4.0, 1e-6)).spent()
+
+
+def open_journal(path: Path) -> None:
+    Journal(path).close()
+
+
+STORES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], None]]] = {
+    "ledger": (made_ledger, open_ledger),
+    "allowance": (made_allowance, open_allowance),
+    "journal": (made_journal, open_journal),
+}
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a garbled head": lambda content: b"garbage" * 20 + content[140:],
+    "no database": lambda content: b"hello, world" * 1000,
+    "cut to a half": lambda content: content[: len(content) // 2],
+    "cut within a page": lambda content: content[:5000],
+    "cut to its head": lambda content: content[:100],
+    "pages of zeros": lambda content: content[:4096] + bytes(len(content) - 4096),
+    "pages of ones": lambda content: content[:4096] + b"\xff" * (len(content) - 4096),
+    "a garbled middle": lambda content: (
+        content[: len(content) // 2] + os.urandom(4096) + content[len(content) // 2 + 4096 :]
+    ),
+}
+
+
+def refused(path: Path, reader: Callable[[Path], object]) -> str:
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(UsageError) as caught:
+        reader(path)
+    told = str(caught.value)
+    assert path.name in told
+    assert "\n" not in told
+    if before is not None and b"SQLite" in before[:20]:
+        assert path.read_bytes() == before, "it was written over"
+    return told
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("store", ["ledger", "allowance"])
+def test_a_damaged_database_is_refused(
+    tmp_path: Path, store: str, damage: Callable[[bytes], bytes]
+):
+    make, reader = STORES[store]
+    path = make(tmp_path / "store")
+    reader(path)
+    path.write_bytes(damage(path.read_bytes()))
+    refused(path, reader)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("damage", ["no database", "cut to its head", "pages of ones"])
+def test_a_damaged_journal_is_refused(tmp_path: Path, damage: str):
+    path = made_journal(tmp_path / "store")
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    refused(path, open_journal)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("store", ["ledger", "allowance"])
+def test_an_empty_file_is_not_begun_anew(tmp_path: Path, store: str):
+    path = tmp_path / "store"
+    path.touch()
+    refused(path, STORES[store][1])
+    assert path.stat().st_size == 0
+    if store == "ledger":
+        with pytest.raises(UsageError, match="never replaced"):
+            Ledger.create(path, LINES)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("store", STORES)
+def test_what_is_no_file_is_refused(tmp_path: Path, store: str):
+    _, reader = STORES[store]
+    (tmp_path / "folder").mkdir()
+    refused(tmp_path / "folder", reader)
+    (tmp_path / "round").symlink_to("round")
+    refused(tmp_path / "round", reader)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    refused(tmp_path / "dangling", reader)
+    assert not (tmp_path / "nowhere").exists()
+
+
+CHANGES = {
+    "an event that is no JSON": "UPDATE lines SET event = '{'",
+    "an event of no kind": """UPDATE lines SET event = '{"name": "free"}'""",
+    "an event that is a list": "UPDATE lines SET event = '[1]'",
+    "an event that is a number": "UPDATE lines SET event = 3",
+    "an event of a hundred thousand brackets": (
+        "UPDATE lines SET event = replace(hex(zeroblob(50000)), '0', '[')"
+    ),
+    "a sigma of a million digits": (
+        """UPDATE lines SET event = '{"name": "Gaussian", "noise_multiplier": '"""
+        """ || replace(hex(zeroblob(500000)), '0', '7') || '}'"""
+    ),
+    "bytes for a name": "UPDATE lines SET name = x'ff00' WHERE rowid = 1",
+    "a count of text": "UPDATE lines SET count = 'many'",
+    "a count of 10^18": "UPDATE lines SET count = 1000000000000000000",
+    "a charge beside the plan": "INSERT INTO charges VALUES ('none', 'test', 'k')",
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_rows_of_a_ledger_that_make_no_sense(tmp_path: Path, change: str):
+    path = made_ledger(tmp_path / "ledger")
+    _changed(path, change)
+    if "charges" in change:
+        with Ledger.open(path) as ledger:
+            assert ledger.spent() == []
+        return
+    told = refused(path, open_ledger)
+    assert len(told) < 1000
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TRIGGER ceiling",
+        "DROP TRIGGER charges_delete",
+        "CREATE TRIGGER more AFTER INSERT ON charges BEGIN DELETE FROM charges; END",
+        "CREATE TABLE more (a)",
+        "CREATE VIEW more AS SELECT 1",
+    ],
+)
+def test_a_ledger_without_its_own_triggers_is_none(tmp_path: Path, change: str):
+    path = made_ledger(tmp_path / "ledger")
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
+    connection.close()
+    assert "triggers" in refused(path, open_ledger)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE total SET epsilon = 'much'",
+        "UPDATE total SET epsilon = -1",
+        "UPDATE total SET delta = 2",
+        "DELETE FROM total",
+        "INSERT INTO total VALUES (9, 1e-6)",
+        "UPDATE runs SET curve = '[]'",
+        "UPDATE runs SET curve = '[0, 0]'",
+        "UPDATE runs SET curve = replace(curve, '0', 'NaN')",
+        "UPDATE runs SET curve = '['",
+        "UPDATE runs SET curve = replace(curve, '[', '[-')",
+        "UPDATE runs SET curve = replace(hex(zeroblob(50000)), '0', '[')",
+        "UPDATE runs SET events = '[]'",
+        "UPDATE runs SET events = 'null'",
+        """UPDATE runs SET events = '{"test": 3}'""",
+        "DELETE FROM runs WHERE number = 1",
+    ],
+)
+def test_rows_of_an_allowance_that_make_no_sense(tmp_path: Path, change: str):
+    path = made_allowance(tmp_path / "allowance")
+    _changed(path, change)
+    assert "damaged" in refused(path, open_allowance)
+    with pytest.raises(UsageError, match="damaged"):
+        Allowance(path=path).reserve("another", {"test": EVENT}, 1000)
+
+
+def _changed(path: Path, change: str) -> None:
+    """Change rows of a sealed database, and leave its triggers as they were."""
+    connection = sqlite3.connect(path)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    found = triggers.fetchall()
+    for name, _ in found:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute(change)
+    for _, made in found:
+        connection.execute(made)
+    connection.commit()
+    connection.close()
+
+
+KEYS = {
+    "empty": b"",
+    "no JSON": b"master",
+    "cut short": b'{"version": 1, "master": "00',
+    "a list": b"[1, 2]",
+    "a number": b"7" * 5000,
+    "brackets": b"[" * 100_000,
+    "no UTF-8": b'{"master": "\xff"}',
+    "a short key": json.dumps(
+        {"version": 1, "bound": "", "reproducible": False, "master": "00"}
+    ).encode(),
+    "a key of text": json.dumps(
+        {"version": 1, "bound": "", "reproducible": False, "master": "zz" * 32}
+    ).encode(),
+    "another version": json.dumps(
+        {"version": 2, "bound": "", "reproducible": False, "master": "00" * 32}
+    ).encode(),
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("content", KEYS.values(), ids=KEYS)
+def test_a_damaged_file_of_keys(tmp_path: Path, content: bytes):
+    (tmp_path / "keys").write_bytes(content)
+    told = refused(tmp_path / "keys", lambda path: Keys.open(path, "mark"))
+    assert "00" not in told.replace(str(tmp_path), "")
+
+
+@pytest.mark.unit
+def test_keys_that_are_no_file(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("folder")
+    for name in ("folder", "pipe", "link"):
+        refused(tmp_path / name, lambda path: Keys.open(path, "mark"))
+        with pytest.raises(UsageError, match="cannot be destroyed"):
+            Keys.forget(tmp_path / name)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[]", b"3", b"[" * 100_000, b"\xff", b'{"version": 1}',
+        b'{"version": 1, "started": 1e300}', b'{"version": 1, "started": 18000000000000000000}',
+        b'{"version": 1, "started": -5}', b'{"version": 1, "started": ' + b"9" * 5000 + b"}",
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_a_run_whose_form_is_damaged(tmp_path: Path, content: bytes):
+    folder = RunFolder.create(tmp_path / "run", "people")
+    (folder.private / "run.json").write_bytes(content)
+    with pytest.raises(UsageError, match="is no run of this version"):
+        RunFolder.open(tmp_path / "run")

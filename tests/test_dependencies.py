@@ -1,0 +1,76 @@
+"""What the package imports is declared, and what is declared is installed within its caps."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DECLARED = {
+    each.name.lower(): each
+    for each in map(Requirement, PROJECT["dependencies"])
+}  # fmt: skip
+OPTIONAL = {
+    Requirement(each).name.lower()
+    for name in ("ray", "postgres")
+    for each in PROJECT["optional-dependencies"][name]
+}
+WITHOUT = {"pandas"}
+"""What is only looked at where the user's own data come from it."""
+
+
+def imported(package: Path) -> set[str]:
+    """Every module that a package's files import, at the top or inside a function."""
+    found = set()
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add((node.module or "").split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"pasearch", "__future__"}
+
+
+def undeclared(modules: set[str]) -> set[str]:
+    known, places = set(DECLARED) | OPTIONAL | WITHOUT, packages_distributions()
+    named = {module: {each.lower() for each in places.get(module, [module])} for module in modules}
+    return {module for module, names in named.items() if not names & known}
+
+
+@pytest.mark.contract
+def test_every_import_is_declared():
+    modules = imported(ROOT / "pasearch")
+    assert {"torch", "PIL", "threadpoolctl", "dp_accounting", "numpy"} <= modules
+    assert not undeclared(modules)
+
+
+@pytest.mark.contract
+def test_an_undeclared_import_is_seen(tmp_path: Path):
+    (tmp_path / "bad.py").write_text("def f():\n    import requests.adapters\n")
+    assert undeclared(imported(tmp_path)) == {"requests"}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", sorted(DECLARED))
+def test_what_is_installed_is_within_the_caps(name: str):
+    installed = re.sub(r"\+.*", "", version(name))
+    assert DECLARED[name].specifier.contains(installed, prereleases=True)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", ["dp-accounting", "optuna", "torch", "diffprivlib"])
+def test_what_sets_prices_or_samples_is_capped(name: str):
+    assert any(each.operator == "<" for each in DECLARED[name].specifier)
+
+
+@pytest.mark.contract
+def test_weights_alone_are_safe_to_load():
+    assert not DECLARED["torch"].specifier.contains("2.5.1")

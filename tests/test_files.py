@@ -1,0 +1,207 @@
+"""Files of any form: read within limits, or refused in one sentence that names the file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pasearch import files
+from pasearch.errors import UsageError
+from pasearch.files import (
+    MOST_DEPTH,
+    MOST_PARTS,
+    MOST_WHOLE,
+    check_memory,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_toml,
+    write_new,
+)
+
+DEEP = 100_000
+LONG = "7" * 5000
+
+
+def refused(read: Callable, path: object, *words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        read(path)
+    told = str(caught.value)
+    assert str(path).split("/")[-1] in told
+    assert all(word in told for word in words), told
+    assert "\n" not in told
+    assert len(told) < 500
+    return told
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"a = {LONG}", "64 bits"),
+        (f"a = 0x{'f' * 5000}", "64 bits"),
+        (f"a = {10**30}", "64 bits"),
+        (f"a = [[{-(10**30)}]]", "64 bits"),
+        ("a = " + "[" * DEEP, f"{MOST_DEPTH} deep"),
+        ("a = " + "{a = " * DEEP, f"{MOST_DEPTH} deep"),
+        ("a = " + "[" * 200 + "]" * 200, f"{MOST_DEPTH} deep"),
+        (".".join("a" * DEEP) + " = 1", f"{MOST_PARTS} parts"),
+        ("[" + ".".join("a" * DEEP) + "]", f"{MOST_PARTS} parts"),
+        ("b = {" + ".".join(['"a"'] * DEEP) + " = 1}", f"{MOST_PARTS} parts"),
+        (" . ".join("a" * DEEP) + " = 1", f"{MOST_PARTS} parts"),
+        ('"' * DEEP, "TOML"),
+        ('"\\' * DEEP, "TOML"),
+        ("a = 1\na = 2", "TOML"),
+        ("a", "TOML"),
+        ("\x00", "TOML"),
+    ],
+    ids=range(16),
+)
+def test_toml_beyond_a_limit_is_refused(tmp_path: Path, text: str, words: str):
+    (tmp_path / "mine.toml").write_text(text)
+    refused(read_toml, tmp_path / "mine.toml", words, "cannot be read as TOML")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a = "' + ".".join("a" * 400) + '"',
+        "a = '" + ".".join("a" * 400) + "'",
+        "# " + ".".join('"don\'t"' for _ in range(4)),
+        "a = [" + ", ".join(["0.25"] * 5000) + "]",
+        f"a = [{MOST_WHOLE}, {-MOST_WHOLE}]",
+        "a = " + "[" * 90 + "]" * 90,
+        "\ufeffa = 1",
+        "a = nan\nb = inf",
+    ],
+)
+def test_toml_within_the_limits_is_read(tmp_path: Path, text: str):
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    assert isinstance(read_toml(tmp_path / "mine.toml"), dict)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LONG, "64 bits"),
+        (f'{{"a": [{10**30}]}}', "64 bits"),
+        ("[" * DEEP, f"{MOST_DEPTH} deep"),
+        ('{"a":' * DEEP, f"{MOST_DEPTH} deep"),
+        ("[" * 200 + "]" * 200, f"{MOST_DEPTH} deep"),
+        ("", "JSON"),
+        ('{"a": 1', "JSON"),
+        ('"\x01"', "JSON"),
+    ],
+    ids=range(8),
+)
+def test_json_beyond_a_limit_is_refused(tmp_path: Path, text: str, words: str):
+    (tmp_path / "mine.json").write_text(text)
+    refused(read_json, tmp_path / "mine.json", words, "cannot be read as JSON")
+
+
+@pytest.mark.unit
+def test_json_is_read_as_python_writes_it(tmp_path: Path):
+    (tmp_path / "mine.json").write_text('{"a": NaN, "b": [Infinity, 1e999, 3], "b": 2}')
+    found = read_json(tmp_path / "mine.json")
+    assert found["a"] != found["a"]
+    assert found["b"] == 2
+    assert parse_json(b"[1, 2.5]", "a row") == [1, 2.5]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("read", [read_toml, read_json])
+class TestWhatIsNoPlainFile:
+    def test_nothing_there(self, tmp_path: Path, read: Callable):
+        refused(read, tmp_path / "none", "is not there")
+
+    def test_a_folder(self, tmp_path: Path, read: Callable):
+        refused(read, tmp_path, "is a folder")
+
+    def test_a_device(self, read: Callable):
+        refused(read, "/dev/zero", "a pipe or a device")
+
+    def test_a_pipe_that_nobody_writes_to(self, tmp_path: Path, read: Callable):
+        os.mkfifo(tmp_path / "pipe")
+        refused(read, tmp_path / "pipe", "a pipe or a device")
+
+    def test_a_link_in_a_circle(self, tmp_path: Path, read: Callable):
+        (tmp_path / "round").symlink_to("round")
+        refused(read, tmp_path / "round", "cannot be read")
+
+    def test_a_link_that_leads_nowhere(self, tmp_path: Path, read: Callable):
+        (tmp_path / "gone").symlink_to("nowhere")
+        refused(read, tmp_path / "gone", "is not there")
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+    def test_no_permission(self, tmp_path: Path, read: Callable):
+        (tmp_path / "closed").touch(mode=0)
+        refused(read, tmp_path / "closed", "Permission denied")
+
+    def test_bytes_that_are_no_text(self, tmp_path: Path, read: Callable):
+        (tmp_path / "latin").write_bytes(b'a = "\xe9"')
+        refused(read, tmp_path / "latin", "not UTF-8")
+
+    def test_a_name_that_cannot_be(self, read: Callable):
+        with pytest.raises(UsageError, match="null byte"):
+            read("a\0b")
+
+    def test_a_file_that_is_too_large(
+        self, tmp_path: Path, read: Callable, monkeypatch: pytest.MonkeyPatch
+    ):
+        for name in ("MOST_TOML", "MOST_JSON"):
+            monkeypatch.setattr(files, name, 1000)
+        (tmp_path / "large").write_text("#" * 1001)
+        refused(read, tmp_path / "large", "more than 1,000 bytes")
+
+
+@pytest.mark.unit
+def test_no_more_is_read_than_the_limit(tmp_path: Path):
+    """A sparse file of a terabyte takes no room, and must take none here."""
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**40)
+    refused(lambda path: read_bytes(path, "a file", most=2**20), tmp_path / "sparse", "more than")
+
+
+@pytest.mark.unit
+def test_a_private_file_is_no_link(tmp_path: Path):
+    (tmp_path / "there").write_text("{}")
+    (tmp_path / "link").symlink_to("there")
+    assert read_json(tmp_path / "link") == {}
+    refused(lambda path: read_json(path, follow=False), tmp_path / "link", "it is a link")
+
+
+class TestWriting:
+    @pytest.mark.unit
+    def test_a_new_file_is_the_owners_alone(self, tmp_path: Path):
+        write_new(tmp_path / "new", "naïve")
+        assert (tmp_path / "new").read_text(encoding="utf-8") == "naïve"
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+    @pytest.mark.unit
+    def test_nothing_is_replaced_and_no_link_is_followed(self, tmp_path: Path):
+        (tmp_path / "old").write_text("kept")
+        (tmp_path / "link").symlink_to("old")
+        (tmp_path / "dangling").symlink_to("elsewhere")
+        for name in ("old", "link", "dangling"):
+            with pytest.raises(UsageError, match="exists"):
+                write_new(tmp_path / name, "new")
+        assert (tmp_path / "old").read_text() == "kept"
+        assert not (tmp_path / "elsewhere").exists()
+
+    @pytest.mark.unit
+    def test_a_folder_that_is_not_there(self, tmp_path: Path):
+        with pytest.raises(UsageError, match="cannot be written"):
+            write_new(tmp_path / "no" / "new", "")
+
+
+@pytest.mark.unit
+def test_more_memory_than_the_machine_has_is_refused():
+    check_memory("a row", 10**6, "never mind")
+    with pytest.raises(UsageError, match=r"The data would take 1,000,000.0 GB.*: take less"):
+        check_memory("The data", 10**15, "take less")

@@ -1,0 +1,217 @@
+"""Upper limits on what is counted: a slip of the hand is told, and nothing is allocated for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pasearch.accounting.checks import MOST, nonnegative, positive, whole
+from pasearch.asking import Request
+from pasearch.data import schema as arrays
+from pasearch.data import tables
+from pasearch.data.front_ends import PrincipalComponents, front_end
+from pasearch.data.schema import Schema
+from pasearch.data.tables import BINS, Column, TableSchema
+from pasearch.errors import UsageError
+from pasearch.features.plan import Choice
+from pasearch.search.strategies import strategy
+from pasearch.spaces.architecture import (
+    MOST_LAYERS,
+    MOST_PARAMETERS,
+    MOST_WIDE,
+    Architecture,
+    Conv,
+    Dense,
+    Lstm,
+    Norm,
+    Pool,
+)
+from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.denoising import KolmogorovSmirnov
+from pasearch.training.encoding import Encoded
+from pasearch.training.recipe import Recipe
+from pasearch.training.schedules import StepDecay
+from pasearch.training.screening import Annealing
+
+NO_COUNTS: list[Any] = [99_999_999_999_999, 10**18, 10**400, -1, -(10**400), float("nan"),
+                        float("inf"), 1e308, "many", [], None]  # fmt: skip
+MAKERS: dict[str, Callable[[Any], object]] = {
+    "whole": lambda value: whole("count", value),
+    "batch": lambda value: Recipe(expected_batch_size=value, steps=1),
+    "steps": lambda value: Recipe(expected_batch_size=1, steps=value),
+    "period": lambda value: StepDecay(rate=0.5, period=value),
+    "every": lambda value: Annealing(q0=1.0, mu0=1, every=value),
+    "views": lambda value: Augmentation(views=value),
+    "vectors": lambda value: Encoded(clip_norm=1.0, vectors=value),
+    "cells": lambda value: KolmogorovSmirnov(cells=value if value is not None else -1),
+    "components": lambda value: PrincipalComponents(value),
+    "units": lambda value: Dense(units=value),
+    "filters": lambda value: Conv(filters=value),
+    "kernel": lambda value: Conv(filters=1, kernel=value),
+    "padding": lambda value: Conv(filters=1, padding=value),
+    "size": lambda value: Pool(size=value),
+    "groups": lambda value: Norm(groups=value),
+    "state": lambda value: Lstm(units=value),
+    "classes": lambda value: Schema(shape=(2,), classes=value if value is not None else -1),
+    "shape": lambda value: Schema(shape=(value, 2)),
+    "population": lambda value: Choice(
+        method="pafs", trainer="dpsgd", population=value if value is not None else -1
+    ),
+    "generations": lambda value: Choice(
+        method="pafs", trainer="dpsgd", generations=value if value is not None else -1
+    ),
+    "max_categories": lambda value: Request(data="x", epsilon=1.0, max_categories=value),
+    "image_side": lambda value: Request(
+        data="x", epsilon=1.0, image_side=value if value is not None else -1
+    ),
+    "seed": lambda value: Request(
+        data="x", epsilon=1.0, seed=value if value not in (None, 99_999_999_999_999, 10**18) else -1
+    ),
+    "halvings": lambda value: strategy(
+        "mgrs", law="poisson", generations=value if value is not None else -1
+    ),
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", NO_COUNTS, ids=lambda value: str(value)[:12])
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_no_count_is_refused_in_a_short_sentence(name: str, value: Any):
+    with pytest.raises(UsageError) as caught:
+        MAKERS[name](value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.unit
+def test_the_most_is_taken():
+    assert whole("count", MOST) == MOST
+    assert whole("count", 7, most=7) == 7
+    with pytest.raises(UsageError, match=r"count is 8: expected at most 7, because it is so\."):
+        whole("count", 8, most=7, why="it is so")
+    assert Dense(units=MOST_WIDE).units == MOST_WIDE
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("check", [positive, nonnegative])
+def test_a_number_of_a_thousand_digits_is_not_spelt_out(check: Callable):
+    with pytest.raises(UsageError, match="more than 64 bits"):
+        check("sigma", 10**5000)
+
+
+class TestTables:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "bins", [99_999_999, 10**18, 10**5000, list(range(10_001))], ids=range(4)
+    )
+    def test_bins(self, bins: Any):
+        with pytest.raises(UsageError, match=r"'a': bins: .*at most 10,000, because") as caught:
+            Column(name="a", low=0, high=10**6, bins=bins)
+        assert len(str(caught.value)) < 300
+
+    @pytest.mark.unit
+    def test_an_edge_that_is_no_float(self):
+        with pytest.raises(UsageError, match="rising list"):
+            Column(name="a", low=0, high=1, bins=[0.5, 10**400])  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_categories_and_words(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(tables, "MOST_NAMES", 3)
+        for key in ("categories", "vocabulary"):
+            Column(name="a", **{key: ("x", "y", "z")})  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match=f"{key}: 4: expected at most 3"):
+                Column(name="a", **{key: ("w", "x", "y", "z")})  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_all_columns_together(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(tables, "MOST_NUMBERS", 100)
+        columns = tuple(Column(name=f"c{i}", low=0, high=1, bins=30) for i in range(4))
+        with pytest.raises(UsageError, match="A row would become 128 numbers: expected at most"):
+            TableSchema(columns=columns, target=Column(name="y"))
+        TableSchema(columns=columns[:3], target=Column(name="y"))
+
+    @pytest.mark.property
+    @pytest.mark.parametrize(
+        "column",
+        [
+            Column(name="a", low=0, high=1, bins=bins) for bins in (None, 0, 1, 2, 7, [], [0.5])
+        ]
+        + [
+            Column(name="a", categories=()),
+            Column(name="a", categories=("x", "y")),
+            Column(name="a", vocabulary=("x", "y")),
+            Column(name="a", kind="ignore"),
+        ],
+        ids=range(11),
+    )  # fmt: skip
+    def test_the_width_is_counted_as_the_names_are(self, column: Column):
+        assert column.width == len(column.feature_names())
+        assert BINS == 10
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "values",
+        [{}, [], None, 3, {"name": "x"}, {"name": "x", "target": 3, "official_test": 0},
+         {"name": "x", "target": {"nome": "y"}, "official_test": 0, "columns": []},
+         {"name": "x", "target": {"name": "y"}, "official_test": "1", "columns": []},
+         {"name": "x", "target": {"name": "y"}, "official_test": 0, "columns": 7}],
+        ids=range(9),
+    )  # fmt: skip
+    def test_a_malformed_schema_is_refused(self, values: Any):
+        with pytest.raises(UsageError):
+            TableSchema.from_json(values)
+        with pytest.raises(UsageError):
+            Schema.from_json(values)
+
+
+@pytest.mark.unit
+def test_the_numbers_of_a_record_are_limited():
+    Schema(shape=(arrays.MOST_NUMBERS,))
+    with pytest.raises(UsageError, match="at most 16,777,216 numbers"):
+        Schema(shape=(arrays.MOST_NUMBERS + 1,))
+
+
+class TestNetworks:
+    @pytest.mark.unit
+    def test_layers(self):
+        layers = (Dense(units=2),) * MOST_LAYERS
+        assert len(Architecture(layers=layers).layers) == MOST_LAYERS
+        with pytest.raises(UsageError, match="201 layers: expected at most 200"):
+            Architecture(layers=(*layers, Dense(units=2)))
+        with pytest.raises(UsageError, match="1,000,000 layers"):
+            Architecture.from_json([{}] * 10**6)
+
+    @pytest.mark.unit
+    def test_weights_are_counted_and_not_allocated(self):
+        wide = Architecture(layers=(Dense(units=MOST_WIDE), Dense(units=MOST_WIDE)))
+        with pytest.raises(UsageError, match=f"expected at most {MOST_PARAMETERS:,}"):
+            wide.parameters((8, 8), 10)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("text", ["pca:5000", "pca:999999999", "max_pool:9999999999"])
+    def test_front_ends(self, text: str):
+        with pytest.raises(UsageError):
+            front_end(text)
+
+    @pytest.mark.unit
+    def test_shapes_of_a_space(self):
+        units = list(range(1, 200))
+        choices = {f"units_{i}": units for i in (1, 2, 3)}
+        with pytest.raises(UsageError, match=f"7,880,599 shapes.*at most {MOST_COMBINATIONS:,}"):
+            space({"choices": choices})
+
+    @pytest.mark.unit
+    def test_settings_of_a_space(self):
+        ranges = {"low": 0.5, "high": 2.0}
+        choices = {"learning_rate_scale": ranges, "learning_rate_growth": ranges}
+        with pytest.raises(UsageError, match="1,050,625 settings of the recipe"):
+            space({"choices": choices})
+
+    @pytest.mark.unit
+    def test_values_of_a_gene_and_entries_of_a_portfolio(self):
+        with pytest.raises(UsageError, match="has 5,000 values: expected at most 1,025"):
+            SearchSpace.from_dict({"choices": {"units_1": list(range(1, 5001))}})
+        with pytest.raises(UsageError, match="5,000 entries"):
+            Portfolio.from_json({"entries": [{}] * 5000})
