@@ -31,7 +31,7 @@ NOT_COVERED = [
     "Run time, file times and memory use. Under repeat-and-select the run time tells the number of "
     "trainings; the files in release/ carry the run's start instead of their own time.",
     "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
-    "Finite precision before the noise: a float32 sum of gradients is rounded before noise is added "
+    "Finite precision before the noise: a float32 sum of gradients is rounded before noise joins "
     "to it. On real records that is below a ten-thousandth of the clip norm; records that are made "
     "up for it could move the sum by more. The noise itself holds in floating point: it is exact.",
     "What was read before this run: choosing the bounds, classes, space, strategy or recipe by "
