@@ -724,12 +724,22 @@ def check(
 @app.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
+    public_key: Annotated[
+        Path | None,
+        typer.Option("--public-key", help="The signer's public key: its signature is demanded."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute the price of a finished run from its result.json alone."""
-    from pasearch.results import verify as recompute
+    """Check all that can be of a finished run: price, plan, result.json, card, report, model.
 
-    price, problems = recompute(path)
+    Whoever makes all of them anew from other numbers passes, unless the result is signed and you
+    give the signer's public key.
+    """
+    from pasearch.results import release_of
+    from pasearch.signing import signed_words
+    from pasearch.verification import verify as check_all
+
+    price, problems = check_all(path, public_key)
     if as_json:
         typer.echo(
             json.dumps({"epsilon": price.epsilon, "delta": price.delta,
@@ -738,10 +748,40 @@ def verify(
     elif not problems:
         typer.echo(
             f"Verified: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant}), "
-            "recomputed from the events in result.json."
+            "recomputed from the events; result.json, card, report and model agree with it.\n"
+            + signed_words(release_of(path), trusted=public_key is not None)
         )
     if problems:
-        raise UsageError(f"{path} does not verify: {' '.join(problems)}")
+        lines = "".join(f"\n  - {each}" for each in problems)
+        raise UsageError(f"{path} does not verify:{lines}")
+
+
+@app.command()
+def key(
+    path: Annotated[Path, typer.Argument(help="A new file, for the private key.")],
+) -> None:
+    """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
+    from pasearch.signing import new_key
+
+    public = new_key(path)
+    typer.echo(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+
+
+@app.command()
+def sign(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
+    key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
+) -> None:
+    """Sign a finished run that verifies: release/result.sig."""
+    from pasearch.signing import private_key
+    from pasearch.signing import sign as write
+    from pasearch.verification import verify as check_all
+
+    signer = private_key(key)
+    if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
+        lines = "".join(f"\n  - {each}" for each in problems)
+        raise UsageError(f"{path} does not verify, so it is not signed:{lines}")
+    typer.echo(f"Signed: {write(path, signer)}")
 
 
 @contextmanager

@@ -10,6 +10,8 @@ Source: docs/result.md.
 from __future__ import annotations
 
 import io
+import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -144,8 +146,18 @@ def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Relea
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             weights, intercept = arrays["weights"], arrays["intercept"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"model.npz cannot be read ({error}): it was changed.") from None
+    fits = weights.ndim == 2 and intercept.shape == weights.shape[:1]
+    if not (fits and weights.dtype.kind == intercept.dtype.kind == "f"):
+        raise UsageError(
+            "model.npz does not hold weights (outputs, features) and an intercept: it was changed."
+        )
+    if len(weights) != schema.outputs:
+        raise UsageError(
+            f"model.npz has {len(weights)} outputs, and the schema says {schema.outputs}: it was "
+            "changed."
+        )
     if about["link"] not in LINKS:
         raise UsageError(f"link {about['link']!r} is unknown: expected one of {', '.join(LINKS)}.")
     kind = ReleasedRegressor if schema.regression else ReleasedClassifier

@@ -81,7 +81,6 @@ class Outcome:
         exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
         unique_trials: Number of different candidates trained, where it may be shown.
-        bought: What the schema left undeclared, and the released values in words.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
         steps_made: How many steps that training made.
     """
@@ -93,7 +92,6 @@ class Outcome:
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
     unique_trials: int | None
-    bought: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     steps_made: int = 0
 
@@ -168,17 +166,9 @@ class Search:
             exact_points=exact,
             trials=shown,
             unique_trials=unique,
-            bought=self._bought(),
             curve=tuple(course.curve),
             steps_made=course.steps,
         )
-
-    def _bought(self) -> tuple[str, ...]:
-        """Return what was bought beside the model, one line each: all of it is released."""
-        bought = [f"front end {text}" for text, _ in self.plan.front_noise]
-        if self.plan.purchase is not None:
-            bought += self.plan.schema.describe_items()
-        return tuple(bought)
 
     def _winner(self) -> tuple[Candidate, nn.Module, Course]:
         strategy, space = self.strategy, self.plan.space
