@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `features`, `train`, `plan`, `check`, `account`, `verify`.
+"""The command line: `pasearch arch`, `features`, `train`, `plan`, `check`, `account`, `verify`...
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -185,6 +185,10 @@ Out = Annotated[
 ]
 Resume = Annotated[
     Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
+]
+Sign = Annotated[
+    Path | None,
+    typer.Option("--sign", help="Sign the result with this private key (see `pasearch key`)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
@@ -452,6 +456,7 @@ def arch(
     asked: dict[str, Any],
     context: typer.Context,
     out: Out = None,
+    sign: Sign = None,
     resume: Resume = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -459,9 +464,10 @@ def arch(
 ) -> None:
     """Search for the best architecture and train it, under one budget that pays for everything."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     if resume is not None:
         _check_alone(context)
-        _resume(resume, as_json=as_json, quiet=quiet)
+        _resume(resume, signed, as_json=as_json, quiet=quiet)
         return
     prepared = _prepared(asked, show=not (as_json or quiet))
     if dry_run:
@@ -472,12 +478,13 @@ def arch(
     device_of(prepared.request)
     _check_out(out)
     _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False)
-    _search(prepared, out, as_json=as_json, quiet=quiet)
+    _search(prepared, out, signed, as_json=as_json, quiet=quiet)
 
 
 def train(
     asked: dict[str, Any],
     out: Out = None,
+    sign: Sign = None,
     dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -489,6 +496,7 @@ def train(
     `pasearch arch --resume FOLDER`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     several = len(asked["recipe"]) > 1
     prepared = _prepared(
         {**asked, "strategy": "auto" if several else "fixed"}, show=not (as_json or quiet)
@@ -499,7 +507,7 @@ def train(
 
         device_of(prepared.request)
         _check_out(out)
-        _search(prepared, out, as_json=as_json, quiet=quiet)
+        _search(prepared, out, signed, as_json=as_json, quiet=quiet)
 
 
 app.command("train")(_asks(train, without=SEARCHED))
@@ -509,6 +517,7 @@ def features(
     asked: dict[str, Any],
     context: typer.Context,
     out: Out = None,
+    sign: Sign = None,
     resume: Resume = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -519,9 +528,10 @@ def features(
     from pasearch.progress import Bar
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     if resume is not None:
         _check_alone(context)
-        _show_result(resume_selection(resume), as_json=as_json, quiet=quiet)
+        _show_result(signed(resume_selection(resume)), as_json=as_json, quiet=quiet)
         return
     prepared = _prepared_features(asked)
     if not dry_run:
@@ -530,7 +540,7 @@ def features(
     if not dry_run:
         with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
             result = run(prepared, out=out, progress=bar)
-        _show_result(result, as_json=as_json, quiet=quiet)
+        _show_result(signed(result), as_json=as_json, quiet=quiet)
 
 
 app.command("features")(_asks(features, of=_asked_features))
@@ -847,7 +857,7 @@ def _check_alone(context: typer.Context) -> None:
         for name in context.params
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
-    if others := sorted(set(given) - {"resume", "as_json", "quiet"}):
+    if others := sorted(set(given) - {"resume", "sign", "as_json", "quiet"}):
         names = ", ".join(name.replace("_", "-") for name in others)
         raise UsageError(
             f"--resume takes none of the other options (here: {names}): a run keeps those that it "
@@ -890,19 +900,41 @@ def _show_plan(
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
 
 
-def _search(prepared: Prepared, out: Path | None, *, as_json: bool, quiet: bool) -> None:
+def _signing(path: Path | None) -> Callable[[Result], Result]:
+    """Return what signs a result, if a key was named; it is read now, before anything runs."""
+    if path is None:
+        return lambda result: result
+    from pasearch.signing import private_key, sign
+
+    key = private_key(path)
+
+    def signed(result: Result) -> Result:
+        sign(result.path, key)
+        return result
+
+    return signed
+
+
+def _search(
+    prepared: Prepared,
+    out: Path | None,
+    signed: Callable[[Result], Result],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     from pasearch.api import run
     from pasearch.progress import Bar
 
     with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
         result = run(prepared, out=out, progress=bar)
-    _show_result(result, as_json=as_json, quiet=quiet)
+    _show_result(signed(result), as_json=as_json, quiet=quiet)
 
 
-def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
+def _resume(path: Path, signed: Callable[[Result], Result], *, as_json: bool, quiet: bool) -> None:
     from pasearch.api import resume_search
 
-    _show_result(resume_search(path), as_json=as_json, quiet=quiet)
+    _show_result(signed(resume_search(path)), as_json=as_json, quiet=quiet)
 
 
 def _features_words(document: dict[str, Any]) -> str:

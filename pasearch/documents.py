@@ -122,6 +122,7 @@ MADE_OF = (
     AssertionError,
     RuntimeError,
     MemoryError,
+    StopIteration,
 )
 """What reading a file of bad form may raise."""
 

@@ -76,7 +76,7 @@ def remade(document: Document) -> Remade:
     dials = StatedDials(document["plan"]["dials"])
     of_task = _features if document["task"] == FEATURES else _network
     plan, made = of_task(document, dials)
-    declared = _declared(document)
+    declared = declared_of(document)
     made["warnings"] += useless(made)
     made |= {name: document[name] for name in ("schema_version", "versions", "files")}
     problems = [*dials.problems, *_of_schema(declared, plan)]
@@ -123,7 +123,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     score = basis["score_epsilon"]
     plan = make_plan(
         name=document["dataset"]["name"],
-        schema=_declared(document),
+        schema=declared_of(document),
         public=document["dataset"]["declared_public"],
         budget=_budget(document),
         split=split,
@@ -155,11 +155,11 @@ def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
     basis = document["plan"]
     plan = make_feature_plan(
         name=document["dataset"]["name"],
-        schema=_declared(document),
+        schema=declared_of(document),
         public=document["dataset"]["declared_public"],
         budget=_budget(document),
         split=_split(document, 1),
-        choice=Choice(**basis["choice"]),
+        choice=_choice(basis["choice"]),
         selection_share=basis["selection_share"],
         most_categories=basis["most_categories"],
         assumed_public=tuple(document["assumed_public"]),
@@ -170,7 +170,13 @@ def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
     return replace(plan, schema=schema_of(document), auto=document["auto"])
 
 
-def _declared(document: Document) -> AnySchema:
+def _choice(values: Document) -> Choice:
+    """Return the choice that its `to_json` wrote."""
+    own = {name: value for name, value in values.items() if name != "name"}
+    return Choice(method=values["name"], **own)
+
+
+def declared_of(document: Document) -> AnySchema:
     """Return the schema as it was declared, before anything of it was bought."""
     return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
 

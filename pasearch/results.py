@@ -189,8 +189,8 @@ class FeatureResult(Result):
         import numpy as np
 
         best = self.document["best"]
-        mask = np.zeros(best["of"], bool)
         with well_formed():
+            mask = np.zeros(best["of"], bool)
             mask[best["places"]] = True
         return mask
 
@@ -299,7 +299,8 @@ def load(path: str | Path) -> Any:
     if document["task"] == FEATURES:
         from pasearch.features.model import model_of
 
-        return model_of(schema, document["model"], _model_file(path, document))
+        with well_formed():
+            return model_of(schema, document["model"], _model_file(path, document))
     model = behind_encoding(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
         model = nn.Sequential(Rescale(schema.low, schema.high), *model)

@@ -30,6 +30,7 @@ from pasearch.documents import (
     well_formed,
 )
 from pasearch.errors import PasearchError, UsageError
+from pasearch.features.auto import choose
 from pasearch.features.plan import chosen_size, one_hot_sets
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.remaking import Remade, candidate_of, contains, remade
@@ -85,9 +86,10 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
     check_form(document, TO_VERIFY)
     of_features = document["task"] == FEATURES
     check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
-    price, problems = of_price(document)
-    problems += of_document(document)
-    problems += of_files(release, document)
+    with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
+        price, problems = of_price(document)
+        problems += of_document(document)
+        problems += of_files(release, document)
     problems += problems_of(release, signer)
     return price, list(dict.fromkeys(problems))
 
@@ -227,6 +229,9 @@ def _of_basis(document: Document) -> list[str]:
         document["searched_on"] is not None and document["task"] != FEATURES
     ):
         problems.append("plan.free_front_ends and searched_on do not go together.")
+    wrote, own = document["versions"], versions()
+    if wrote.get("pasearch") in (None, own["pasearch"]) and set(wrote) != set(own):
+        problems.append("versions does not list what a result of this version lists.")
     for name in ("searched_on", "judged_on"):
         if not isinstance(document[name], (str, type(None))):
             problems.append(f"{name} is {shown(document[name])}: expected a name, or null.")
@@ -245,13 +250,24 @@ def _of_ledger(document: Document) -> list[str]:
 
 
 def _of_auto(document: Document) -> list[str]:
-    """Check that `auto` took what was run."""
+    """Check that `auto` took what was run; of a feature selection, that it says why."""
     auto = document["auto"]
     if auto is None:
         return []
+    check_form(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
     name = document["strategy"]["name"]
-    words = str(auto["chosen"])
-    return [] if name in words else [f"auto.chosen is {shown(words)}, and {name!r} was run."]
+    if document["task"] != FEATURES:
+        told = auto["chosen"]
+        return [] if name in told else [f"auto.chosen is {shown(told)}, and {name!r} was run."]
+    choice, schema = (
+        document["plan"]["choice"],
+        schema_of({"dataset": {"schema": document["plan"]["declared"]}}),
+    )
+    asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
+    made = [choose(*each, schema, choice["size"]) for each in asked]
+    if (name, choice["trainer"], auto) in made:
+        return []
+    return ["auto is not what it gives for these data."]
 
 
 def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
@@ -319,7 +335,7 @@ def _of_choice(document: Document, again: Remade) -> list[str]:
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
-    problems = []
+    problems = _of_merit(document) if choice.method.startswith("cfs") else []
     size = chosen_size(choice, every)
     everything = choice.method in ("all", "max-pool", "pca")
     wanted = every if everything else size if choice.method in ("random", "top") else None
@@ -338,6 +354,20 @@ def _of_choice(document: Document, again: Remade) -> list[str]:
         sets = [np.flatnonzero(mask).tolist() for mask in one_hot_sets(plan.schema)]
         if best["places"] not in sets:
             problems.append("best is neither all features nor the numbers alone.")
+    return problems
+
+
+def _of_merit(document: Document) -> list[str]:
+    """Check the numbers that a choice by merit was made from, as far as they are released."""
+    best, problems = document["best"], []
+    told = [each["uncertainty"] for each in document["relevance"]]
+    if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
+        problems.append("relevance and relevance_of_noise are shares, from 0 to 1.")
+    if not 0 <= best["merit"] <= math.sqrt(len(best["places"])):
+        problems.append(f"best.merit is {shown(best['merit'])}: no set has that.")
+    greedy = document["strategy"]["name"] == "cfs-greedy"
+    if greedy and told[best["places"][0]] < max(told):
+        problems.append("best does not begin with the feature that tells most.")
     return problems
 
 

@@ -10,6 +10,7 @@ Source: docs/result.md.
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any, Self
@@ -157,6 +158,14 @@ def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Relea
         raise UsageError(
             f"model.npz has {len(weights)} outputs, and the schema says {schema.outputs}: it was "
             "changed."
+        )
+    shape = schema.shape
+    if about["pool"]:
+        shape = MaxPool(size=about["pool"]).output_shape(shape)
+    if weights.shape[1] != math.prod(shape):
+        raise UsageError(
+            f"model.npz has weights of {weights.shape[1]:,} features, and a record has "
+            f"{math.prod(shape):,}: it was changed."
         )
     if about["link"] not in LINKS:
         raise UsageError(f"link {about['link']!r} is unknown: expected one of {', '.join(LINKS)}.")

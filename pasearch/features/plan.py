@@ -541,7 +541,7 @@ def make_feature_plan(
         ),
         basis={
             "declared": schema.to_json(), "most_categories": most_categories,
-            "leak_share": leak_share, "fixed_tail": split.fixed_tail, "choice": asdict(choice),
+            "leak_share": leak_share, "fixed_tail": split.fixed_tail, "choice": choice.to_json(),
             "selection_share": selection_share, "dials": dials.values,
         },
         **own,
