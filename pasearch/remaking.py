@@ -25,7 +25,7 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Split, portion_name
 from pasearch.data.tables import TableSchema
 from pasearch.documents import refusal, shown
-from pasearch.features.plan import Choice, make_feature_plan
+from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
 from pasearch.plan import RECIPE, make_plan
 from pasearch.results import FEATURES, schema_of, useless
 from pasearch.running import Made
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 DEVICES = ("cpu", "cuda")
+
+OF_SIZE = ("expected_batch_size", "steps", "cap", "schedule", "screening")
+"""What of a recipe depends on how many records it is trained on."""
 
 COUNTS = ("layers", "blocks")
 """Genes that say how many layers a network has."""
@@ -79,7 +82,7 @@ def remade(document: Document) -> Remade:
     declared = declared_of(document)
     made["warnings"] += useless(made)
     made |= {name: document[name] for name in ("schema_version", "versions", "files")}
-    problems = [*dials.problems, *_of_schema(declared, plan)]
+    problems = [*dials.problems, *_of_schema(declared, plan), *_of_recipes(document["plan"])]
     problems += [
         f"plan.dials has {shown(each)}, and the plan does not." for each in dials.unknown()
     ]
@@ -193,6 +196,8 @@ def _split(document: Document, portions: int) -> Split:
     """Return the split that the document's slots are of."""
     sizes = dict(document["dataset"]["slots"])
     fixed_tail = document["plan"]["fixed_tail"]
+    if portions > len(sizes):
+        raise refusal(f"the plan has {portions} portions, and dataset.slots fewer")
     if portions > 1:
         cut = "search" if portion_name("search", 0) in sizes else "train"
         cuts = [portion_name(cut, number) for number in range(portions)]
@@ -226,6 +231,18 @@ def candidate_of(values: Document) -> Candidate:
     if unknown := sorted(set(settings) - {*SETTINGS, RECIPE}):
         raise refusal(f"a candidate has no setting {shown(unknown[0])}")
     return replace(plain, settings=tuple(settings.items()))
+
+
+def _of_recipes(basis: Document) -> list[str]:
+    """Check that a final training has its candidate's recipe, but for what follows from n."""
+    finals = basis.get("finals")
+    if not finals:
+        return []
+    kept = [
+        [{name: value for name, value in each.items() if name not in OF_SIZE} for each in recipes]
+        for recipes in (basis["recipes"], finals)
+    ]
+    return [] if kept[0] == kept[1] else ["plan.recipes and plan.finals are not the same recipes."]
 
 
 def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:
@@ -277,6 +294,8 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
     choice, best, shape = plan.choice, document["best"], plan.schema.shape
     if choice.method == "max-pool":
         shape = MaxPool(size=choice.pool).output_shape(shape)
+    if math.prod(shape) > MOST_FEATURES:
+        raise refusal(f"dataset.schema has more than {MOST_FEATURES:,} features")
     names = feature_names(plan.schema, math.prod(shape))
     places = best["places"]
     if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):

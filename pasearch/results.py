@@ -46,6 +46,9 @@ READABLE = (2, SCHEMA_VERSION)
 FEATURES = "feature selection"
 """The task of a feature selection, as `result.json` names it."""
 
+MOST_BINS = 100_000
+"""The most bins of a column that are read: each is a feature with a name."""
+
 BYTES = 4
 """Of one parameter: float32."""
 
@@ -314,6 +317,9 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
 
     values = document["dataset"]["schema"]
     with well_formed():
+        bins = [each.get("bins") for each in values.get("columns", ())]
+        if any(isinstance(each, int) and each > MOST_BINS for each in bins):
+            raise refusal(f"a column has more than {MOST_BINS:,} bins")
         return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 

@@ -264,7 +264,7 @@ def _of_auto(document: Document) -> list[str]:
         schema_of({"dataset": {"schema": document["plan"]["declared"]}}),
     )
     asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
-    made = [choose(*each, schema, choice["size"]) for each in asked]
+    made = [choose(method, trainer, schema, choice["size"]) for method, trainer in asked]
     if (name, choice["trainer"], auto) in made:
         return []
     return ["auto is not what it gives for these data."]
