@@ -27,8 +27,9 @@ if TYPE_CHECKING:
         resume_selection,
         select_features,
     )
-    from pasearch.results import FeatureResult, SearchResult, load, load_result, verify
+    from pasearch.results import FeatureResult, SearchResult, load, load_result
     from pasearch.selectors import PAFS, PrivateCFS, PrivatePCA
+    from pasearch.verification import verify
 
 _HOME = {
     "PAFS": "pasearch.selectors",
@@ -50,7 +51,7 @@ _HOME = {
     "resume_selection": "pasearch.feature_selection",
     "search_architecture": "pasearch.api",
     "select_features": "pasearch.feature_selection",
-    "verify": "pasearch.results",
+    "verify": "pasearch.verification",
 }
 
 __all__ = [

@@ -37,8 +37,10 @@ from pasearch.errors import UsageError
 from pasearch.plan import PURCHASE_DELTA, RECIPE, Plan, Settings, make_plan, planned_form
 from pasearch.running import (
     LEDGER_LEAK,
+    Made,
     found_run,
     head,
+    made_by,
     new_run,
     opened,
     publish,
@@ -48,6 +50,7 @@ from pasearch.running import (
 from pasearch.search.auto import Option, choose
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
+from pasearch.search.strategies import to_settings
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.spaces.space import BUILT_IN as SPACES
 from pasearch.spaces.space import MOST_SCALE, Portfolio, Space, read_candidate
@@ -712,29 +715,55 @@ def _publish(
 
     import torch
 
-    from pasearch.results import SearchResult
+    from pasearch.results import SearchResult, digest
 
     buffer = io.BytesIO()
     torch.save(torch.nn.Sequential(outcome.front.module, outcome.network).state_dict(), buffer)
     weights = buffer.getvalue()
-    document = result_document(prepared, outcome, weights, device, reproducible) | extra
+    found = Found(
+        candidate=outcome.candidate,
+        test_points=outcome.test_points,
+        exact_points=outcome.exact_points,
+        sha256=digest(weights),
+        trials=tuple((trial.parameters, trial.value) for trial in outcome.trials),
+        steps_made=outcome.steps_made,
+    )
+    made = made_by(prepared, device, reproducible)
+    document = result_document(prepared.plan, prepared.strategy, found, made) | extra
     card = publish(folder, document, weights)
     return SearchResult(path=folder.path, document=document, card=card, trials=outcome.trials)
 
 
-def result_document(
-    prepared: Prepared, outcome: Outcome, weights: bytes, device: str, reproducible: bool
-) -> dict[str, Any]:
-    """Return `result.json`; docs/result.md describes every field."""
-    from pasearch.report.plan import task_of
-    from pasearch.results import digest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What only the run can tell: everything else in `result.json` follows from its plan.
 
-    plan, strategy = prepared.plan, prepared.strategy
-    candidate, schema = outcome.candidate, plan.schema
+    Args:
+        candidate: The winner.
+        test_points: Noisy points on the test slots.
+        exact_points: The same without noise; declared-public data only.
+        sha256: Of the model's file.
+        trials: (parameters, noisy points) of every trial, where they may be shown.
+        steps_made: How many steps the released network's training made.
+    """
+
+    candidate: Candidate
+    test_points: int
+    exact_points: int | None
+    sha256: str
+    trials: tuple[tuple[dict[str, Any], float | int | None], ...] = ()
+    steps_made: int = 0
+
+
+def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) -> dict[str, Any]:
+    """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
+    from pasearch.report.plan import task_of
+
+    candidate, schema = found.candidate, plan.schema
     total, trainable = candidate.parameters(schema.shape, schema.outputs)
     recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
     document: dict[str, Any] = {
-        **head(prepared, task_of(plan), strategy.way, strategy.describe()),
+        **head(plan, task_of(plan), strategy.way, strategy.describe()),
         "space": plan.space.to_json(),
         "recipe": {
             **recipe.to_json(),
@@ -747,20 +776,24 @@ def result_document(
             "parameters": total,
             "trainable_parameters": trainable,
         },
-        "score": score_json(plan, outcome.test_points, outcome.exact_points),
-        "model": {"file": "model.pt", "sha256": digest(weights)},
-        "bought": list(outcome.bought),
+        "score": score_json(plan, found.test_points, found.exact_points),
+        "model": {"file": "model.pt", "sha256": found.sha256},
+        "bought": plan.bought(),
         "alternatives": plan.alternatives(),
         "searched_on": plan.searched_on,
         "judged_on": plan.judged_on,
-        **tail(prepared, device, reproducible),
+        **tail(plan, made),
+        "plan": {
+            **plan.basis,
+            "strategy": to_settings(strategy),
+            "recipe_names": list(plan.recipe_names),
+        },
     }
     if isinstance(recipe.schedule, Validation):
-        document["recipe"]["steps_made"] = outcome.steps_made
+        document["recipe"]["steps_made"] = found.steps_made
     if not strategy.hides_trials:
         document["trials"] = [
-            {"parameters": trial.parameters, "noisy_correct": trial.value}
-            for trial in outcome.trials
+            {"parameters": parameters, "noisy_correct": value} for parameters, value in found.trials
         ]
-        document["unique_trials"] = outcome.unique_trials
+        document["unique_trials"] = len({repr(parameters) for parameters, _ in found.trials})
     return document

@@ -1,4 +1,4 @@
-"""The command line: `pasearch arch`, `features`, `train`, `plan`, `check`, `account`, `verify`.
+"""The command line: `pasearch arch`, `features`, `train`, `plan`, `check`, `account`, `verify`...
 
 Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
 input, 3 budget, 130 interrupted). Everything heavy is imported inside the commands, so that
@@ -203,6 +203,10 @@ Out = Annotated[
 ]
 Resume = Annotated[
     Path | None, typer.Option("--resume", help="Finish an interrupted run; no other option.")
+]
+Sign = Annotated[
+    Path | None,
+    typer.Option("--sign", help="Sign the result with this private key (see `pasearch key`)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
@@ -476,6 +480,7 @@ def arch(
     asked: dict[str, Any],
     context: typer.Context,
     out: Out = None,
+    sign: Sign = None,
     resume: Resume = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -483,9 +488,10 @@ def arch(
 ) -> None:
     """Search for the best architecture and train it, under one budget that pays for everything."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     if resume is not None:
         _check_alone(context)
-        _resume(resume, as_json=as_json, quiet=quiet)
+        _resume(resume, signed, as_json=as_json, quiet=quiet)
         return
     prepared = _prepared(asked, show=not (as_json or quiet))
     if dry_run:
@@ -496,12 +502,13 @@ def arch(
     device_of(prepared.request)
     _check_out(out)
     _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False)
-    _search(prepared, out, as_json=as_json, quiet=quiet)
+    _search(prepared, out, signed, as_json=as_json, quiet=quiet)
 
 
 def train(
     asked: dict[str, Any],
     out: Out = None,
+    sign: Sign = None,
     dry_run: DryRun = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -513,6 +520,7 @@ def train(
     `pasearch arch --resume FOLDER`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     several = len(asked["recipe"]) > 1
     prepared = _prepared(
         {**asked, "strategy": "auto" if several else "fixed"}, show=not (as_json or quiet)
@@ -523,7 +531,7 @@ def train(
 
         device_of(prepared.request)
         _check_out(out)
-        _search(prepared, out, as_json=as_json, quiet=quiet)
+        _search(prepared, out, signed, as_json=as_json, quiet=quiet)
 
 
 app.command("train")(_asks(train, without=SEARCHED))
@@ -533,6 +541,7 @@ def features(
     asked: dict[str, Any],
     context: typer.Context,
     out: Out = None,
+    sign: Sign = None,
     resume: Resume = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -543,9 +552,10 @@ def features(
     from pasearch.progress import Bar
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
     if resume is not None:
         _check_alone(context)
-        _show_result(resume_selection(resume), as_json=as_json, quiet=quiet)
+        _show_result(signed(resume_selection(resume)), as_json=as_json, quiet=quiet)
         return
     prepared = _prepared_features(asked)
     if not dry_run:
@@ -554,7 +564,7 @@ def features(
     if not dry_run:
         with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
             result = run(prepared, out=out, progress=bar)
-        _show_result(result, as_json=as_json, quiet=quiet)
+        _show_result(signed(result), as_json=as_json, quiet=quiet)
 
 
 app.command("features")(_asks(features, of=_asked_features))
@@ -749,12 +759,22 @@ def check(
 @app.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
+    public_key: Annotated[
+        Path | None,
+        typer.Option("--public-key", help="The signer's public key: its signature is demanded."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute the price of a finished run from its result.json alone."""
-    from pasearch.results import verify as recompute
+    """Check all that can be of a finished run: price, plan, result.json, card, report, model.
 
-    price, problems = recompute(path)
+    Whoever makes all of them anew from other numbers passes, unless the result is signed and you
+    give the signer's public key.
+    """
+    from pasearch.results import release_of
+    from pasearch.signing import signed_words
+    from pasearch.verification import verify as check_all
+
+    price, problems = check_all(path, public_key)
     if as_json:
         typer.echo(
             json.dumps({"epsilon": price.epsilon, "delta": price.delta,
@@ -763,10 +783,40 @@ def verify(
     elif not problems:
         typer.echo(
             f"Verified: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant}), "
-            "recomputed from the events in result.json."
+            "recomputed from the events; result.json, card, report and model agree with it.\n"
+            + signed_words(release_of(path), trusted=public_key is not None)
         )
     if problems:
-        raise UsageError(f"{path} does not verify: {' '.join(problems)}")
+        lines = "".join(f"\n  - {each}" for each in problems)
+        raise UsageError(f"{path} does not verify:{lines}")
+
+
+@app.command()
+def key(
+    path: Annotated[Path, typer.Argument(help="A new file, for the private key.")],
+) -> None:
+    """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
+    from pasearch.signing import new_key
+
+    public = new_key(path)
+    typer.echo(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+
+
+@app.command()
+def sign(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or its release/.")],
+    key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
+) -> None:
+    """Sign a finished run that verifies: release/result.sig."""
+    from pasearch.signing import private_key
+    from pasearch.signing import sign as write
+    from pasearch.verification import verify as check_all
+
+    signer = private_key(key)
+    if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
+        lines = "".join(f"\n  - {each}" for each in problems)
+        raise UsageError(f"{path} does not verify, so it is not signed:{lines}")
+    typer.echo(f"Signed: {write(path, signer)}")
 
 
 class _OneLine(logging.Formatter):
@@ -840,7 +890,7 @@ def _check_alone(context: typer.Context) -> None:
         for name in context.params
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
-    if others := sorted(set(given) - {"resume", "as_json", "quiet"}):
+    if others := sorted(set(given) - {"resume", "sign", "as_json", "quiet"}):
         names = ", ".join(name.replace("_", "-") for name in others)
         raise UsageError(
             f"--resume takes none of the other options (here: {names}): a run keeps those that it "
@@ -883,19 +933,41 @@ def _show_plan(
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
 
 
-def _search(prepared: Prepared, out: Path | None, *, as_json: bool, quiet: bool) -> None:
+def _signing(path: Path | None) -> Callable[[Result], Result]:
+    """Return what signs a result, if a key was named; it is read now, before anything runs."""
+    if path is None:
+        return lambda result: result
+    from pasearch.signing import private_key, sign
+
+    key = private_key(path)
+
+    def signed(result: Result) -> Result:
+        sign(result.path, key)
+        return result
+
+    return signed
+
+
+def _search(
+    prepared: Prepared,
+    out: Path | None,
+    signed: Callable[[Result], Result],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     from pasearch.api import run
     from pasearch.progress import Bar
 
     with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
         result = run(prepared, out=out, progress=bar)
-    _show_result(result, as_json=as_json, quiet=quiet)
+    _show_result(signed(result), as_json=as_json, quiet=quiet)
 
 
-def _resume(path: Path, *, as_json: bool, quiet: bool) -> None:
+def _resume(path: Path, signed: Callable[[Result], Result], *, as_json: bool, quiet: bool) -> None:
     from pasearch.api import resume_search
 
-    _show_result(resume_search(path), as_json=as_json, quiet=quiet)
+    _show_result(signed(resume_search(path)), as_json=as_json, quiet=quiet)
 
 
 def _features_words(document: dict[str, Any]) -> str:

@@ -34,8 +34,10 @@ from pasearch.plan import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult, without_classes
 from pasearch.running import (
     LEDGER_LEAK,
+    Made,
     found_run,
     head,
+    made_by,
     new_run,
     opened,
     publish,
@@ -361,49 +363,77 @@ def _run(
 def _publish(
     prepared: Prepared, outcome: FeatureOutcome, folder: RunFolder, device: str, reproducible: bool
 ) -> FeatureResult:
-    from pasearch.features.model import packed
+    from pasearch.features.model import feature_names, packed
+    from pasearch.results import digest
 
-    weights = packed(outcome.model.weights, outcome.model.intercept)
-    document = result_document(prepared, outcome, weights, device, reproducible)
+    weights, chosen = packed(outcome.model.weights, outcome.model.intercept), outcome.chosen
+    names = feature_names(prepared.plan.schema, outcome.model.weights.shape[1])
+    best, shown = chosen_json(chosen, names)
+    found = Found(
+        best=best,
+        width=chosen.view.width,
+        test_points=outcome.test_points,
+        exact_points=outcome.exact_points,
+        sha256=digest(weights),
+        link=outcome.model.link,
+        shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
+    )
+    made = made_by(prepared, device, reproducible)
+    document = result_document(prepared.plan, found, made)
     card = publish(folder, document, weights)
     return FeatureResult(path=folder.path, document=document, card=card)
 
 
-def result_document(
-    prepared: Prepared, outcome: FeatureOutcome, weights: bytes, device: str, reproducible: bool
-) -> dict[str, Any]:
-    """Return `result.json`; docs/result.md describes every field."""
-    from pasearch.features.model import feature_names
-    from pasearch.results import digest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What only the run can tell: everything else in `result.json` follows from its plan.
 
-    plan, chosen, choice = prepared.plan, outcome.chosen, prepared.plan.choice
-    features = outcome.model.weights.shape[1]
-    names = feature_names(plan.schema, features)
-    best, shown = chosen_json(chosen, names)
+    Args:
+        best: Which features were chosen, as `chosen_json` has it.
+        width: How many numbers of a record the model is given: features, or directions in them.
+        test_points: Noisy points on the test slots.
+        exact_points: The same without noise; declared-public data only.
+        sha256: Of the model's file.
+        link: From scores to probabilities.
+        shown: What was released to choose them, as `chosen_json` has it, and curves.
+    """
+
+    best: dict[str, Any]
+    width: int
+    test_points: int
+    exact_points: int | None
+    sha256: str
+    link: str
+    shown: dict[str, Any]
+
+
+def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
+    """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
+    choice, parameters = plan.choice, (found.width + 1) * plan.schema.outputs
     return {
-        **head(prepared, FEATURES, plan.selection_way, plan.selection_words),
-        "space": {"name": f"sets of {features:,} features"},
+        **head(plan, FEATURES, plan.selection_way, plan.selection_words),
+        "space": {"name": f"sets of {found.best['of']:,} features"},
         "recipe": _recipe(plan, choice),
         "best": {
-            **best,
-            "columns": columns_of(best["features"], plan.schema),
-            "parameters": (chosen.view.width + 1) * plan.schema.outputs,
-            "trainable_parameters": (chosen.view.width + 1) * plan.schema.outputs,
+            **found.best,
+            "columns": columns_of(found.best["features"], plan.schema),
+            "parameters": parameters,
+            "trainable_parameters": parameters,
         },
-        "score": score_json(plan, outcome.test_points, outcome.exact_points),
+        "score": score_json(plan, found.test_points, found.exact_points),
         "model": {
             "file": "model.npz",
-            "sha256": digest(weights),
-            "link": outcome.model.link,
+            "sha256": found.sha256,
+            "link": found.link,
             "pool": choice.pool if choice.method == "max-pool" else 0,
         },
-        "bought": list(plan.schema.describe_items()) if plan.purchase is not None else [],
+        "bought": plan.bought(),
         "alternatives": [],
         "searched_on": plan.searched_on,
         "judged_on": None,
-        **tail(prepared, device, reproducible),
-        **shown,
-        **({"by_size": list(outcome.curve)} if outcome.curve else {}),
+        **tail(plan, made),
+        "plan": plan.basis,
+        **found.shown,
     }
 
 

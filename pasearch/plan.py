@@ -37,6 +37,7 @@ from pasearch.accounting.claims import (
     fu_theorem1,
     yu_theorem3_schedule,
 )
+from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, Gaussian, Geometric, SelfComposed, Worst
 from pasearch.data.partitions import Split
 from pasearch.data.purchase import Purchase
@@ -169,6 +170,8 @@ class Charged:
         most: The most categories that an undeclared column is bought with.
         auto: Why `auto` took this way, where it did.
         warnings: What the user should know before it runs.
+        basis: What it was solved from and is in no other field of a result, as plain values: with
+            it a result's plan can be made again (`verification`).
     """
 
     name: str
@@ -182,6 +185,7 @@ class Charged:
     most: int = 32
     auto: dict[str, Any] | None = field(default=None, hash=False)
     warnings: tuple[str, ...] = ()
+    basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
     @property
     def delta(self) -> float:
@@ -213,6 +217,13 @@ class Charged:
     def points_each(self) -> int:
         """How many points the best answer to a record has: 1, or the grid of an error."""
         return ERROR_GRID if self.schema.regression else 1
+
+    def bought(self) -> list[str]:
+        """Return what is bought beside the model, one line each: all of it is released.
+
+        Of a schema that is not bought yet, there is nothing to say.
+        """
+        return [] if self.purchase is None else list(self.schema.describe_items())
 
     def priced_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""
@@ -289,6 +300,10 @@ class Plan(Charged):
     judged_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
+
+    def bought(self) -> list[str]:
+        """Return what is bought beside the model: front ends, and what the schema left open."""
+        return [*(f"front end {text}" for text, _ in self.front_noise), *super().bought()]
 
     @property
     def aside(self) -> bool:
@@ -368,7 +383,7 @@ class Plan(Charged):
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
             lines = _trial_lines(self.strategy, self.split, of_mu)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
-        _, fits = solve_front_ends(fronts, self.trial_partition, budget)
+        _, fits = solve_front_ends(fronts, self.trial_partition, budget, Dials())
         return calibration.about(_dialled(lines, fits), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
@@ -523,6 +538,7 @@ def make_plan(
     free_front_ends: bool = False,
     leak_share: float = PURCHASE_DELTA,
     judged_on: str | None = None,
+    dials: Dials | None = None,
 ) -> Plan:
     """Solve the noise of everything a run will release.
 
@@ -542,6 +558,7 @@ def make_plan(
         free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
         leak_share: The share of delta that may go to categories which one record might show.
         judged_on: Name of the public records that a recipe looks at while it trains, if it does.
+        dials: What solves the noise; None solves it against the budget.
 
     Returns:
         Plan: Its price is at most the budget.
@@ -551,7 +568,7 @@ def make_plan(
             strategy that is not private on data that was not declared public.
         BudgetError: Even the most noise costs more than the budget.
     """
-    budget = budget.resolve(split.n)
+    budget, dials = budget.resolve(split.n), dials or Dials()
     form = planned_form(schema, most_categories)
     space.check_fits(*form)
     _check_size(space, *form)
@@ -572,29 +589,29 @@ def make_plan(
     _check_views(recipes, space, form[0])
     dimensions = _dimensions(recipes, strategy, space, schema, form)
 
-    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share)
+    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share, dials)
     fitted = () if free_front_ends else strategy.front_ends(space)
     if split.portions > 1 and any(each.fitted for each in fitted):
         raise UsageError(
             "A front end that is fitted (pca, standardise) would read the records of every "
             "portion: take another front end, or a strategy without portions."
         )
-    front_noise, fits = solve_front_ends(fitted, trial_on, budget)
+    front_noise, fits = solve_front_ends(fitted, trial_on, budget, dials)
     lines: list[Line] = [*bought, *fits]
     trial_mu = final_mu = score = None
     if strategy.private_trials:
         of_mu = _of_mu(strategy, space, recipes, slots, dimensions)
         trial_lines = _trial_lines(strategy, split, of_mu)
-        trial_mu, charged = solve(trial_lines, budget, MU_RANGE, lines)
+        trial_mu, charged = solve(trial_lines, budget, MU_RANGE, lines, dials)
         lines += charged
     else:
         lines += strategy.lines(Geometric(epsilon=1.0), trial_on, "training")
     if aside:
         final_lines = _final_lines(_of_mu(strategy, space, finals, split.train, dimensions))
-        final_mu, charged = solve(final_lines, budget, MU_RANGE, lines)
+        final_mu, charged = solve(final_lines, budget, MU_RANGE, lines, dials)
         lines += charged
     if strategy.scored:
-        score, charged = _solve_score(strategy, budget, score_epsilon, lines)
+        score, charged = _solve_score(strategy, budget, score_epsilon, lines, dials)
         lines += charged
     judge = None
     if looks and judged_on is None:
@@ -605,6 +622,7 @@ def make_plan(
             budget,
             SCORE_RANGE,
             lines,
+            dials,
         )
         screens = recipes[0].screening is not None
         judge = (
@@ -612,7 +630,7 @@ def make_plan(
         )
         lines += charged
     epsilon, charged = solve(
-        lambda value: [accuracy_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines
+        lambda value: [accuracy_line(Geometric(epsilon=value))], budget, SCORE_RANGE, lines, dials
     )
     lines += charged
     plan = Plan(
@@ -643,6 +661,17 @@ def make_plan(
         judge=judge,
         judged_on=judged_on if looks else None,
         dimensions=dimensions,
+        basis={
+            "declared": schema.to_json(),
+            "most_categories": most_categories,
+            "leak_share": leak_share,
+            "fixed_tail": split.fixed_tail,
+            "recipes": [each.to_json() for each in recipes],
+            "finals": [each.to_json() for each in finals],
+            "score_epsilon": score_epsilon,
+            "free_front_ends": free_front_ends,
+            "dials": dials.values,
+        },
     )
     if not plan.price.epsilon <= budget.epsilon:
         raise BudgetError(
@@ -675,7 +704,7 @@ def purchase_partition(split: Split) -> str:
 
 
 def solve_purchase(
-    schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float
+    schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float, dials: Dials
 ) -> tuple[Purchase | None, list[Line]]:
     """Return how what is undeclared is bought, and its lines; None where all is declared."""
     items = len(schema.undeclared)
@@ -687,7 +716,8 @@ def solve_purchase(
     def purchase(sigma: float) -> Purchase:
         return Purchase(noise_multiplier=sigma, delta=delta, most=most)
 
-    sigma = calibration.smallest(
+    sigma = dials.smallest(
+        "schema",
         lambda value: SelfComposed(event=purchase(value).event, count=items),
         Budget(PURCHASE_SHARE * budget.epsilon, budget.delta),
         *SIGMA_RANGE,
@@ -697,18 +727,19 @@ def solve_purchase(
 
 
 def solve_front_ends(
-    front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget
+    front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget, dials: Dials
 ) -> tuple[tuple[tuple[str, float], ...], list[Line]]:
     """Return the noise of every fitted front end, and their lines."""
     noise, lines = [], []
     share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
     for each in dict.fromkeys(front for front in front_ends if front.fitted):
-        sigma = calibration.smallest(
-            lambda value: Gaussian(noise_multiplier=value), share, *SIGMA_RANGE
+        name = f"front end {each.text}"
+        sigma = dials.smallest(
+            name, lambda value: Gaussian(noise_multiplier=value), share, *SIGMA_RANGE
         )
         event = Gaussian(noise_multiplier=sigma)
         noise.append((each.text, sigma))
-        lines.append(Line(name=f"front end {each.text}", partition=partition, event=event, count=1))
+        lines.append(Line(name=name, partition=partition, event=event, count=1))
     return tuple(noise), lines
 
 
@@ -842,7 +873,8 @@ def solve(
     make_lines: Dial,
     budget: Budget,
     bounds: tuple[float, float],
-    others: list[Line] | None = None,
+    others: list[Line] | None,
+    dials: Dials,
 ) -> tuple[float, list[Line]]:
     """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes.
 
@@ -851,8 +883,10 @@ def solve(
         budget: Of the whole run.
         bounds: Where the dial may stand.
         others: Lines solved before; those on the same partition count.
+        dials: What turns it.
     """
-    value = calibration.largest(_dialled(make_lines, others or []), budget, *bounds)
+    name = make_lines(bounds[0])[0].name
+    value = dials.largest(name, _dialled(make_lines, others or []), budget, *bounds)
     return value, make_lines(value)
 
 
@@ -894,7 +928,11 @@ def _check_judge(strategy: Priced, split: Split, aside: bool) -> None:
 
 
 def _solve_score(
-    strategy: Priced, budget: Budget, score_epsilon: float | None, others: list[Line]
+    strategy: Priced,
+    budget: Budget,
+    score_epsilon: float | None,
+    others: list[Line],
+    dials: Dials,
 ) -> tuple[float, list[Line]]:
     def lines(value: float) -> list[Line]:
         return strategy.lines(Geometric(epsilon=value), "validation", "score")
@@ -902,7 +940,7 @@ def _solve_score(
     if not strategy.private_trials:
         return budget.epsilon, lines(budget.epsilon)
     if score_epsilon is None:
-        return solve(lines, budget, SCORE_RANGE, others)
+        return solve(lines, budget, SCORE_RANGE, others, dials)
     return score_epsilon, lines(score_epsilon)
 
 

@@ -1,7 +1,7 @@
 """What a finished run says: `result.json`, and the model behind its front end.
 
 `result.json` is stable: `SCHEMA_VERSION` changes when its meaning does. Its `events` are the whole
-plan, in the closed table of event types, so the price can be recomputed from it alone (`verify`).
+plan, in the closed table of event types; `verification` recomputes the price and all else.
 Nothing here reads a private record.
 
 Source: docs/result.md describes every field.
@@ -11,14 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
+import pickle
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasearch.accounting.accountants import Price, price_partitions
+from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
+from pasearch.documents import (
+    FORM,
+    OF_FEATURES,
+    OF_NETWORKS,
+    check_form,
+    read_json,
+    refusal,
+    shown,
+    well_formed,
+)
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,12 +39,32 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
     from pasearch.spaces.space import Candidate
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READABLE = (2, SCHEMA_VERSION)
+"""Versions that can be loaded; version 2 has no `plan` and no `files`, so it cannot be verified."""
+
 FEATURES = "feature selection"
 """The task of a feature selection, as `result.json` names it."""
 
-TOLERANCE = 1e-6
-"""By how much two computations of one price may differ, relatively."""
+MOST_BINS = 100_000
+"""The most bins of a column that are read: each is a feature with a name."""
+
+BYTES = 4
+"""Of one parameter: float32."""
+
+NOT_WEIGHTS = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    IndexError,
+)
+"""What loading a file may raise that holds no weights, or those of another network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +135,8 @@ class SearchResult(Result):
         """The architecture that won, with its settings."""
         from pasearch.spaces.space import Candidate
 
-        return Candidate.from_json(self.document["best"])
+        with well_formed():
+            return Candidate.from_json(self.document["best"])
 
     def scores(self, records: Any) -> np.ndarray:
         """Return what the network says of new records.
@@ -160,8 +192,9 @@ class FeatureResult(Result):
         import numpy as np
 
         best = self.document["best"]
-        mask = np.zeros(best["of"], bool)
-        mask[best["places"]] = True
+        with well_formed():
+            mask = np.zeros(best["of"], bool)
+            mask[best["places"]] = True
         return mask
 
     def predict(self, records: Any) -> np.ndarray:
@@ -206,17 +239,24 @@ def read_document(path: str | Path) -> dict[str, Any]:
         UsageError: No result, not JSON, or of another version.
     """
     file = release_of(path) / "result.json"
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read as JSON: {error}.") from None
+    document = read_json(file)
     version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
+    if isinstance(version, bool) or not isinstance(version, int) or version not in READABLE:
         raise UsageError(
-            f"{file} has schema_version {version!r}: this pasearch reads {SCHEMA_VERSION}. "
+            f"{file} has schema_version {shown(version)}: this pasearch reads "
+            f"{' and '.join(map(str, READABLE))}. "
             "Use the version of pasearch that wrote it (see `versions` in the file)."
         )
+    if not document.get("events"):
+        raise UsageError("result.json lists no events: there is nothing to price.")
+    check_form(document, FORM)
+    check_form(document, OF_FEATURES if document["task"] == FEATURES else OF_NETWORKS)
     return document
+
+
+def model_name(document: dict[str, Any]) -> str:
+    """Return the name of the model's file: fixed by the task, whatever the document says."""
+    return "model.npz" if document["task"] == FEATURES else "model.pt"
 
 
 def load_result(path: str | Path) -> SearchResult | FeatureResult:
@@ -262,7 +302,8 @@ def load(path: str | Path) -> Any:
     if document["task"] == FEATURES:
         from pasearch.features.model import model_of
 
-        return model_of(schema, document["model"], _model_file(path, document))
+        with well_formed():
+            return model_of(schema, document["model"], _model_file(path, document))
     model = behind_encoding(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
         model = nn.Sequential(Rescale(schema.low, schema.high), *model)
@@ -275,7 +316,11 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
     from pasearch.data.tables import TableSchema
 
     values = document["dataset"]["schema"]
-    return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
+    with well_formed():
+        bins = [each.get("bins") for each in values.get("columns", ())]
+        if any(isinstance(each, int) and each > MOST_BINS for each in bins):
+            raise refusal(f"a column has more than {MOST_BINS:,} bins")
+        return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 
 def price_of(document: dict[str, Any]) -> Price:
@@ -342,7 +387,10 @@ def behind_encoding(path: str | Path) -> nn.Sequential:
 
 def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
     """Return the content of the model's file, if it is the one that the document describes."""
-    file = release_of(path) / document["model"]["file"]
+    name = model_name(document)
+    if document["model"]["file"] != name:
+        raise refusal(f"model.file is {shown(document['model']['file'])}, and not {name!r}")
+    file = release_of(path) / name
     content = file.read_bytes() if file.is_file() else b""
     if not content or digest(content) != document["model"]["sha256"]:
         raise UsageError(f"{file} is missing or not the file that result.json describes.")
@@ -350,16 +398,31 @@ def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
 
 
 def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
-    """Return front end and network that a `result.json` describes, with a `model.pt`'s weights."""
+    """Return front end and network that a `result.json` describes, with a `model.pt`'s weights.
+
+    Raises:
+        UsageError: They are not those of that network.
+    """
     import torch
     from torch import nn
 
     from pasearch.spaces.space import Candidate
 
-    schema, candidate = schema_of(document), Candidate.from_json(document["best"])
-    network = candidate.build(schema.shape, schema.outputs)
-    model = nn.Sequential(candidate.front_end.module(schema.shape), network)
-    model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+    with well_formed():
+        schema, candidate = schema_of(document), Candidate.from_json(document["best"])
+        # A network that is larger than its file would be built only to be refused.
+        known = BYTES * candidate.parameters(schema.shape, schema.outputs)[0] <= len(weights)
+    if not known:
+        raise UsageError("model.pt is too small to hold the network that result.json describes.")
+    with well_formed():
+        network = candidate.build(schema.shape, schema.outputs)
+        model = nn.Sequential(candidate.front_end.module(schema.shape), network)
+    try:
+        model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+    except NOT_WEIGHTS as error:
+        raise UsageError(
+            f"model.pt does not hold the network that result.json describes: {shown(error)}."
+        ) from None
     return model.eval()
 
 
@@ -376,55 +439,9 @@ def events_of(document: dict[str, Any]) -> dict[str, Event]:
     """
     grouped: dict[str, list[Event]] = {}
     for line in document.get("events") or ():
-        event = SelfComposed(event=from_json(line["event"]), count=line["count"])
+        with well_formed():
+            event = SelfComposed(event=from_json(line["event"]), count=line["count"])
         grouped.setdefault(str(line["partition"]), []).append(event)
     if not grouped:
         raise UsageError("result.json lists no events: there is nothing to price.")
     return {partition: Composed(events=tuple(events)) for partition, events in grouped.items()}
-
-
-def verify(path: str | Path) -> tuple[Price, list[str]]:
-    """Recompute a run's price from its `result.json` alone.
-
-    Returns:
-        The recomputed price, and every disagreement with what the file says; none is good.
-
-    Raises:
-        UsageError: No result is there, or it is not well formed.
-    """
-    document = read_document(path)
-    try:
-        stated, budget = document["price"], document["budget"]
-        recomputed, by_partition = price_partitions(events_of(document), stated["delta"])
-        problems = _disagreements(document, recomputed.epsilon)
-        for name, price in by_partition.items():
-            share = document["price_by_partition"][name]["epsilon"]
-            if not _close(share, price.epsilon):
-                problems.append(f"partition {name}: stated {share}, recomputed {price.epsilon}.")
-        for name in sorted(set(document["price_by_partition"]) - set(by_partition)):
-            problems.append(f"partition {name}: has a price, and no events.")
-        if not stated["delta"] <= budget["delta"]:
-            problems.append(f"delta {stated['delta']} exceeds the budget's {budget['delta']}.")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"result.json is not well formed ({error!r}).") from None
-    return recomputed, problems
-
-
-def _disagreements(document: dict[str, Any], epsilon: float) -> list[str]:
-    problems = []
-    stated, budget = document["price"]["epsilon"], document["budget"]["epsilon"]
-    if not _close(stated, epsilon):
-        problems.append(f"price: stated {stated}, recomputed {epsilon}.")
-    if not epsilon <= budget * (1 + TOLERANCE):
-        problems.append(f"price {epsilon} exceeds the budget's {budget}.")
-    sizes = document["dataset"]["slots"]
-    if not sum(sizes.values()) <= document["dataset"]["n"]:
-        problems.append(f"the partitions have more than {document['dataset']['n']} slots together.")
-    for line in document["events"]:
-        if line["partition"] not in sizes:
-            problems.append(f"event {line['name']!r} is on no partition of the data.")
-    return problems
-
-
-def _close(stated: float, recomputed: float) -> bool:
-    return abs(stated - recomputed) <= TOLERANCE * max(abs(recomputed), 1e-12)

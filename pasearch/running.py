@@ -30,7 +30,7 @@ from pasearch.asking import Request, device_of, plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.plan import Plan, events_by_partition
-from pasearch.results import SCHEMA_VERSION, useless
+from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -128,35 +128,42 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
         document: `result.json`; what makes the result useless, if so, joins its warnings.
         model: The weights, in the file that the document names.
     """
-    from pasearch.report.card import card_json, card_markdown
-    from pasearch.report.html import report_html
-
     document["warnings"] += useless(document)
     elapsed = time.time() - folder.started
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
-    card = card_markdown(document)
-    folder.publish(
-        {
-            "result.json": json.dumps(document, indent=2) + "\n",
-            "privacy-card.md": card,
-            "privacy-card.json": json.dumps(card_json(document), indent=2) + "\n",
-            "report.html": report_html(document),
-            document["model"]["file"]: model,
-        }
-    )
-    return card
+    # As a reader of the file has it, so that `verify` makes the same texts of it.
+    texts = rendered(json.loads(json.dumps(document)))
+    files = {**{name: text.encode() for name, text in texts.items()}, model_name(document): model}
+    document["files"] = {name: digest(content) for name, content in sorted(files.items())}
+    folder.publish({**files, "result.json": json.dumps(document, indent=2) + "\n"})
+    return texts["privacy-card.md"]
 
 
-def head(prepared: Prepared, task: str, way: str, law: str) -> dict[str, Any]:
+def rendered(document: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of `release/` that follow from `result.json`, by file name.
+
+    Its `files` are left out: they hold the digests of these texts.
+    """
+    from pasearch.report.card import card_json, card_markdown
+    from pasearch.report.html import report_html
+
+    told = {name: value for name, value in document.items() if name != "files"}
+    return {
+        "privacy-card.md": card_markdown(told),
+        "privacy-card.json": json.dumps(card_json(told), indent=2) + "\n",
+        "report.html": report_html(told),
+    }
+
+
+def head(plan: Plan | FeaturePlan, task: str, way: str, law: str) -> dict[str, Any]:
     """Return what `result.json` begins with: data, budget, price, how the winner was chosen.
 
     Args:
-        prepared: What was run.
+        plan: What was run.
         task: What was asked for.
         way: How the winner was chosen, a key of `WAYS`.
         law: Of the number of trainings, in words.
     """
-    plan = prepared.plan
     planned = plan.to_json()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -183,19 +190,35 @@ def head(prepared: Prepared, task: str, way: str, law: str) -> dict[str, Any]:
     }
 
 
-def tail(prepared: Prepared, device: str, reproducible: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a run was made by.
+
+    Args:
+        device: "cpu" or "cuda".
+        reproducible: Whether `--seed` made the noise.
+        secure_noise: Whether everything random came from AES-256.
+        ledger: The budget of all runs that name the same ledger, if it named one.
+    """
+
+    device: str
+    reproducible: bool
+    secure_noise: bool = False
+    ledger: dict[str, float] | None = None
+
+
+def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
-    plan = prepared.plan
     return {
         "assumed_public": list(plan.assumed_public),
         "claims": [claim.to_json() for claim in plan.claims()],
         "crossover": None,
         "auto": plan.auto,
-        "ledger": _shared_ledger(prepared),
-        "device": device,
-        "reproducible": reproducible,
-        "secure_noise": prepared.request.secure_noise,
-        "randomness": _randomness_words(device, reproducible, prepared.request.secure_noise),
+        "ledger": made.ledger,
+        "device": made.device,
+        "reproducible": made.reproducible,
+        "secure_noise": made.secure_noise,
+        "randomness": _randomness_words(made),
         "warnings": list(plan.warnings),
         "versions": versions(),
     }
@@ -291,6 +314,16 @@ def _has_spent(folder: Any) -> bool:
         return False
     with Ledger.open(path) as ledger:
         return bool(ledger.spent())
+
+
+def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
+    """Return what a run is made by."""
+    return Made(
+        device=device,
+        reproducible=reproducible,
+        secure_noise=prepared.request.secure_noise,
+        ledger=_shared_ledger(prepared),
+    )
 
 
 def _shared_ledger(prepared: Prepared) -> dict[str, float] | None:
@@ -400,13 +433,13 @@ def versions() -> dict[str, str]:
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
 
 
-def _randomness_words(device: str, reproducible: bool, secure: bool) -> str:
+def _randomness_words(made: Made) -> str:
     """Return where a run's noise came from."""
-    if reproducible:
+    if made.reproducible:
         return "derived from --seed: noise reproducible, not private"
-    if secure:
+    if made.secure_noise:
         drawn = "everything random from AES-256"
-    elif device == "cuda":
+    elif made.device == "cuda":
         drawn = "noise from CUDA's Philox (64 secret bits of key, 61 of place), batches from Philox"
     else:
         drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"

@@ -62,7 +62,14 @@ from pasearch.forms import (
 )
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.results import FEATURES, price_of
-from pasearch.running import LEDGER_LEAK, check_total, head, opened, tail
+from pasearch.running import (
+    LEDGER_LEAK,
+    check_total,
+    head,
+    made_by,
+    opened,
+    tail,
+)
 from pasearch.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -714,16 +721,17 @@ def _document(
     if _only_numbers(table):
         names = [column.name for column in table.columns]
     best, shown = chosen_json(chosen, names)
-    document = head(prepared, FEATURES, plan.choice.way, plan.choice.describe())
+    document = head(plan, FEATURES, plan.choice.way, plan.choice.describe())
     document["dataset"]["schema"] = table.to_json()
     columns = [table.columns[owners[place]].name for place in best["places"]]
+    made = made_by(prepared, device, reproducible)
     return {
         **document,
         "best": {**best, "columns": list(dict.fromkeys(columns))},
         "bought": [
             column.describe() for column in (*table.columns, table.target) if column.name in bought
         ],
-        **tail(prepared, device, reproducible),
+        **tail(plan, made),
         **shown,
     }
 

@@ -88,7 +88,7 @@ class TestArch:
     def test_json_is_all_of_the_output(self, run: Run):
         code, out, _ = run("arch", "--eps", 2, *FIXED, "--json")
         assert code == 0
-        assert json.loads(out)["schema_version"] == 2
+        assert json.loads(out)["schema_version"] == 3
 
     def test_quiet_prints_the_last_line(self, run: Run):
         _, out, _ = run("arch", "--eps", 2, *FIXED, "--quiet")
@@ -264,7 +264,7 @@ class TestRefusals:
     def test_a_result_of_another_version(self, run: Run):
         run("arch", "--eps", 2, *FIXED, "--out", "x")
         file = Path("x/release/result.json")
-        file.write_text(file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
+        file.write_text(file.read_text().replace('"schema_version": 3', '"schema_version": 99'))
         code, _, err = run("verify", "x")
         assert (code, "99" in err) == (2, True)
 

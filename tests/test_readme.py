@@ -21,6 +21,7 @@ QUICKSTART = ROOT / "docs/quickstart.md"
 COMMANDS = (
     [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
     ["account", "schedule"], ["account", "noise"], ["verify"], ["features"], ["plan", "features"],
+    ["key"], ["sign"],
 )  # fmt: skip
 SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 

@@ -31,10 +31,10 @@ from pasearch.results import (
     load_result,
     read_document,
     release_of,
-    verify,
 )
 from pasearch.runs.ledger import Receipt
 from pasearch.search.fitness import points
+from pasearch.verification import of_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed", "learning_rate": 1.0},
@@ -108,7 +108,7 @@ class TestEveryResult:
 
     def test_its_price_follows_from_the_file_alone(self, made: Made, way: str, tmp_path: Path):
         shutil.copy(made.paths[way] / "release" / "result.json", tmp_path)
-        price, problems = verify(tmp_path)
+        price, problems = of_price(read_document(tmp_path))
         assert problems == []
         assert price.epsilon == pytest.approx(read_document(tmp_path)["price"]["epsilon"], rel=1e-9)
 
@@ -163,18 +163,22 @@ class TestReading:
         shutil.copytree(made.paths["fixed"] / "release", tmp_path / "release")
 
         def older(document: dict[str, Any]) -> None:
-            document["task"] = "architecture search"
+            document["schema_version"], document["task"] = 2, "architecture search"
             for name in ("name", "steps_made"):
                 document["recipe"].pop(name, None)
+            for name in ("plan", "files"):
+                document.pop(name)
 
         change(tmp_path / "release", older)
         result = load_result(tmp_path)
         assert "the search that found it" in card_markdown(result.document)
         assert "Architecture search" in report_html(result.document)
-        assert verify(tmp_path)[1] == []
+        assert load(tmp_path)(torch.zeros(5, 3)).shape == (5, 2)
+        with pytest.raises(UsageError, match="with the version of pasearch that wrote it"):
+            verify(tmp_path)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("version", [1, 3, 0, "2", None, 2.5, [2]])
+    @pytest.mark.parametrize("version", [1, 4, 0, "3", None, 2.5, [2], True])
     def test_another_version_is_refused(self, copy: Path, version: object):
         change(copy, lambda document: document.update(schema_version=version))
         for read in (read_document, load_result, load, verify):
@@ -271,6 +275,7 @@ class TestVerify:
             lambda d: first_named(d, "score").update(partition="test"),
             lambda d: d["dataset"]["slots"].pop("validation"),
             lambda d: d["price_by_partition"]["train"].update(epsilon=0.1),
+            lambda d: d.update(price_by_partition={}),
         ],
     )
     def test_finds_what_was_altered(self, copy: Path, edit: Callable):
@@ -304,7 +309,7 @@ class TestVerify:
             (lambda d: d["price"].update(epsilon="3"), "well formed"),
             (lambda d: d["price"].update(delta="3"), "delta"),
             (lambda d: d["price"].update(delta=0), "delta"),
-            (lambda d: d.update(price_by_partition={}), "well formed"),
+            (lambda d: d.update(price_by_partition=[]), "well formed"),
             (lambda d: d.pop("dataset"), "dataset"),
         ],
     )

@@ -145,16 +145,27 @@ def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Relea
     """
     found, _ = stored_arrays(content, ("weights", "intercept"))
     shapes = {name: each.shape for name, each in found.items() if each.dtype.kind == "f"}
-    outputs, features = max(1, schema.outputs), math.prod(schema.shape)
     match shapes:
-        case {"weights": (rows, width), "intercept": (same,)} if (
-            rows == same <= outputs and width <= features
-        ):
-            weights, intercept = found["weights"].read(), found["intercept"].read()
+        case {"weights": (rows, width), "intercept": (same,)} if rows == same:
+            pass
         case _:
             raise UsageError(
-                "model.npz holds no weights and intercept that fit result.json: it was changed."
+                "model.npz does not hold weights (outputs, features) and an intercept: it was "
+                "changed."
             )
+    if rows != schema.outputs:
+        raise UsageError(
+            f"model.npz has {rows} outputs, and the schema says {schema.outputs}: it was changed."
+        )
+    shape = schema.shape
+    if about["pool"]:
+        shape = MaxPool(size=about["pool"]).output_shape(shape)
+    if width != math.prod(shape):
+        raise UsageError(
+            f"model.npz has weights of {width:,} features, and a record has "
+            f"{math.prod(shape):,}: it was changed."
+        )
+    weights, intercept = found["weights"].read(), found["intercept"].read()
     if about["link"] not in LINKS:
         raise UsageError(f"link {about['link']!r} is unknown: expected one of {', '.join(LINKS)}.")
     kind = ReleasedRegressor if schema.regression else ReleasedClassifier

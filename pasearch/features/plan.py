@@ -39,6 +39,7 @@ import numpy as np
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.accounting.claims import Claim, eq8
+from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import (
     Event,
     Gaussian,
@@ -445,6 +446,7 @@ def make_feature_plan(
     leak_share: float = PURCHASE_DELTA,
     final: bool = True,
     searched_on: str | None = None,
+    dials: Dials | None = None,
 ) -> FeaturePlan:
     """Solve the noise of everything a feature selection will release.
 
@@ -462,6 +464,7 @@ def make_feature_plan(
         leak_share: The share of delta that may go to categories which one record might show.
         final: Whether a model is trained on what was chosen, and tested.
         searched_on: Name of declared-public data that features are chosen on, for nothing.
+        dials: What solves the noise; None solves it against the budget.
 
     Returns:
         FeaturePlan: Its price is at most the budget.
@@ -470,10 +473,10 @@ def make_feature_plan(
         UsageError: More features asked for than there are; a method without a use for the data.
         BudgetError: Even the most noise costs more than the budget.
     """
-    budget = budget.resolve(split.n)
+    budget, dials = budget.resolve(split.n), dials or Dials()
     _check_choice(choice, schema, split, most_categories, public=searched_on is not None)
-    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share)
-    place, found = split.trial_partition, _Solver(budget, schema.regression, list(bought))
+    purchase, bought = solve_purchase(schema, split, budget, most_categories, leak_share, dials)
+    place, found = split.trial_partition, _Solver(budget, schema.regression, list(bought), dials)
     usual = SEARCH_SHARE if choice.method == "pafs" else SELECTION_SHARE
     apart = place == "search" or searched_on is not None
     if selection_share is not None and (apart or choice.method not in SHARED):
@@ -542,6 +545,11 @@ def make_feature_plan(
             *budget.warnings(split.n), *untold(schema), *unbought(purchase, split),
             *drowned(mu, split.train, planned_form(schema, most_categories)[1]),
         ),
+        basis={
+            "declared": schema.to_json(), "most_categories": most_categories,
+            "leak_share": leak_share, "fixed_tail": split.fixed_tail, "choice": choice.to_json(),
+            "selection_share": selection_share, "dials": dials.values,
+        },
         **own,
     )  # fmt: skip
     if not plan.price.epsilon <= budget.epsilon:
@@ -559,12 +567,14 @@ class _Solver:
     budget: Budget
     regression: bool
     lines: list[Line]
+    dials: Dials
 
     def dial(self, make_lines: Dial, share: float, bounds: tuple[float, float]) -> float:
         """Turn a dial as far as a share of epsilon goes; all of it: beside the lines before."""
         part = Budget(share * self.budget.epsilon, self.budget.delta)
         try:
-            value, charged = solve(make_lines, part, bounds, self.lines if share == 1.0 else None)
+            others = self.lines if share == 1.0 else None
+            value, charged = solve(make_lines, part, bounds, others, self.dials)
         except BudgetError as error:
             names = ", ".join(line.name for line in make_lines(bounds[0]))
             raise BudgetError(

@@ -283,7 +283,7 @@ def _other_runs(document: dict[str, Any]) -> str:
 
 def _not_covered(document: dict[str, Any]) -> list[str]:
     items = [*(OF_A_CHOICE if _is_choice(document) else NOT_COVERED), _other_runs(document)]
-    if document["device"] == "cuda" and not document["secure_noise"]:
+    if document["device"] == "cuda" and not document.get("secure_noise"):
         items.append(
             "The strength of CUDA's generator, Philox: 125 secret bits, and no cipher. "
             "--secure-noise takes AES-256."

@@ -193,17 +193,10 @@ class Search:
             exact_points=exact,
             trials=shown,
             unique_trials=unique,
-            bought=self._bought(),
+            bought=tuple(self.plan.bought()),
             curve=tuple(course.curve),
             steps_made=course.steps,
         )
-
-    def _bought(self) -> tuple[str, ...]:
-        """Return what was bought beside the model, one line each: all of it is released."""
-        bought = [f"front end {text}" for text, _ in self.plan.front_noise]
-        if self.plan.purchase is not None:
-            bought += self.plan.schema.describe_items()
-        return tuple(bought)
 
     def _winner(self) -> tuple[Candidate, nn.Module, Course]:
         strategy, space = self.strategy, self.plan.space

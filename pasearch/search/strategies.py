@@ -12,7 +12,10 @@
 
 from __future__ import annotations
 
-from pasearch.accounting.checks import positive, whole
+from dataclasses import fields
+from typing import Any
+
+from pasearch.accounting.checks import kind_of, nonnegative, positive, whole
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
@@ -115,3 +118,48 @@ def _whole(candidates: float) -> int:
     if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
     return whole("candidates", int(number), most=MOST_RUNS)
+
+
+KINDS: dict[str, type[Strategy]] = {
+    kind.name: kind
+    for kind in (
+        Fixed,
+        RandomizedSearch,
+        MultiGenerationRandomizedSearch,
+        PrivacyAwareArchitectureSearch,
+        DisjointPortions,
+        StandardWorkflow,
+    )
+}
+
+
+def to_settings(given: Strategy) -> dict[str, Any]:
+    """Return a strategy as plain values, from which `from_settings` makes it again."""
+    own = {each.name: getattr(given, each.name) for each in fields(given)}  # pyright: ignore[reportArgumentType]
+    return {"name": given.name, **{name: _plain(value) for name, value in own.items()}}
+
+
+def from_settings(values: object) -> Strategy:
+    """Read what `to_settings` wrote.
+
+    Raises:
+        UsageError: An unknown strategy, a field it lacks, or a value that it refuses.
+    """
+    kind, given = kind_of("strategy", KINDS, values)
+    if "law" in given:
+        given["law"] = Law.from_json(given["law"])
+    if "laws" in given:
+        laws = given["laws"]
+        if not isinstance(laws, list):
+            raise UsageError(f"Strategy {kind.name!r} has laws {laws!r}: expected a list of laws.")
+        given["laws"] = tuple(Law.from_json(each) for each in laws)
+    for name in ("alpha", "beta", "mutation"):
+        if name in given:
+            given[name] = nonnegative(name, given[name])
+    return kind(**given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.to_json() if isinstance(value, Law) else value

@@ -27,7 +27,7 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch import Budget, api, results
+from pasearch import Budget, api, verify
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import (
@@ -706,7 +706,7 @@ def test_a_run_is_verified_from_its_result_alone(tmp_path: Path):
         "recipe": small("encoded-student-t"), "steps": 3, "batch": 200, "device": "cpu",
     }  # fmt: skip
     result = api.search_architecture("digits", out=tmp_path / "run", **given)
-    recomputed, problems = results.verify(tmp_path / "run")
+    recomputed, problems = verify(tmp_path / "run")
     assert problems == []
     assert recomputed.epsilon == pytest.approx(result.price.epsilon)
     (step,) = found_in(result.document["events"], "additive")
@@ -724,7 +724,7 @@ def test_a_run_is_verified_from_its_result_alone(tmp_path: Path):
         document = json.loads(json.dumps(result.document))
         change(*found_in(document["events"], "additive"))
         file.write_text(json.dumps(document), encoding="utf-8")
-        assert results.verify(tmp_path / "run")[1], "a changed event has another price"
+        assert verify(tmp_path / "run")[1], "a changed event has another price"
 
 
 # --- denoising

@@ -1,0 +1,227 @@
+"""Reading a `result.json` that anybody may have written: its form is checked before its content.
+
+Every field that a reader takes has its kind in `FORM`. What is read afterwards stands inside
+`well_formed`, so that a file of bad form is one message and never a traceback.
+
+Source: docs/result.md describes every field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pasearch.errors import UsageError
+
+MOST_DEPTH = 100
+"""How deep lists and tables may be nested; results have about ten levels."""
+
+LARGEST = 2**63
+"""Whole numbers are smaller than this."""
+
+MOST_SHOWN = 80
+"""The most characters of a value that an error shows."""
+
+TEXT, NUMBER, WHOLE, TRUTH, TABLE = (
+    "a text",
+    "a number",
+    "a whole number",
+    "true or false",
+    "a table",
+)
+TEXTS = [TEXT]
+
+FORM: dict[str, Any] = {
+    "task": TEXT,
+    "dataset": {
+        "name": TEXT,
+        "n": WHOLE,
+        "slots": {"*": WHOLE},
+        "schema": TABLE,
+        "declared_public": TRUTH,
+    },
+    "budget": {"epsilon": NUMBER, "delta": NUMBER},
+    "price": {
+        "epsilon": NUMBER,
+        "delta": NUMBER,
+        "accountant": TEXT,
+        "adjacency": TEXT,
+        "unit": TEXT,
+    },
+    "price_by_partition": {"*": {"epsilon": NUMBER, "accountant": TEXT}},
+    "events": [{"name": TEXT, "partition": TEXT, "event": TABLE, "count": WHOLE}],
+    "way": TEXT,
+    "selection": {"way": TEXT, "law": TEXT, "bound": TEXT, "formula": TEXT},
+    "strategy": {"name": TEXT},
+    "space": {"name": TEXT},
+    "recipe": TABLE,
+    "best": TABLE,
+    "score": {
+        "metric": TEXT,
+        "test": NUMBER,
+        "points": WHOLE,
+        "of": WHOLE,
+        "noise": {"mechanism": TEXT, "epsilon": NUMBER, "standard_deviation": NUMBER},
+    },
+    "model": {"file": TEXT, "sha256": TEXT},
+    "bought": TEXTS,
+    "assumed_public": TEXTS,
+    "claims": [{"source": TEXT, "verdict": TEXT}],
+    "device": TEXT,
+    "randomness": TEXT,
+    "reproducible": TRUTH,
+    "warnings": TEXTS,
+    "versions": {"*": TEXT},
+}
+"""What every result has: a kind; a table of fields, `*` for any; or a list of one kind."""
+
+OF_FEATURES: dict[str, Any] = {
+    "best": {"features": TEXTS, "places": [WHOLE], "of": WHOLE, "columns": TEXTS},
+    "model": {"link": TEXT, "pool": WHOLE},
+}
+"""What a feature selection has beside."""
+
+OF_NETWORKS: dict[str, Any] = {
+    "best": {"front_end": TEXT, "layers": [TABLE], "settings": {"*": NUMBER}, "parameters": WHOLE}
+}
+"""What a search, or a training, of networks has beside."""
+
+TO_VERIFY: dict[str, Any] = {
+    "plan": {
+        "declared": TABLE,
+        "most_categories": WHOLE,
+        "leak_share": NUMBER,
+        "fixed_tail": WHOLE,
+        "dials": {"*": NUMBER},
+    },
+    "secure_noise": TRUTH,
+    "files": {"*": TEXT},
+}
+"""What version 3 has, so that everything can be made again."""
+
+TO_VERIFY_FEATURES: dict[str, Any] = {"plan": {"choice": TABLE}}
+TO_VERIFY_NETWORKS: dict[str, Any] = {
+    "plan": {
+        "strategy": TABLE,
+        "recipes": [TABLE],
+        "finals": [TABLE],
+        "recipe_names": TEXTS,
+        "free_front_ends": TRUTH,
+    }
+}
+
+MADE_OF = (
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+    StopIteration,
+)
+"""What reading a file of bad form may raise."""
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Say in one sentence that `result.json` is not well formed, whatever reading it raised."""
+    try:
+        yield
+    except MADE_OF as error:
+        raise refusal(shown(error)) from None
+
+
+def refusal(why: str) -> UsageError:
+    """Return the error that says why a `result.json` is not well formed."""
+    return UsageError(f"result.json is not well formed: {why}.")
+
+
+def shown(value: object) -> str:
+    """Return a value as an error may show it: one short line, without characters that act."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        text = f"a very large {type(value).__name__}"
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+
+
+def read_json(file: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        UsageError: It cannot be read; it is no JSON; it is nested too deeply, or holds a number
+            too large to be meant.
+    """
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as JSON: {error}.") from None
+    except RecursionError:
+        raise UsageError(f"{file} cannot be read as JSON: it is nested too deeply.") from None
+    _check_size(file, found)
+    return found
+
+
+def _check_size(file: Path, found: Any) -> None:
+    level = [found]
+    for _ in range(MOST_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, int) and not -LARGEST < each < LARGEST:
+                raise UsageError(
+                    f"{file} cannot be read: it holds a whole number of "
+                    f"{each.bit_length():,} bits, and none in a result has more than 63."
+                )
+            if isinstance(each, (list, dict)):
+                below += each.values() if isinstance(each, dict) else each
+        if not below:
+            return
+        level = below
+    raise UsageError(f"{file} cannot be read as JSON: it is nested deeper than {MOST_DEPTH}.")
+
+
+def check_form(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
+    """Refuse a document in which a field is missing or of another kind than `form` says.
+
+    Raises:
+        UsageError: Naming the first such field.
+    """
+    _check("", document, form)
+
+
+def _check(where: str, value: Any, form: Any) -> None:
+    if isinstance(form, Mapping):
+        _check_kind(where, value, TABLE)
+        for name in value if "*" in form else form:
+            inside = f"{where}.{name}" if where else name
+            if name not in value:
+                raise refusal(f"it has no {inside}")
+            _check(inside, value[name], form["*"] if "*" in form else form[name])
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            raise refusal(f"{where} is {shown(value)}, and a list was expected")
+        for place, each in enumerate(value):
+            _check(f"{where}[{place}]", each, form[0])
+    else:
+        _check_kind(where, value, form)
+
+
+def _check_kind(where: str, value: Any, kind: str) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fits = {
+        TEXT: isinstance(value, str),
+        NUMBER: number,
+        WHOLE: number and isinstance(value, int),
+        TRUTH: isinstance(value, bool),
+        TABLE: isinstance(value, Mapping),
+    }
+    if not fits[kind]:
+        place = shown(where).strip("'\"")
+        raise refusal(f"{place} is {shown(value)}, and {kind} was expected")

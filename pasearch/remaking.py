@@ -1,0 +1,378 @@
+"""A finished run's plan and `result.json`, made again from what only the run could tell.
+
+    result.json  =  f(plan, what the run found)      plan  =  g(public numbers, dials)
+
+A plan is arithmetic on public numbers, and everything in `result.json` follows from it, but for
+what the run found: the winner, its noisy points, the trials that may be shown. So the document is
+made again from these, and whatever differs was altered. What is taken as it stands is listed in
+docs/verify.md.
+
+Source: docs/verify.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pasearch import api, feature_selection
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import positive
+from pasearch.accounting.dials import StatedDials
+from pasearch.data.front_ends import MaxPool
+from pasearch.data.partitions import Split, portion_name
+from pasearch.data.tables import TableSchema
+from pasearch.documents import refusal, shown
+from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
+from pasearch.plan import RECIPE, make_plan
+from pasearch.results import FEATURES, schema_of, useless
+from pasearch.running import Made
+from pasearch.search.strategies import from_settings
+from pasearch.spaces.space import SETTINGS, Candidate, Portfolio, SearchSpace, Space
+from pasearch.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import Column
+    from pasearch.features.plan import FeaturePlan
+    from pasearch.plan import Plan
+    from pasearch.search.strategy import Strategy
+
+Document = dict[str, Any]
+
+DEVICES = ("cpu", "cuda")
+
+OF_SIZE = ("expected_batch_size", "steps", "cap", "schedule", "screening")
+"""What of a recipe depends on how many records it is trained on."""
+
+COUNTS = ("layers", "blocks")
+"""Genes that say how many layers a network has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remade:
+    """A run's plan and document, made again.
+
+    Args:
+        plan: From what the document says it was solved from, with the complete schema.
+        document: `result.json` as this plan and what was found give it.
+        problems: Of the plan itself, one sentence each.
+    """
+
+    plan: Plan | FeaturePlan
+    document: Document
+    problems: tuple[str, ...]
+
+
+def remade(document: Document) -> Remade:
+    """Make a run's plan and document again.
+
+    Args:
+        document: `result.json`, of good form.
+
+    Raises:
+        UsageError: No plan can be made of it.
+        BudgetError: Its plan costs more than its budget.
+    """
+    dials = StatedDials(document["plan"]["dials"])
+    of_task = _features if document["task"] == FEATURES else _network
+    plan, made = of_task(document, dials)
+    declared = declared_of(document)
+    made["warnings"] += useless(made)
+    made |= {name: document[name] for name in ("schema_version", "versions", "files")}
+    problems = [*dials.problems, *_of_schema(declared, plan), *_of_recipes(document["plan"])]
+    problems += [
+        f"plan.dials has {shown(each)}, and the plan does not." for each in dials.unknown()
+    ]
+    return Remade(plan=plan, document=json.loads(json.dumps(made)), problems=tuple(problems))
+
+
+def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
+    """Make plan and document of a search, or of one training, again."""
+    strategy = from_settings(document["plan"]["strategy"])
+    plan = _plan(document, strategy, dials)
+    found = api.Found(
+        candidate=candidate_of(document["best"]),
+        test_points=document["score"]["points"],
+        exact_points=_exact_points(document, plan),
+        sha256=document["model"]["sha256"],
+        trials=tuple(
+            (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
+        ),
+        steps_made=document["recipe"].get("steps_made", 0),
+    )
+    # What is shown of public data beside, and of no other.
+    names = ("curves", "compared") if plan.public else ()
+    beside = {name: document[name] for name in names if name in document}
+    return plan, api.result_document(plan, strategy, found, _made(document)) | beside
+
+
+def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Document]:
+    """Make plan and document of a feature selection again."""
+    plan = _feature_plan(document, dials)
+    found = _features_found(document, plan)
+    return plan, feature_selection.result_document(plan, found, _made(document))
+
+
+def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
+    """Make the plan of a search, or of one training, again."""
+    basis, split = document["plan"], _split(document, strategy.portions)
+    recipes = {
+        split.train: _recipes(basis["finals"]),
+        split.trial_slots: _recipes(basis["recipes"]),
+    }
+    score = basis["score_epsilon"]
+    plan = make_plan(
+        name=document["dataset"]["name"],
+        schema=declared_of(document),
+        public=document["dataset"]["declared_public"],
+        budget=_budget(document),
+        split=split,
+        strategy=strategy,
+        space=space_of(document["space"]),
+        make_recipes=recipes.__getitem__,
+        score_epsilon=None if score is None else positive("score_epsilon", score),
+        most_categories=basis["most_categories"],
+        assumed_public=tuple(document["assumed_public"]),
+        free_front_ends=basis["free_front_ends"],
+        leak_share=basis["leak_share"],
+        judged_on=document["judged_on"],
+        dials=dials,
+    )
+    names = tuple(basis["recipe_names"])
+    if len(names) != len(plan.recipes):
+        raise refusal("plan.recipe_names and plan.recipes are not equally many")
+    return replace(
+        plan,
+        schema=schema_of(document),
+        recipe_names=names,
+        searched_on=document["searched_on"],
+        auto=document["auto"],
+    )
+
+
+def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
+    """Make the plan of a feature selection again."""
+    basis = document["plan"]
+    plan = make_feature_plan(
+        name=document["dataset"]["name"],
+        schema=declared_of(document),
+        public=document["dataset"]["declared_public"],
+        budget=_budget(document),
+        split=_split(document, 1),
+        choice=_choice(basis["choice"]),
+        selection_share=basis["selection_share"],
+        most_categories=basis["most_categories"],
+        assumed_public=tuple(document["assumed_public"]),
+        leak_share=basis["leak_share"],
+        searched_on=document["searched_on"],
+        dials=dials,
+    )
+    return replace(plan, schema=schema_of(document), auto=document["auto"])
+
+
+def _choice(values: Document) -> Choice:
+    """Return the choice that its `to_json` wrote."""
+    own = {name: value for name, value in values.items() if name != "name"}
+    return Choice(method=values["name"], **own)
+
+
+def declared_of(document: Document) -> AnySchema:
+    """Return the schema as it was declared, before anything of it was bought."""
+    return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
+
+
+def _budget(document: Document) -> Budget:
+    return Budget(document["budget"]["epsilon"], document["budget"]["delta"])
+
+
+def _recipes(values: list[Document]) -> tuple[Recipe, ...]:
+    return tuple(map(Recipe.from_json, values))
+
+
+def _split(document: Document, portions: int) -> Split:
+    """Return the split that the document's slots are of."""
+    sizes = dict(document["dataset"]["slots"])
+    fixed_tail = document["plan"]["fixed_tail"]
+    if portions > len(sizes):
+        raise refusal(f"the plan has {portions} portions, and dataset.slots fewer")
+    if portions > 1:
+        cut = "search" if portion_name("search", 0) in sizes else "train"
+        cuts = [portion_name(cut, number) for number in range(portions)]
+        others = sum(size for name, size in sizes.items() if name not in cuts)
+        sizes = {name: size for name, size in sizes.items() if name not in cuts}
+        sizes[cut] = document["dataset"]["n"] - others  # a remainder is in no portion
+    if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
+        raise refusal(f"dataset.slots has no place for {shown(unknown[0])}")
+    return Split(
+        search=sizes.get("search", 0),
+        train=sizes.get("train", 0),
+        validation=sizes.get("validation", 0),
+        test=sizes.get("test", 0),
+        fixed_tail=fixed_tail,
+        portions=portions,
+    )
+
+
+def space_of(values: Document) -> Space:
+    """Return the space that `result.json` has; its candidates may name one of several recipes."""
+    if values.get("family") == Portfolio.family:
+        entries = tuple(candidate_of(each) for each in values["entries"])
+        return Portfolio(name=values["name"], entries=entries)
+    return SearchSpace.from_dict(values)
+
+
+def candidate_of(values: Document) -> Candidate:
+    """Return the candidate that plain values mean, its settings in their order."""
+    plain = Candidate.from_json({**values, "settings": {}})
+    settings = values["settings"]
+    if unknown := sorted(set(settings) - {*SETTINGS, RECIPE}):
+        raise refusal(f"a candidate has no setting {shown(unknown[0])}")
+    return replace(plain, settings=tuple(settings.items()))
+
+
+def _of_recipes(basis: Document) -> list[str]:
+    """Check that a final training has its candidate's recipe, but for what follows from n."""
+    finals = basis.get("finals")
+    if not finals:
+        return []
+    kept = [
+        [{name: value for name, value in each.items() if name not in OF_SIZE} for each in recipes]
+        for recipes in (basis["recipes"], finals)
+    ]
+    return [] if kept[0] == kept[1] else ["plan.recipes and plan.finals are not the same recipes."]
+
+
+def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:
+    """Check that the complete schema is the declared one, and more only where it was bought."""
+    complete, problems = plan.schema, []
+    if complete.undeclared:
+        problems.append(f"dataset.schema leaves {', '.join(complete.undeclared)} open.")
+    if declared.completed_by(complete) != complete:
+        problems.append("dataset.schema differs from plan.declared where nothing was bought.")
+    found = {each.name: each for each in _columns(complete)}
+    for each in _columns(declared):
+        now = found.get(each.name)
+        if now is None or each.declared:
+            continue  # said above
+        if each.kind not in (None, now.kind) or each.bins not in (None, now.bins):
+            problems.append(f"column {shown(each.name)} is of another kind than was declared.")
+        if len(now.categories or ()) > plan.most:
+            problems.append(f"column {shown(each.name)} has more categories than could be bought.")
+    return problems
+
+
+def _columns(schema: AnySchema) -> tuple[Column, ...]:
+    return (*schema.columns, schema.target) if isinstance(schema, TableSchema) else ()
+
+
+def _made(document: Document) -> Made:
+    if document["device"] not in DEVICES:
+        raise refusal(f"device is {shown(document['device'])}, and no such device is known")
+    return Made(
+        device=document["device"],
+        reproducible=document["reproducible"],
+        secure_noise=document["secure_noise"],
+        ledger=document["ledger"],
+    )
+
+
+def _exact_points(document: Document, plan: Plan | FeaturePlan) -> int | None:
+    """Return the exact points of a score on public data, which alone shows them."""
+    if not plan.public:
+        return None
+    share = document["score"]["exact"]
+    right = 1.0 - share if plan.schema.regression else share
+    return round(right * plan.split.test * plan.points_each)
+
+
+def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.Found:
+    """Return what only the run could tell, as the document has it."""
+    from pasearch.features.model import feature_names
+
+    choice, best, shape = plan.choice, document["best"], plan.schema.shape
+    if choice.method == "max-pool":
+        shape = MaxPool(size=choice.pool).output_shape(shape)
+    if math.prod(shape) > MOST_FEATURES:
+        raise refusal(f"dataset.schema has more than {MOST_FEATURES:,} features")
+    names = feature_names(plan.schema, math.prod(shape))
+    places = best["places"]
+    if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):
+        raise refusal("best.places names a feature twice, or one that is not there")
+    return feature_selection.Found(
+        best={
+            "features": [names[place] for place in places],
+            "places": places,
+            "of": len(names),
+            "directions": best["directions"],
+            "merit": best["merit"],
+        },
+        width=len(places) if best["directions"] is None else best["directions"],
+        test_points=document["score"]["points"],
+        exact_points=_exact_points(document, plan),
+        sha256=document["model"]["sha256"],
+        link=_link(choice, plan),
+        shown=_shown(document, choice, names),
+    )
+
+
+def _link(choice: Choice, plan: FeaturePlan) -> str:
+    """Return what follows from trainer and task."""
+    if plan.schema.regression:
+        return "identity"
+    several = choice.trainer == "objective" and plan.schema.outputs > 2
+    return "one-vs-rest" if several else "softmax"
+
+
+def _shown(document: Document, choice: Choice, names: list[str]) -> Document:
+    """Return what was released to choose features: of each method its own, and no more."""
+    found: Document = {}
+    if choice.method.startswith("cfs"):
+        given = [each["uncertainty"] for each in document["relevance"]]
+        if len(given) != len(names):
+            raise refusal("relevance has not one line a feature")
+        found["relevance_of_noise"] = document["relevance_of_noise"]
+        found["relevance"] = [
+            {"feature": name, "uncertainty": value}
+            for name, value in zip(names, given, strict=True)
+        ]
+    if choice.method in ("pafs", "one-hot"):
+        found["trials"] = document["trials"]
+        found["unique_trials"] = len(document["trials"])
+    if document["dataset"]["declared_public"] and "by_size" in document:
+        found["by_size"] = document["by_size"]
+    return found
+
+
+def contains(space: Space, candidate: Candidate) -> bool:
+    """Return whether a space has this candidate."""
+    entries = space.entries if isinstance(space, Portfolio) else [_nearest(space, candidate)]
+    return any(each.to_json() == candidate.to_json() for each in entries)
+
+
+def _nearest(space: Space, candidate: Candidate) -> Candidate:
+    """Return the candidate of a space that is most like this one, found gene by gene.
+
+    A gene sets fields of its own; those that say how many layers there are come first.
+    """
+    names, wanted = getattr(space, "genes", ()), candidate.to_json()
+    genotype = [0] * len(names)
+    for place in sorted(range(len(names)), key=lambda each: names[each] not in COUNTS):
+        likeness = []
+        for value in range(space.sizes[place]):
+            genotype[place] = value
+            likeness.append(_alike(space.candidate(genotype).to_json(), wanted))
+        genotype[place] = likeness.index(max(likeness))
+    return space.candidate(genotype)
+
+
+def _alike(one: Document, other: Document) -> tuple[bool, int]:
+    """Return whether two candidates have as many layers, and how many fields they share."""
+    pairs = [*zip(one["layers"], other["layers"], strict=False)]
+    pairs.append((one["settings"], other["settings"]))
+    same = sum(a.get(name) == value for a, b in pairs for name, value in b.items())
+    return len(one["layers"]) == len(other["layers"]), same + (
+        one["front_end"] == other["front_end"]
+    )

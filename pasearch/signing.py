@@ -1,0 +1,271 @@
+"""Signatures: who says that a `result.json` is theirs (ed25519).
+
+    release/result.sig      the signature of result.json, and the public key that it fits
+
+`result.json` holds the digests of all other files of `release/`, so one signature covers them all.
+The key in `result.sig` shows that the two fit; whose key it is, only the reader can know, who has
+the signer's public key from somewhere else.
+
+Source: RFC 8032 (ed25519), by the package `cryptography`; docs/verify.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pasearch.errors import UsageError
+from pasearch.results import release_of
+from pasearch.runs.folder import atomic_write, sync_folder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+NAME = "result.sig"
+HEAD = "pasearch signature 1, ed25519"
+
+EXPECTED = (
+    "expected a file that `pasearch key` or `openssl genpkey -algorithm ed25519` wrote, "
+    "without a passphrase"
+)
+LARGEST = 100_000
+"""The most bytes of a key or a signature."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What `result.sig` holds.
+
+    Args:
+        key: The public key that it was made with, 32 bytes.
+        value: The signature, 64 bytes.
+    """
+
+    key: bytes
+    value: bytes
+
+    def text(self) -> str:
+        """Return the file's content."""
+        key, value = (base64.b64encode(each).decode() for each in (self.key, self.value))
+        return f"{HEAD}\npublic key: {key}\nsignature: {value}\n"
+
+    @classmethod
+    def read(cls, text: str) -> Signature | None:
+        """Read what `text` wrote; None if it is something else."""
+        lines = text.splitlines()
+        fields = [line.partition(": ") for line in lines[1:]]
+        if lines[:1] != [HEAD] or [name for name, _, _ in fields] != ["public key", "signature"]:
+            return None
+        try:
+            key, value = (base64.b64decode(each, validate=True) for _, _, each in fields)
+        except (binascii.Error, ValueError):
+            return None
+        found = cls(key=key, value=value)
+        return found if len(key) == 32 and len(value) == 64 and found.text() == text else None
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name of the key."""
+        return hashlib.sha256(self.key).hexdigest()[:16]
+
+    def fits(self, content: bytes) -> bool:
+        """Return whether it is the signature of this content with its own key."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            Ed25519PublicKey.from_public_bytes(self.key).verify(self.value, content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def new_key(path: str | Path) -> Path:
+    """Write a new private key, and beside it its public key; return the latter's path.
+
+    Args:
+        path: Of the private key (mode 0600); the public key is PATH.pub. Neither may exist.
+
+    Raises:
+        UsageError: One exists, or cannot be written.
+    """
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private, public = Path(path), Path(f"{path}.pub")
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    known = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    for file in (private, public):
+        if os.path.lexists(file):
+            raise UsageError(f"{file} exists: name a new file for the key.")
+    for file, content, mode in ((private, secret, 0o600), (public, known, 0o644)):
+        try:
+            opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            raise UsageError(
+                f"{file} cannot be written ({error.strerror}): name another."
+            ) from None
+        with os.fdopen(opened, "wb") as stream:
+            stream.write(content)
+    return public
+
+
+def private_key(path: str | Path) -> Ed25519PrivateKey:
+    """Return the private key in a PEM file.
+
+    Raises:
+        UsageError: No such file, no private key, one with a passphrase, or not ed25519.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    content = _content(path, "a private key")
+    try:
+        key = load_pem_private_key(content, password=None)
+    except TypeError:
+        raise UsageError(
+            f"{path} has a passphrase, which cannot be asked for: {EXPECTED}."
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        kind = "a public key" if b"PUBLIC KEY" in content else "no private key in PEM form"
+        raise UsageError(f"{path} holds {kind}: {EXPECTED}.") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{path} holds a private key of another kind: {EXPECTED}.")
+    return key
+
+
+def public_key(path: str | Path) -> Ed25519PublicKey:
+    """Return the public key in a PEM file.
+
+    Raises:
+        UsageError: No such file, no public key, or not ed25519.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    expected = "expected the signer's public key, as `pasearch key` writes it"
+    content = _content(path, "a public key")
+    try:
+        key = load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        kind = "a private key" if b"PRIVATE KEY" in content else "no public key in PEM form"
+        raise UsageError(f"{path} holds {kind}: {expected}.") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{path} holds a public key of another kind: {expected}.")
+    return key
+
+
+def _content(path: str | Path, what: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UsageError(f"{path} is no file: expected {what}, in PEM form.")
+        with open(path, "rb") as stream:
+            return stream.read(LARGEST)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no such name"
+        raise UsageError(f"{path} cannot be read ({why}): expected {what}, in PEM form.") from None
+
+
+def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
+    """Write `result.sig` beside a finished run's `result.json`, in place of one that is there.
+
+    Args:
+        path: The run's folder, or its `release/` folder.
+        key: The signer's.
+
+    Returns:
+        Path: Of `result.sig`. Its time is that of `result.json`, so it tells nothing of the run.
+
+    Raises:
+        UsageError: No result is there, or the folder cannot be written to.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    release = release_of(path)
+    file = release / "result.json"
+    known = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    signature = Signature(key=known, value=key.sign(file.read_bytes()))
+    target, times = release / NAME, file.stat().st_mtime
+    try:
+        atomic_write(target, signature.text(), mode=0o644)
+    except OSError as error:
+        raise UsageError(f"{release} cannot be written to ({error.strerror}).") from None
+    for each in (target, release):
+        os.utime(each, (times, times))
+    sync_folder(release)
+    return target
+
+
+def signature_of(release: Path) -> Signature | None:
+    """Return what `result.sig` holds; None if there is none.
+
+    Raises:
+        UsageError: It is no signature.
+    """
+    file = release / NAME
+    if not os.path.lexists(file):
+        return None
+    if file.is_symlink() or not file.is_file():
+        raise UsageError(f"{NAME} is no plain file.")
+    with file.open("rb") as stream:
+        content = stream.read(LARGEST)
+    found = Signature.read(content.decode("ascii", errors="replace"))
+    if found is None:
+        raise UsageError(f"{NAME} holds no signature of this form.")
+    return found
+
+
+def problems_of(release: Path, signer: Ed25519PublicKey | None) -> list[str]:
+    """Return what is wrong with a release's signature, one sentence each.
+
+    Args:
+        release: The folder with `result.json`.
+        signer: Whose signature it must be; None asks only that one that is there fits.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    try:
+        found = signature_of(release)
+    except UsageError as error:
+        return [str(error)]
+    if found is None:
+        return [] if signer is None else [f"{NAME} is missing: the result is not signed."]
+    problems = []
+    if signer is not None and signer.public_bytes(Encoding.Raw, PublicFormat.Raw) != found.key:
+        problems.append(f"{NAME} is of another key ({found.fingerprint}) than the one given.")
+    if not found.fits((release / "result.json").read_bytes()):
+        problems.append(f"{NAME} is not the signature of this result.json.")
+    return problems
+
+
+def signed_words(release: Path, *, trusted: bool) -> str:
+    """Return what a release's signature tells, of one that has no problem.
+
+    Args:
+        release: The folder with `result.json`.
+        trusted: Whether the signer's public key was given.
+    """
+    found = signature_of(release)
+    if found is None:
+        return (
+            "Not signed: whoever makes all files anew from other numbers passes these checks. Ask "
+            "for a signed result (--sign), and for the signer's public key."
+        )
+    if trusted:
+        return f"Signed with the key that you gave ({found.fingerprint})."
+    return (
+        f"Signed by key {found.fingerprint}, whoever has it: a forger signs too. Give the signer's "
+        "public key (--public-key)."
+    )

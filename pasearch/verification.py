@@ -1,0 +1,463 @@
+"""What of a finished run can be checked from its `release/` folder alone, all of it at once.
+
+    price       recomputed from the events
+    document    made again from its plan (`remaking`), and compared field by field
+    release     digests of all files; card and report made again, byte for byte; the model's form
+    signature   of `result.json`, if there is one
+
+A forger who makes the whole document anew from other numbers passes all but the last.
+
+Source: docs/verify.md says what each check tells, and what none can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.accountants import Price, price_partitions
+from pasearch.accounting.dials import ROUNDING
+from pasearch.documents import (
+    TO_VERIFY,
+    TO_VERIFY_FEATURES,
+    TO_VERIFY_NETWORKS,
+    check_form,
+    shown,
+    well_formed,
+)
+from pasearch.errors import PasearchError, UsageError
+from pasearch.features.auto import choose
+from pasearch.features.plan import chosen_size, one_hot_sets
+from pasearch.plan import PURCHASE_DELTA
+from pasearch.remaking import Remade, candidate_of, contains, remade
+from pasearch.results import (
+    FEATURES,
+    SCHEMA_VERSION,
+    digest,
+    events_of,
+    model_name,
+    network_of,
+    read_document,
+    release_of,
+    schema_of,
+)
+from pasearch.running import LEDGER_LEAK, rendered, versions
+from pasearch.signing import NAME as SIGNATURE
+from pasearch.signing import problems_of, public_key
+
+if TYPE_CHECKING:
+    from pasearch.features.plan import FeaturePlan
+    from pasearch.plan import Plan
+
+Document = dict[str, Any]
+
+MOST_IN_A_LIST = 3
+"""How many differences of one list are told."""
+
+UNLIKELY = 1e-12
+"""Noise is taken to be larger than this often only."""
+
+
+def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, list[str]]:
+    """Check everything that a finished run's `release/` folder says and that can be recomputed.
+
+    Args:
+        path: The run's folder, its `release/` folder, or a copy of it.
+        public: The file of the signer's public key; None asks for no signature.
+
+    Returns:
+        The recomputed price, and one sentence for each thing that does not agree; none is good.
+
+    Raises:
+        UsageError: No result is there, it is not well formed, or `public` is no key.
+    """
+    signer = None if public is None else public_key(public)
+    release, document = release_of(path), read_document(path)
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise UsageError(
+            f"{release}/result.json has schema_version {document['schema_version']}, which holds "
+            "neither digests nor its plan: verify it with the version of pasearch that wrote it "
+            "(see `versions` in the file)."
+        )
+    check_form(document, TO_VERIFY)
+    of_features = document["task"] == FEATURES
+    check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
+    with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
+        price, problems = of_price(document)
+        problems += of_document(document)
+        problems += of_files(release, document)
+    problems += problems_of(release, signer)
+    return price, list(dict.fromkeys(problems))
+
+
+def of_price(document: Document) -> tuple[Price, list[str]]:
+    """Recompute the price from the events alone.
+
+    Returns:
+        It, and where the document says another, or more than the budget.
+
+    Raises:
+        UsageError: The events are none that can be priced.
+    """
+    with well_formed():
+        stated, budget = document["price"], document["budget"]
+        price, by_partition = price_partitions(events_of(document), stated["delta"])
+    problems, shares = [], document["price_by_partition"]
+    if not close(stated["epsilon"], price.epsilon):
+        problems.append(
+            f"price.epsilon is {stated['epsilon']}, and the events cost {price.epsilon}."
+        )
+    if not price.epsilon <= budget["epsilon"] * (1 + ROUNDING):
+        problems.append(
+            f"the events cost epsilon {price.epsilon}, and the budget is {budget['epsilon']}."
+        )
+    if not stated["delta"] <= budget["delta"]:
+        problems.append(f"price.delta {stated['delta']} exceeds the budget's {budget['delta']}.")
+    if not stated["delta"] * document["dataset"]["n"] < 1:
+        problems.append(f"price.delta {stated['delta']} is not below 1/n.")
+    for name, share in by_partition.items():
+        told = shares.get(name, {"epsilon": None})["epsilon"]
+        if told is None or not close(told, share.epsilon):
+            problems.append(f"partition {shown(name)} states {told}, and costs {share.epsilon}.")
+    for name in sorted(set(shares) - set(by_partition)):
+        problems.append(f"partition {shown(name)} has a price, and no events.")
+    problems += _of_slots(document, set(by_partition))
+    return price, problems
+
+
+def _of_slots(document: Document, charged: set[str]) -> list[str]:
+    """Check that events and records are on the same partitions."""
+    slots, n = document["dataset"]["slots"], document["dataset"]["n"]
+    problems = [
+        f"dataset.slots.{shown(name)} is {size}: a partition has one record or more."
+        for name, size in slots.items()
+        if not size > 0
+    ]
+    if not sum(slots.values()) <= n:
+        problems.append(f"the partitions have more than {n} records together.")
+    for name in sorted(charged - set(slots)):
+        problems.append(f"partition {shown(name)} has events, and no records.")
+    for name in sorted(set(slots) - charged):
+        problems.append(f"partition {shown(name)} has records, and no events.")
+    if not document["dataset"]["declared_public"]:
+        problems += [
+            f"event {shown(line['name'])} releases something of private data without a price."
+            for line in document["events"]
+            if line["event"].get("type") == "no-release"
+        ]
+    return problems
+
+
+def of_document(document: Document) -> list[str]:
+    """Make the document again from its plan, and return what differs."""
+    try:
+        with well_formed():
+            again = remade(document)
+            problems = [*again.problems, *differences(again.document, document)]
+            problems += _of_basis(document)
+            problems += _of_ledger(document)
+            problems += _of_points(document, again.plan)
+            problems += _of_auto(document)
+            if document["task"] == FEATURES:
+                problems += _of_choice(document, again)
+            else:
+                problems += _of_search(document, again)
+    except PasearchError as error:
+        return [f"the plan cannot be made again: {error}"]
+    return problems
+
+
+def differences(again: Any, stated: Any, where: str = "") -> list[str]:
+    """Return where a document differs from the one made again; numbers may differ by rounding."""
+    return [*_differences(again, stated, where)]
+
+
+def _differences(again: Any, stated: Any, where: str) -> Iterator[str]:
+    if isinstance(again, dict) and isinstance(stated, dict):
+        for name in [*again, *(set(stated) - set(again))]:
+            inside = f"{where}.{name}" if where else str(name)
+            if name not in stated:
+                yield f"{inside} is missing."
+            elif name not in again:
+                yield f"{shown(inside)} has no place in this result."
+            else:
+                yield from _differences(again[name], stated[name], inside)
+    elif isinstance(again, list) and isinstance(stated, list) and len(again) == len(stated):
+        found = [
+            each
+            for place, pair in enumerate(zip(again, stated, strict=True))
+            for each in _differences(*pair, f"{where}[{place}]")
+        ]
+        yield from found[:MOST_IN_A_LIST]
+        if more := found[MOST_IN_A_LIST:]:
+            yield f"{where} differs in {len(more)} more places."
+    elif isinstance(again, list) and isinstance(stated, list):
+        yield f"{where} has {len(stated)} entries, and {len(again)} follow from the rest."
+    elif not _equal(again, stated):
+        yield f"{where} is {shown(stated)}, and {shown(again)} follows from the rest."
+
+
+def _equal(one: Any, other: Any) -> bool:
+    kinds = [bool if isinstance(each, bool) else type(each) for each in (one, other)]
+    if set(kinds) <= {int, float} and float in kinds:
+        return close(other, one)
+    return kinds[0] == kinds[1] and one == other
+
+
+def close(stated: float, recomputed: float) -> bool:
+    """Return whether two computations of a number agree; NaN agrees with nothing."""
+    return abs(stated - recomputed) <= ROUNDING * max(abs(recomputed), 1e-12)
+
+
+def _of_basis(document: Document) -> list[str]:
+    """Check what a plan is solved from and only some runs may have."""
+    basis, problems = document["plan"], []
+    allowed = (LEDGER_LEAK,)
+    if document["ledger"] is None:
+        allowed = (
+            (PURCHASE_DELTA, LEDGER_LEAK)
+            if document["dataset"]["declared_public"]
+            else (PURCHASE_DELTA,)
+        )
+    if basis["leak_share"] not in allowed:
+        problems.append(f"plan.leak_share is {basis['leak_share']}: no run has that.")
+    if basis.get("free_front_ends", False) != (
+        document["searched_on"] is not None and document["task"] != FEATURES
+    ):
+        problems.append("plan.free_front_ends and searched_on do not go together.")
+    wrote, own = document["versions"], versions()
+    if wrote.get("pasearch") in (None, own["pasearch"]) and set(wrote) != set(own):
+        problems.append("versions does not list what a result of this version lists.")
+    for name in ("searched_on", "judged_on"):
+        if not isinstance(document[name], (str, type(None))):
+            problems.append(f"{name} is {shown(document[name])}: expected a name, or null.")
+    return problems
+
+
+def _of_ledger(document: Document) -> list[str]:
+    """Check that a run is within what all runs of its ledger may cost together."""
+    ledger, price = document["ledger"], document["price"]
+    if ledger is None:
+        return []
+    if set(ledger) != {"epsilon", "delta"}:
+        return ["ledger has other fields than epsilon and delta."]
+    within = all(price[name] <= ledger[name] * (1 + ROUNDING) for name in ("epsilon", "delta"))
+    return [] if within else ["the price is more than all runs of its ledger may cost together."]
+
+
+def _of_auto(document: Document) -> list[str]:
+    """Check that `auto` took what was run; of a feature selection, that it says why."""
+    auto = document["auto"]
+    if auto is None:
+        return []
+    check_form(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
+    name = document["strategy"]["name"]
+    if document["task"] != FEATURES:
+        told = auto["chosen"]
+        return [] if name in told else [f"auto.chosen is {shown(told)}, and {name!r} was run."]
+    choice, schema = (
+        document["plan"]["choice"],
+        schema_of({"dataset": {"schema": document["plan"]["declared"]}}),
+    )
+    asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
+    made = [choose(method, trainer, schema, choice["size"]) for method, trainer in asked]
+    if (name, choice["trainer"], auto) in made:
+        return []
+    return ["auto is not what it gives for these data."]
+
+
+def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
+    """Check that a score is one that noise can have given."""
+    score = document["score"]
+    most = plan.points_each
+    reach = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
+    low, high = 0, score["of"] * most
+    if "exact" in score:
+        right = 1.0 - score["exact"] if plan.schema.regression else score["exact"]
+        low = high = round(right * high)
+    if low - reach <= score["points"] <= high + reach:
+        return []
+    return [f"score.points is {score['points']}: its noise never reaches so far."]
+
+
+def _of_search(document: Document, again: Remade) -> list[str]:
+    """Check the winner, and the trials where they may be shown."""
+    plan: Any = again.plan
+    best, trials = document["best"], document.get("trials")
+    plain = candidate_of(best).to_json()
+    problems = []
+    if not contains(plan.space, candidate_of(best)):
+        problems.append("best is no candidate of the space.")
+    made = document["recipe"].get("steps_made", 0)
+    if not 0 <= made <= document["recipe"]["steps"]:
+        problems.append(f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}.")
+    public = document["dataset"]["declared_public"]
+    if public and plan.strategy.name != "fixed":
+        problems += _of_compared(document, plan.strategy.name)
+    if trials is None:
+        return problems
+    planned = round(plan.strategy.expected_trainings)
+    if len(trials) != planned:
+        return [*problems, f"trials has {len(trials)} entries, and {planned} were planned."]
+    known: dict[str, Any] = {}
+    for place, trial in enumerate(trials):
+        if not contains(plan.space, candidate_of(trial["parameters"])):
+            problems.append(f"trials[{place}] is no candidate of the space.")
+        value = trial["noisy_correct"]
+        if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
+            problems.append(f"trials[{place}] has other points than its equal.")
+    last = trials[-getattr(plan.strategy, "population", 1) :]
+    highest = max(_points(each) for each in last)
+    if plain not in [each["parameters"] for each in last if _points(each) == highest]:
+        problems.append("best is not the fittest trial of the last generation.")
+    return problems
+
+
+def _points(trial: Document) -> float:
+    """Return a trial's points; one that failed has the fewest."""
+    value = trial["noisy_correct"]
+    return -math.inf if value is None else float(value)
+
+
+def _of_compared(document: Document, name: str) -> list[str]:
+    compared = document.get("compared")
+    if compared is None:
+        return ["compared is missing: on public data a search is compared with one training."]
+    return differences({"name": name, **document["score"]}, compared["this"], "compared.this")
+
+
+def _of_choice(document: Document, again: Remade) -> list[str]:
+    """Check the chosen features against what the method does."""
+    plan: Any = again.plan
+    choice, best = plan.choice, document["best"]
+    count, every = len(best["places"]), best["of"]
+    problems = _of_merit(document) if choice.method.startswith("cfs") else []
+    size = chosen_size(choice, every)
+    everything = choice.method in ("all", "max-pool", "pca")
+    wanted = every if everything else size if choice.method in ("random", "top") else None
+    if choice.method == "cfs-greedy":
+        wanted = choice.size
+    if wanted is not None and count != wanted:
+        problems.append(f"best has {count} features, and the method chooses {wanted}.")
+    directions = size if choice.method == "pca" else None
+    if best["directions"] != directions:
+        problems.append(f"best.directions is {shown(best['directions'])}: expected {directions}.")
+    if (best["merit"] is not None) != choice.method.startswith("cfs"):
+        problems.append("best.merit is of the methods cfs-greedy and cfs-ga.")
+    if choice.method in ("pafs", "one-hot"):
+        problems += _of_sets(document, choice.trainings)
+    if choice.method == "one-hot":
+        sets = [np.flatnonzero(mask).tolist() for mask in one_hot_sets(plan.schema)]
+        if best["places"] not in sets:
+            problems.append("best is neither all features nor the numbers alone.")
+    return problems
+
+
+def _of_merit(document: Document) -> list[str]:
+    """Check the numbers that a choice by merit was made from, as far as they are released."""
+    best, problems = document["best"], []
+    told = [each["uncertainty"] for each in document["relevance"]]
+    if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
+        problems.append("relevance and relevance_of_noise are shares, from 0 to 1.")
+    if not 0 <= best["merit"] <= math.sqrt(len(best["places"])):
+        problems.append(f"best.merit is {shown(best['merit'])}: no set has that.")
+    greedy = document["strategy"]["name"] == "cfs-greedy"
+    if greedy and told[best["places"][0]] < max(told):
+        problems.append("best does not begin with the feature that tells most.")
+    return problems
+
+
+def _of_sets(document: Document, planned: int) -> list[str]:
+    """Check that the best of the sets that were tried was taken."""
+    trials, best = document["trials"], document["best"]["features"]
+    sets = [tuple(each["features"]) for each in trials]
+    problems = []
+    if not 1 <= len(sets) <= planned:
+        problems.append(f"trials has {len(sets)} entries, and at most {planned} were planned.")
+    if len(set(sets)) != len(sets):
+        problems.append("trials has a set of features twice.")
+    highest = max(each["noisy_correct"] for each in trials)
+    if tuple(best) not in [
+        tuple(each["features"]) for each in trials if each["noisy_correct"] == highest
+    ]:
+        problems.append("best is not the set of most points.")
+    return problems
+
+
+def of_files(release: Path, document: Document) -> list[str]:
+    """Check every file of `release/`: digests, texts made again, the model's form."""
+    listed, model = document["files"], model_name(document)
+    wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
+    problems = [f"files does not list {name}." for name in sorted(wanted - set(listed))]
+    problems += [f"files lists {shown(name)}: no run has that." for name in set(listed) - wanted]
+    for each in sorted(release.iterdir()):
+        if each.name not in {*wanted, "result.json", SIGNATURE}:
+            problems.append(f"{shown(each.name)} is in the folder, and no run writes it.")
+    contents = {name: _content(release / name) for name in sorted(wanted)}
+    for name, content in contents.items():
+        if content is None:
+            problems.append(f"{name} is missing, or no plain file.")
+        elif name in listed and digest(content) != listed[name]:
+            problems.append(f"{name} is not the file whose digest result.json has.")
+    problems += _of_texts(contents, document)
+    weights = contents[model]
+    if document["model"]["sha256"] != listed.get(model):
+        problems.append("model.sha256 and files do not agree.")
+    if weights is not None:
+        problems += _of_model(document, weights)
+    return problems
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() and not file.is_symlink() else None
+
+
+def _of_texts(contents: dict[str, bytes | None], document: Document) -> list[str]:
+    """Make card and report again, and compare them byte for byte."""
+    try:
+        with well_formed():
+            texts = rendered(document)
+    except UsageError as error:
+        return [f"card and report cannot be made again: {error}"]
+    wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
+    other = (
+        ""
+        if wrote == own
+        else (
+            f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
+            "version."
+        )
+    )
+    return [
+        f"{name} is not what result.json gives.{other}"
+        for name, text in texts.items()
+        if contents[name] is not None and contents[name] != text.encode()
+    ]
+
+
+def _of_model(document: Document, weights: bytes) -> list[str]:
+    """Check that the model's file holds the network, or the weights, that the document names."""
+    try:
+        with well_formed():
+            if document["task"] != FEATURES:
+                network_of(document, weights)
+                return []
+            return _of_weights(document, weights)
+    except UsageError as error:
+        return [str(error)]
+
+
+def _of_weights(document: Document, weights: bytes) -> list[str]:
+    from pasearch.features.model import model_of
+
+    best = document["best"]
+    found = model_of(schema_of(document), document["model"], weights).weights
+    if found.shape[1] != best["of"]:
+        return [f"model.npz has {found.shape[1]} features, and best.of is {best['of']}."]
+    chosen = np.zeros(best["of"], bool)
+    chosen[best["places"]] = True
+    return ["model.npz uses features that were not chosen."] if found[:, ~chosen].any() else []

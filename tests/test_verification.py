@@ -1,0 +1,945 @@
+"""What `verify` finds: edits of one field and of several that agree, other files, signatures."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from typer.testing import CliRunner
+
+from pasearch import Budget, load, load_result, search_architecture, select_features, verify
+from pasearch.accounting.accountants import price_partitions
+from pasearch.cli import app
+from pasearch.documents import FORM, MOST_DEPTH, check_form, shown
+from pasearch.errors import PasearchError, UsageError
+from pasearch.features.model import packed
+from pasearch.remaking import candidate_of, contains, remade, space_of
+from pasearch.results import digest, events_of, model_name
+from pasearch.running import rendered
+from pasearch.signing import Signature, new_key, private_key, public_key, sign, signature_of
+from pasearch.verification import close, differences, of_price
+
+Document = dict[str, Any]
+Edit = Callable[[Document], object]
+
+SPACE = {"choices": {"layers": [1, 2], "units_1": [4, 8], "learning_rate_scale": [0.5, 1.0]}}
+ARRAYS: dict[str, Any] = {
+    "bounds": (-3, 3), "classes": 2, "space": SPACE, "steps": 6, "batch": 40, "device": "cpu",
+}  # fmt: skip
+OF_ARRAYS: dict[str, dict[str, Any]] = {
+    "fixed": {"strategy": "fixed"},
+    "rs": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
+    "paas": {"strategy": "paas", "candidates": 2, "generations": 2, "seed": 5},
+    "portions": {"strategy": "portions", "candidates": 3},
+    "stw": {"strategy": "stw", "candidates": 2, "generations": 1, "data_is_public": True},
+    "pca": {
+        "strategy": "rs", "candidates": 2,
+        "space": {"choices": {"front_end": ["pca:2", "raw"], "units_1": [4]}},
+    },
+    "screened": {
+        "strategy": "fixed", "space": "auto", "recipe": "sa-dpsgd",
+        "architecture": {"layers": [{"kind": "dense", "units": 4}]},
+    },
+    "recipes": {"space": "auto", "recipe": ["default", {"optimizer": "adam"}]},
+    "bought": {"strategy": "fixed", "bounds": None, "classes": None},
+}  # fmt: skip
+OF_TABLES: dict[str, dict[str, Any]] = {
+    "cfs": {"method": "cfs-greedy", "k": 3},
+    "pafs": {"method": "pafs", "population": 2, "generations": 2, "trainer": "objective"},
+    "number": {"method": "pca", "k": 2, "target": "age", "regression": True},
+}
+RUNS = (*OF_ARRAYS, *OF_TABLES)
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.Generator(np.random.PCG64(0))
+    x = generator.uniform(-3, 3, size=(400, 3))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+class Runs:
+    """One run of each kind, made when a test first asks for it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        cells = [f"{18 + i % 72},{('Rome', 'Oslo')[i % 2]},{('low', 'high')[i % 2]}" for i in
+                 range(400)]  # fmt: skip
+        (folder / "people.csv").write_text("\n".join(["age,city,income", *cells]))
+
+    def __getitem__(self, name: str) -> Path:
+        path = self.folder / name
+        if path.exists():
+            return path
+        if name in OF_ARRAYS:
+            given = {key: value for key, value in {**ARRAYS, **OF_ARRAYS[name]}.items()
+                     if value is not None}  # fmt: skip
+            search_architecture(arrays(), budget=Budget(8.0), out=path, **given)
+        else:
+            given = dict(OF_TABLES[name])
+            target = given.pop("target", "income")
+            select_features(
+                self.folder / "people.csv", target, Budget(8.0), out=path, device="cpu", **given
+            )
+        return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("verified"))
+
+
+class Copy:
+    """A copy of a release that a test may forge."""
+
+    def __init__(self, run: Path, folder: Path):
+        self.path = folder / "release"
+        shutil.copytree(run / "release", self.path)
+        self.file = self.path / "result.json"
+        self.document: Document = json.loads(self.file.read_text())
+
+    def write(self, document: Document) -> None:
+        self.file.write_text(json.dumps(document, indent=2) + "\n")
+
+    def reseal(self, document: Document) -> None:
+        """Make card, report and digests fit a forged document, as a careful forger would."""
+        for name, text in rendered(document).items():
+            (self.path / name).write_text(text)
+        for name in document["files"]:
+            document["files"][name] = digest((self.path / name).read_bytes())
+        document["model"]["sha256"] = document["files"][model_name(document)]
+        self.write(document)
+
+    def problems(self, **given: Any) -> list[str]:
+        """What is found; a result that cannot even be read counts as found."""
+        try:
+            return verify(self.path, **given)[1]
+        except UsageError as error:
+            return [str(error)]
+
+
+@pytest.fixture
+def copied(runs: Runs, tmp_path: Path) -> Callable[[str], Copy]:
+    return lambda name: Copy(runs[name], tmp_path)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_nobody_edited_verifies(runs: Runs, name: str):
+    price, problems = verify(runs[name])
+    assert problems == []
+    document = json.loads((runs[name] / "release" / "result.json").read_text())
+    assert price.epsilon == pytest.approx(document["price"]["epsilon"], rel=1e-9)
+    assert remade(document).document == document, "to the last digit, on the same machine"
+
+
+def priced(document: Document) -> None:
+    """Let a document state what its events cost, as a forger would."""
+    total, shares = price_partitions(events_of(document), document["price"]["delta"])
+    document["price"] |= {"epsilon": total.epsilon, "accountant": total.accountant}
+    document["selection"]["bound"] = total.accountant
+    document["price_by_partition"] = {
+        name: {"epsilon": share.epsilon, "accountant": share.accountant}
+        for name, share in shares.items()
+    }
+
+
+def line(document: Document, name: str) -> Document:
+    return next(each for each in document["events"] if each["name"] == name)
+
+
+def free(document: Document) -> None:
+    for each in document["events"]:
+        each["event"] = {"type": "no-release"}
+    priced(document)
+
+
+def dropped(document: Document, partition: str) -> None:
+    document["events"] = [e for e in document["events"] if e["partition"] != partition]
+    priced(document)
+
+
+def moved(document: Document, old: str, new: str) -> None:
+    for each in document["events"]:
+        if each["partition"] == old:
+            each["partition"] = new
+    priced(document)
+
+
+def delta(document: Document, value: float) -> None:
+    document["price"]["delta"] = document["budget"]["delta"] = value
+    priced(document)
+
+
+def sigma_of(event: Document) -> Document:
+    """Where an event has its noise multiplier, however deep."""
+    while "noise_multiplier" not in event:
+        event = event["event"] if "event" in event else event["events"][0]
+    return event
+
+
+def louder(document: Document) -> None:
+    """Ten times the noise, in events, recipe, claims and price."""
+    for each in document["events"]:
+        if "training" in each["name"]:
+            sigma_of(each["event"])["noise_multiplier"] *= 10
+    document["recipe"]["noise_multiplier"] *= 10
+    priced(document)
+
+
+def fewer_records(document: Document) -> None:
+    document["dataset"]["n"] += 40
+    document["dataset"]["slots"]["train"] += 40
+
+
+EDITS: dict[str, Edit] = {
+    "every event free": free,
+    "every event free, price as it was": lambda d: [
+        each.update(event={"type": "no-release"}) for each in d["events"]
+    ],
+    "events of a partition removed": lambda d: dropped(d, "train"),
+    "the test score removed": lambda d: dropped(d, "test"),
+    "events on an invented partition": lambda d: moved(d, "train", "elsewhere"),
+    "events on another partition": lambda d: moved(d, "test", "train"),
+    "delta above 1/n": lambda d: delta(d, 0.1),
+    "delta of the budget and the price": lambda d: delta(d, 1e-5),
+    "ten times the noise in the recipe": lambda d: d["recipe"].update(
+        noise_multiplier=10 * d["recipe"]["noise_multiplier"]
+    ),
+    "ten times the noise in recipe and events": louder,
+    "reproducible": lambda d: d.update(reproducible=not d["reproducible"]),
+    "declared_public": lambda d: d["dataset"].update(
+        declared_public=not d["dataset"]["declared_public"]
+    ),
+    "bought": lambda d: d.update(bought=[*d["bought"], "front end pca:2"]),
+    "n": lambda d: d["dataset"].update(n=4000),
+    "n and slots": fewer_records,
+    "unit": lambda d: d["price"].update(unit="one person"),
+    "adjacency": lambda d: d["price"].update(adjacency="add or remove"),
+    "accountant": lambda d: d["price"].update(accountant="moments"),
+    "test score": lambda d: d["score"].update(test=0.999),
+    "points": lambda d: d["score"].update(points=d["score"]["points"] - 1),
+    "noise of the score": lambda d: d["score"]["noise"].update(epsilon=0.1),
+    "standard deviation of the score": lambda d: d["score"]["noise"].update(
+        standard_deviation=0.01
+    ),
+    "metric": lambda d: d["score"].update(metric="mean absolute error"),
+    "a lower price": lambda d: d["price"].update(epsilon=0.5),
+    "a lower price of a partition": lambda d: d["price_by_partition"]["train"].update(epsilon=0.5),
+    "a lower budget": lambda d: d["budget"].update(epsilon=0.5),
+    "a raised budget": lambda d: d["budget"].update(epsilon=80.0),
+    "fewer of an event": lambda d: d["events"][0]["event"].update(count=1),
+    "an event twice": lambda d: (d["events"].append(d["events"][0]), priced(d)),
+    "name of an event": lambda d: d["events"][0].update(name="nothing"),
+    "law of the trainings": lambda d: d["selection"].update(law="one training"),
+    "way of choosing": lambda d: d["selection"].update(way="not private"),
+    "strategy": lambda d: d["strategy"].update(name="portions"),
+    "strategy of the plan": lambda d: d["plan"].update(
+        strategy={"name": "portions", "candidates": 2}
+    ),
+    "steps": lambda d: d["recipe"].update(steps=2),
+    "steps of the plan": lambda d: d["plan"]["recipes"][0].update(steps=2),
+    "sampling probability": lambda d: d["recipe"].update(sampling_probability=0.001),
+    "clip norm": lambda d: d["recipe"]["bounding"].update(clip_norm=1e-9),
+    "a dial of the plan": lambda d: d["plan"]["dials"].update({"test accuracy": 1.0}),
+    "a dial that no plan has": lambda d: d["plan"]["dials"].update(more=1.0),
+    "claims": lambda d: d.update(claims=[{"source": "me", "verdict": "valid", "value": 0.1}]),
+    "warnings": lambda d: d.update(warnings=["all is well"]),
+    "task": lambda d: d.update(task="audit"),
+    "schema": lambda d: d["dataset"]["schema"].update(high=9.0),
+    "classes": lambda d: d["dataset"]["schema"].update(classes=3),
+    "way": lambda d: d.update(way="aside" if d["way"] == "in place" else "in place"),
+    "another network of the space": lambda d: d["best"].update(
+        layers=[{**d["best"]["layers"][0], "units": 12 - d["best"]["layers"][0]["units"]}]
+    ),
+    "parameters": lambda d: d["best"].update(parameters=7),
+    "architecture": lambda d: d["best"].update(architecture="a transformer"),
+    "randomness": lambda d: d.update(randomness="none"),
+    "device": lambda d: d.update(device="abacus"),
+    "alternatives": lambda d: d["alternatives"][0].update(noise_multiplier=1.0),
+    "a field of one's own": lambda d: d.update(certified_by="me"),
+    "a ledger that allows less": lambda d: d.update(ledger={"epsilon": 1.0, "delta": 1e-3}),
+    "searched on public data": lambda d: d.update(searched_on="public"),
+    "leak share": lambda d: d["plan"].update(leak_share=0.5),
+    "a free front end": lambda d: d["plan"].update(free_front_ends=True),
+    "trials": lambda d: d.update(trials=[], unique_trials=0),
+    "curves": lambda d: d.update(curves=[]),
+}
+"""Each changes one thing, or a few that agree; the price follows where `priced` is called."""
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("sealed", [False, True], ids=["alone", "with card, report and digests"])
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("name", ["fixed", "rs"])
+def test_an_edited_result_does_not_verify(
+    copied: Callable[[str], Copy], name: str, edit: str, sealed: bool
+):
+    copy = copied(name)
+    document = deepcopy(copy.document)
+    EDITS[edit](document)
+    assert document != copy.document
+    if sealed:
+        try:
+            copy.reseal(document)
+        except (PasearchError, ArithmeticError, LookupError, TypeError, ValueError):
+            copy.write(document)  # no report can be made of it
+    else:
+        copy.write(document)
+    assert copy.problems(), edit
+
+
+def cleared(document: Document) -> None:
+    """As if a bought schema had been declared: its event, its dial and its list are gone."""
+    document["events"] = [e for e in document["events"] if e["name"] != "schema"]
+    document["plan"]["declared"] = document["dataset"]["schema"]
+    del document["plan"]["dials"]["schema"]
+    document["bought"] = []
+    priced(document)
+
+
+def not_searched(document: Document) -> None:
+    """As if the winner had been the one candidate from the beginning."""
+    document["space"] = {"name": "given", "family": "portfolio", "entries": [
+        {key: document["best"][key] for key in ("front_end", "layers", "settings")}]}  # fmt: skip
+    document["plan"]["strategy"] = {"name": "fixed"}
+    document["plan"]["finals"] = []
+    document["events"] = [e for e in document["events"] if e["partition"] in ("train", "test")]
+    document["dataset"]["slots"] = {
+        name: size for name, size in document["dataset"]["slots"].items()
+        if name in ("train", "test")
+    }  # fmt: skip
+    document["dataset"]["n"] = sum(document["dataset"]["slots"].values())
+    priced(document)
+
+
+def smaller_law(document: Document) -> None:
+    """As if fewer trainings had been expected."""
+    document["plan"]["strategy"]["law"]["mean"] = 1.5
+    for each in document["events"]:
+        if each["event"]["type"] == "repeat-and-select":
+            each["event"]["law"]["mean"] = 1.5
+    words = "a geometric law, mean 1.5"
+    document["selection"]["law"] = document["strategy"]["trainings"] = words
+    priced(document)
+
+
+def made_private(document: Document) -> None:
+    """As if public data had been private ones."""
+    document["dataset"]["declared_public"] = False
+    document["score"].pop("exact")
+    for name in ("curves", "compared"):
+        document.pop(name, None)
+
+
+def unlike(document: Document) -> None:
+    score = document["score"]
+    score["points"] = 10**6
+    score["test"] = 1.0
+
+
+def quieter_dial(document: Document) -> None:
+    """Ten times the noise everywhere, the plan's own dial included: a price far below."""
+    document["plan"]["dials"]["training"] /= 10
+    again = json.loads(json.dumps(remade(document).document))
+    document.clear()
+    document.update(again)
+
+
+FORGERIES: list[tuple[str, str, Edit]] = [
+    ("bought", "a bought schema that is called declared", cleared),
+    ("rs", "a search that is called one training", not_searched),
+    ("rs", "a law of fewer trainings", smaller_law),
+    ("stw", "public data that are called private", made_private),
+    ("fixed", "a score that noise cannot give", unlike),
+    ("fixed", "all of a louder plan", quieter_dial),
+    ("paas", "a trial less", lambda d: d["trials"].pop(0)),
+    ("paas", "another winner", lambda d: d["trials"][-1].update(noisy_correct=99)
+     or d["trials"][-2].update(noisy_correct=98) or d["best"].update(d["trials"][0]["parameters"])),
+    ("paas", "number of different trials", lambda d: d.update(unique_trials=9)),
+    ("pca", "a front end that nobody paid for", lambda d: (
+        d.update(bought=[]), d["events"].remove(line(d, "front end pca:2")), priced(d))),
+    ("pca", "its dial", lambda d: d["plan"]["dials"].update({"front end pca:2": 99.0})),
+    ("screened", "looks that nobody paid for", lambda d: (
+        d["events"].remove(line(d, "look while training")), priced(d))),
+    ("screened", "looks on public data", lambda d: d.update(judged_on="public")),
+    ("portions", "portions that overlap", lambda d: d["dataset"]["slots"].update({"train 1": 300})),
+    ("portions", "the score of the pick", lambda d: (
+        line(d, "pick")["event"].update(epsilon=0.1), priced(d))),
+    ("recipes", "name of the recipe", lambda d: d["recipe"].update(name="safe: no noise needed")),
+    ("recipes", "the other recipe", lambda d: d["best"]["settings"].update(
+        recipe=1.0 - d["best"]["settings"].get("recipe", 0.0))),
+    ("stw", "the comparison", lambda d: d["compared"]["this"].update(test=1.0)),
+    ("stw", "the exact score", lambda d: d["score"].update(exact=1.0)),
+    ("cfs", "another feature", lambda d: d["best"]["features"].reverse()),
+    ("cfs", "a feature more", lambda d: d["best"]["places"].append(99)),
+    ("cfs", "features that were not chosen", lambda d: (
+        d["best"].update(places=[1, 2, 4]), d["best"].update(features=[
+            d["relevance"][i]["feature"] for i in (1, 2, 4)]))),
+    ("cfs", "how telling features are", lambda d: d["relevance"].pop()),
+    ("cfs", "tables that nobody paid for", lambda d: (
+        d["events"].remove(line(d, "contingency tables")), priced(d))),
+    ("cfs", "another method", lambda d: (
+        d["plan"]["choice"].update(method="all", size=None), d["strategy"].update(name="all"))),
+    ("cfs", "size", lambda d: d["plan"]["choice"].update(size=2)),
+    ("cfs", "link", lambda d: d["model"].update(link="identity")),
+    ("cfs", "pool", lambda d: d["model"].update(pool=2)),
+    ("cfs", "merit", lambda d: d["best"].update(merit=None)),
+    ("cfs", "a bought column", lambda d: d["dataset"]["schema"]["columns"][0].update(low=-1e9)
+     or d["bought"].pop()),
+    ("pafs", "another winner", lambda d: d["trials"][0].update(noisy_correct=-5000)
+     or d["trials"][1].update(noisy_correct=5000)
+     if d["best"]["features"] == d["trials"][0]["features"]
+     else d["trials"][0].update(noisy_correct=5000)),
+    ("pafs", "a set twice", lambda d: d["trials"].append(d["trials"][0])),
+    ("number", "directions", lambda d: d["best"].update(directions=1)),
+    ("number", "epsilon of the error", lambda d: d["score"]["noise"].update(epsilon=99.0)),
+]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "what", "edit"), FORGERIES, ids=[f"{name}: {what}" for name, what, _ in FORGERIES]
+)
+def test_several_fields_that_agree_do_not_verify(
+    copied: Callable[[str], Copy], name: str, what: str, edit: Edit
+):
+    copy = copied(name)
+    document = deepcopy(copy.document)
+    edit(document)
+    assert document != copy.document
+    try:
+        copy.reseal(document)
+    except (PasearchError, ArithmeticError, LookupError, TypeError, ValueError):
+        copy.write(document)
+    assert copy.problems(), what
+
+
+def seedless(document: Document) -> None:
+    document["reproducible"] = False
+    document["randomness"] = (
+        "a 256-bit key from the operating system, 128-bit Philox keys, destroyed when the run ended"
+    )
+
+
+def better(document: Document) -> None:
+    score = document["score"]
+    score["points"] += 1 if score["points"] < score["of"] else -1
+    score["test"] = score["points"] / score["of"]
+
+
+def of_smaller_budget(document: Document) -> None:
+    """A whole document of another run: everything is made anew from a smaller budget."""
+    from pasearch.accounting.dials import Dials, StatedDials
+
+    solved = Dials()
+    document["budget"]["epsilon"] = 1.0
+
+    def largest(self: StatedDials, name: str, *given: Any) -> float:
+        self.values[name] = solved.largest(name, *given)
+        return self.values[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StatedDials, "largest", largest)
+        again = remade(document).document
+    document.clear()
+    document.update(again)
+
+
+UNSEEN: list[tuple[str, str, Edit]] = [
+    ("paas", "a seed that is denied", seedless),
+    ("fixed", "a better score, within the noise", better),
+    ("fixed", "another run's plan altogether", of_smaller_budget),
+    ("fixed", "name of the data", lambda d: d["dataset"].update(name="everybody")),
+    ("fixed", "versions", lambda d: d["versions"].update(torch="99")),
+]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "what", "edit"), UNSEEN, ids=[f"{name}: {what}" for name, what, _ in UNSEEN]
+)
+def test_a_consistent_forgery_needs_a_signature(
+    copied: Callable[[str], Copy], tmp_path: Path, name: str, what: str, edit: Edit
+):
+    copy = copied(name)
+    public = new_key(tmp_path / "key")
+    sign(copy.path, private_key(tmp_path / "key"))
+    assert copy.problems(public=public) == []
+    document = deepcopy(copy.document)
+    edit(document)
+    assert document != copy.document
+    copy.reseal(document)
+    (copy.path / "result.sig").rename(tmp_path / "sig")
+    assert copy.problems() == [], "docs/verify.md says that this is not seen"
+    assert copy.problems(public=public) == ["result.sig is missing: the result is not signed."]
+    (tmp_path / "sig").rename(copy.path / "result.sig")
+    assert any("not the signature" in each for each in copy.problems(public=public)), what
+    assert any("not the signature" in each for each in copy.problems()), "nor without the key"
+
+
+class TestFiles:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "file", ["privacy-card.md", "privacy-card.json", "report.html", "model.pt"]
+    )
+    @pytest.mark.parametrize("spoil", ["removed", "emptied", "changed", "digest too", "linked"])
+    def test_another_file_does_not_verify(
+        self, copied: Callable[[str], Copy], tmp_path: Path, file: str, spoil: str
+    ):
+        copy = copied("fixed")
+        path, content = copy.path / file, (copy.path / file).read_bytes()
+        match spoil:
+            case "removed":
+                path.unlink()
+            case "emptied":
+                path.write_bytes(b"")
+            case "changed":
+                path.write_bytes(content.replace(b"e", b"a", 1))
+            case "digest too":
+                path.write_bytes(content.replace(b"e", b"a", 1) + b" ")
+                document = deepcopy(copy.document)
+                document["files"][file] = digest(path.read_bytes())
+                if file == "model.pt":
+                    path.write_bytes(b"PK" + content[:40])
+                    document["files"][file] = digest(path.read_bytes())
+                    document["model"]["sha256"] = document["files"][file]
+                copy.write(document)
+            case "linked":
+                (tmp_path / "elsewhere").write_bytes(content)
+                path.unlink()
+                path.symlink_to(tmp_path / "elsewhere")
+        assert any(file in each for each in copy.problems())
+
+    @pytest.mark.unit
+    def test_every_file_has_a_digest(self, runs: Runs):
+        for name in ("rs", "cfs"):
+            release = runs[name] / "release"
+            document = json.loads((release / "result.json").read_text())
+            files = {path.name for path in release.iterdir()}
+            assert set(document["files"]) == files - {"result.json"}
+            for file, value in document["files"].items():
+                assert digest((release / file).read_bytes()) == value
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("edit", [
+        lambda d: d["files"].pop("report.html"),
+        lambda d: d["files"].update({"../private/keys": "0" * 64}),
+        lambda d: d["files"].update({"model.pt": "0" * 64}),
+        lambda d: d["files"].clear(),
+    ])  # fmt: skip
+    def test_the_list_of_digests_is_whole(self, copied: Callable[[str], Copy], edit: Edit):
+        copy = copied("fixed")
+        edit(copy.document)
+        copy.write(copy.document)
+        assert copy.problems()
+
+    @pytest.mark.unit
+    def test_a_file_that_no_run_writes_is_told(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        (copy.path / "about.html").write_text("Certified.")
+        assert copy.problems() == ["'about.html' is in the folder, and no run writes it."]
+
+    @pytest.mark.unit
+    def test_another_network_of_another_form_is_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        buffer = io.BytesIO()
+        torch.save({"1.0.weight": torch.zeros(4, 4)}, buffer)
+        (copy.path / "model.pt").write_bytes(buffer.getvalue().ljust(10_000, b"\0"))
+        copy.reseal(copy.document)
+        assert any("model.pt does not hold" in each for each in copy.problems())
+
+    @pytest.mark.unit
+    def test_weights_of_features_that_were_not_chosen_are_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("cfs")
+        with np.load(copy.path / "model.npz") as found:
+            weights, intercept = found["weights"], found["intercept"]
+        for changed in (weights + 1.0, weights[:, :-1], weights[:1], weights.astype(int)):
+            fitting = intercept[: len(changed)]
+            (copy.path / "model.npz").write_bytes(packed(changed, fitting))
+            copy.reseal(copy.document)
+            assert any("model.npz" in each for each in copy.problems())
+
+    @pytest.mark.unit
+    def test_a_card_of_another_version_says_which_to_take(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        copy.document["versions"]["pasearch"] = "0.0.1"
+        copy.write(copy.document)
+        assert any("verify it with that version" in each for each in copy.problems())
+
+
+class TestAll:
+    @pytest.mark.unit
+    def test_every_problem_is_told_at_once(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        copy.document["price"]["unit"] = "one family"
+        copy.document["score"]["noise"]["epsilon"] = 0.5
+        copy.document["reproducible"] = True
+        copy.write(copy.document)
+        (copy.path / "report.html").write_text("")
+        found = "\n".join(copy.problems())
+        for word in ("price.unit", "score.noise.epsilon", "randomness", "report.html", "card"):
+            assert word in found
+
+    @pytest.mark.unit
+    def test_numbers_may_differ_by_rounding_alone(self):
+        assert close(1.0 + 1e-9, 1.0)
+        assert not close(1.0 + 1e-5, 1.0)
+        assert not close(float("nan"), 1.0)
+        assert not close(float("nan"), float("nan"))
+        assert differences({"a": [1.0, "x"]}, {"a": [1.0 + 1e-12, "x"]}) == []
+        for other in ({"a": [1.0]}, {"a": [True, "x"]}, {"a": [1.1, "x"]}, {}, {"a": None}):
+            assert differences({"a": [1.0, "x"]}, other)
+        assert differences({"a": 1}, {"a": 1, "b": 2}) == ["'b' has no place in this result."]
+        assert len(differences(list(range(9)), list(range(1, 10)), "a")) == 4
+
+    @pytest.mark.unit
+    def test_the_price_follows_from_the_events_alone(self, runs: Runs):
+        document = json.loads((runs["rs"] / "release" / "result.json").read_text())
+        price, problems = of_price({name: document[name] for name in (
+            "events", "price", "budget", "price_by_partition", "dataset")})  # fmt: skip
+        assert problems == []
+        assert price.epsilon == pytest.approx(document["price"]["epsilon"], rel=1e-9)
+
+    @pytest.mark.unit
+    def test_a_space_has_its_candidates_and_no_other(self, runs: Runs):
+        document = json.loads((runs["rs"] / "release" / "result.json").read_text())
+        space = space_of(document["space"])
+        generator = np.random.default_rng(0)
+        for _ in range(20):
+            assert contains(space, space.candidate(space.draw(generator)))
+        best = document["best"]
+        other = {**best, "layers": [{**best["layers"][0], "units": 5}]}
+        assert not contains(space, candidate_of(other))
+        assert not contains(space, candidate_of({**best, "settings": {"learning_rate_scale": 3.0}}))
+        assert not contains(space, candidate_of({**best, "front_end": "pca:2"}))
+
+
+def refusal(read: Callable[[Path], object], path: Path) -> str:
+    """What a reader of results says when it refuses one; it may raise nothing else."""
+    try:
+        read(path)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+HOSTILE: dict[str, Callable[[str], str]] = {
+    "deep brackets": lambda text: "[" * 100_000 + "]" * 100_000,
+    "brackets in a field": lambda text: text.replace(
+        '"crossover": null', '"crossover": ' + "[" * 5000 + "]" * 5000
+    ),
+    "brackets just below the limit": lambda text: text.replace(
+        '"crossover": null', '"crossover": ' + "[" * 900 + "]" * 900
+    ),
+    "a number of 4,300 digits": lambda text: text.replace('"n": 400', '"n": ' + "9" * 4300),
+    "a number of 4,301 digits": lambda text: text.replace('"n": 400', '"n": ' + "9" * 4301),
+    "a large number of events": lambda text: text.replace('"count": 1', '"count": ' + "9" * 400),
+    "NaN": lambda text: text.replace('"n": 400', '"n": NaN'),
+    "no JSON": lambda text: text[:-10],
+    "a list": lambda text: "[]",
+    "null": lambda text: "null",
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("how", HOSTILE)
+@pytest.mark.parametrize("name", ["fixed", "cfs"])
+def test_a_malformed_file_is_one_message(copied: Callable[[str], Copy], how: str, name: str):
+    copy = copied(name)
+    text = copy.file.read_text()
+    assert HOSTILE[how](text) != text
+    copy.file.write_text(HOSTILE[how](text))
+    for read in (verify, load, load_result):
+        told = refusal(read, copy.path)
+        assert len(told) < 500
+        assert "\n" not in told
+    assert copy.problems(), how
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "file", ["../private/keys", "/etc/passwd", "model.pt/../model.pt", "", "model.npz", 7, None,
+             ["model.pt"], "model.pt\0", "x" * 5000],
+)  # fmt: skip
+def test_the_model_is_in_its_own_folder(copied: Callable[[str], Copy], file: object):
+    copy = copied("fixed")
+    copy.document["model"]["file"] = file
+    copy.write(copy.document)
+    with pytest.raises(UsageError, match=r"model\.file"):
+        load(copy.path)
+    assert any("model.file" in each for each in copy.problems())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["fixed", "cfs"])
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"kind": "table"}, {"kind": "arrays", "shape": 3}, {"kind": "arrays", "shape": [-1]},
+     {"kind": "arrays", "shape": [3], "low": "a", "high": "b"}, {"kind": 3, "columns": None},
+     {"kind": "table", "name": "x", "target": {"name": 3}, "columns": [], "official_test": 0},
+     {"kind": "table", "name": "x", "target": None, "columns": 7, "official_test": 0},
+     {"kind": "arrays", "shape": [10**9, 10**9], "low": 0, "high": 1, "classes": 2}],
+)  # fmt: skip
+def test_a_malformed_schema_is_one_message(
+    copied: Callable[[str], Copy], name: str, schema: Document
+):
+    copy = copied(name)
+    copy.document["dataset"]["schema"] = schema
+    copy.write(copy.document)
+    with pytest.raises(UsageError):
+        load(copy.path)
+    with pytest.raises(UsageError):
+        _ = load_result(copy.path).model
+    assert copy.problems()
+
+
+@pytest.mark.unit
+def test_what_is_expected_of_a_field_is_said():
+    with pytest.raises(UsageError, match=r"price\.epsilon is 'x', and a number was expected"):
+        check_form({"price": {"epsilon": "x"}}, {"price": {"epsilon": FORM["price"]["epsilon"]}})
+    with pytest.raises(UsageError, match=r"it has no price\.epsilon"):
+        check_form({"price": {}}, {"price": FORM["price"]})
+    with pytest.raises(UsageError, match=r"bought is 3, and a list"):
+        check_form({"bought": 3}, {"bought": FORM["bought"]})
+    assert shown("a\nb\x1b") == r"'a\nb\x1b'"
+    assert len(shown("x" * 999)) < 100
+    assert shown(10**5000).startswith("a very large")
+    assert MOST_DEPTH < 900, "Python's own limit is about 1000"
+
+
+ODD = (None, "x", -1, 0, 1e308, float("nan"), [], {}, 10**15, [[]])
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where a document has fields; of lists the first entry only."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        found += [each for key in value for each in paths(value[key], (*path, key))]
+    elif isinstance(value, list) and value:
+        found += paths(value[0], (*path, 0))
+    return found
+
+
+UNCHECKED = ("dataset.name", "versions", "assumed_public", "searched_on", "auto", "ledger")
+"""Where one odd value may pass: nothing else follows from these."""
+
+
+@pytest.mark.slow
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["rs", "cfs"])
+def test_no_odd_value_anywhere_passes_or_crashes(copied: Callable[[str], Copy], name: str):
+    copy = copied(name)
+    for number, path in enumerate(paths(copy.document)):
+        document = deepcopy(copy.document)
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        odd = ODD[number % len(ODD)]
+        if place[path[-1]] == odd:
+            continue
+        place[path[-1]] = odd
+        copy.write(document)
+        where = ".".join(map(str, path))
+        assert copy.problems(), where
+        for read in (load, load_result):
+            assert len(refusal(read, copy.path)) < 500
+
+
+def keys_of_others(folder: Path) -> dict[str, Path]:
+    """Files that are no ed25519 private key in PEM form."""
+    plain, pem, pkcs8 = form.NoEncryption(), form.Encoding.PEM, form.PrivateFormat.PKCS8
+    own = ed25519.Ed25519PrivateKey.generate()
+    contents = {
+        "empty": b"",
+        "text": b"not a key\n",
+        "other kind": rsa.generate_private_key(65537, 2048).private_bytes(pem, pkcs8, plain),
+        "passphrase": own.private_bytes(pem, pkcs8, form.BestAvailableEncryption(b"secret")),
+        "public": own.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo),
+        "der": own.private_bytes(form.Encoding.DER, pkcs8, plain),
+    }
+    found = {}
+    for name, content in contents.items():
+        found[name] = folder / name.replace(" ", "-")
+        found[name].write_bytes(content)
+    return {**found, "missing": folder / "missing", "folder": folder}
+
+
+ODD_KEYS = ("empty", "text", "other kind", "passphrase", "public", "der", "missing", "folder")
+
+
+class TestSignature:
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["pasearch"])
+
+        def invoke(*given: object) -> tuple[int, str, str]:
+            from pasearch import cli
+
+            monkeypatch.setattr("sys.argv", ["pasearch", *map(str, given)])
+            with pytest.raises(SystemExit) as stopped:
+                cli.main()
+            return int(stopped.value.code or 0), *self.capsys.readouterr()
+
+        return invoke
+
+    @pytest.fixture(autouse=True)
+    def _captured(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    @pytest.mark.unit
+    def test_a_pair_of_keys_signs_and_verifies(
+        self, run: Callable[..., Any], copied: Callable[[str], Copy], tmp_path: Path
+    ):
+        copy = copied("fixed")
+        code, out, _ = run("key", "mine.pem")
+        assert (code, "mine.pem.pub" in out) == (0, True)
+        assert (tmp_path / "mine.pem").stat().st_mode & 0o777 == 0o600
+        code, out, _ = run("verify", copy.path)
+        assert (code, "Not signed" in out) == (0, True)
+        times = copy.file.stat().st_mtime, copy.path.stat().st_mtime
+        assert run("sign", copy.path, "--key", "mine.pem")[0] == 0
+        assert times == ((copy.path / "result.sig").stat().st_mtime, copy.path.stat().st_mtime)
+        code, out, _ = run("verify", copy.path)
+        assert (code, "a forger signs too" in out) == (0, True)
+        code, out, _ = run("verify", copy.path, "--public-key", "mine.pem.pub")
+        assert (code, "Signed with the key that you gave" in out) == (0, True)
+        run("key", "other.pem")
+        code, _, err = run("verify", copy.path, "--public-key", "other.pem.pub")
+        assert (code, "another key" in err) == (2, True)
+        assert (tmp_path / "mine.pem").read_bytes() not in [
+            each.read_bytes() for each in copy.path.iterdir()
+        ]
+
+    @pytest.mark.unit
+    def test_openssl_makes_keys_too(self, tmp_path: Path, copied: Callable[[str], Copy]):
+        if shutil.which("openssl") is None:
+            pytest.skip("no openssl here")
+        private, public = tmp_path / "k.pem", tmp_path / "k.pub"
+        for command in (
+            ["genpkey", "-algorithm", "ed25519", "-out", private],
+            ["pkey", "-in", private, "-pubout", "-out", public],
+        ):
+            subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)
+        copy = copied("fixed")
+        sign(copy.path, private_key(private))
+        assert copy.problems(public=public) == []
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", ODD_KEYS)
+    def test_what_is_no_key_is_one_message(
+        self, run: Callable[..., Any], runs: Runs, tmp_path: Path, kind: str
+    ):
+        path = keys_of_others(tmp_path)[kind]
+        for read in (private_key,) if kind == "public" else (private_key, public_key):
+            with pytest.raises(UsageError, match="expected") as caught:
+                read(path)
+            assert str(path) in str(caught.value)
+        before = sorted(tmp_path.iterdir())
+        for asked in (
+            ("arch", "digits", "--eps", 2, "--sign", path, "--out", "x"),
+            ("train", "digits", "--eps", 2, "--sign", path, "--out", "x"),
+            ("features", "digits", "--sign", path, "--out", "x"),
+            ("sign", runs["fixed"], "--key", path),
+        ):
+            code, out, err = run(*asked)
+            assert (code, out) == (2, ""), asked[0]
+            assert err.startswith("Error: ")
+        assert sorted(tmp_path.iterdir()) == before
+
+    @pytest.mark.unit
+    def test_a_run_is_signed_when_it_ends(self, run: Callable[..., Any], tmp_path: Path):
+        run("key", "k")
+        asked = ("--eps", 2, "--steps", 2, "--sign", "k", "--quiet")
+        assert run("train", "digits", *asked, "--out", "t")[0] == 0
+        assert run("features", "digits", "--method", "all", "--sign", "k", "--out", "f")[0] == 0
+        for name in ("t", "f"):
+            assert run("verify", name, "--public-key", "k.pub")[0] == 0
+            release = tmp_path / name / "release"
+            assert len({path.stat().st_mtime for path in release.iterdir()}) == 1
+            secret = (tmp_path / "k").read_bytes().splitlines()[1]
+            for file in (tmp_path / name).rglob("*"):
+                assert not (file.is_file() and secret in file.read_bytes()), file
+
+    @pytest.mark.unit
+    def test_what_does_not_verify_is_not_signed(
+        self, run: Callable[..., Any], copied: Callable[[str], Copy]
+    ):
+        copy = copied("fixed")
+        copy.document["price"]["epsilon"] = 0.1
+        copy.write(copy.document)
+        run("key", "k")
+        code, _, err = run("sign", copy.path, "--key", "k")
+        assert (code, "not signed" in err) == (2, True)
+        assert not (copy.path / "result.sig").exists()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "content", ["", "x", "\n" * 3, "pasearch signature 1, ed25519\n", "\0"]
+    )
+    def test_what_is_no_signature_is_told(self, copied: Callable[[str], Copy], content: str):
+        copy = copied("fixed")
+        (copy.path / "result.sig").write_text(content)
+        assert copy.problems() == ["result.sig holds no signature of this form."]
+        (copy.path / "result.sig").unlink()
+        (copy.path / "result.sig").symlink_to("result.json")
+        assert copy.problems() == ["result.sig is no plain file."]
+
+    @pytest.mark.unit
+    def test_one_bit_decides(self, copied: Callable[[str], Copy], tmp_path: Path):
+        copy = copied("fixed")
+        public = new_key(tmp_path / "k")
+        sign(copy.path, private_key(tmp_path / "k"))
+        found = signature_of(copy.path)
+        assert found is not None
+        assert Signature.read(found.text()) == found
+        for place in (0, 31, 63):
+            value = bytearray(found.value)
+            value[place] ^= 1
+            changed = Signature(key=found.key, value=bytes(value))
+            (copy.path / "result.sig").write_text(changed.text())
+            assert copy.problems(public=public)
+        (copy.path / "result.sig").write_text(found.text())
+        assert copy.problems(public=public) == []
+        copy.file.write_text(copy.file.read_text() + "\n")
+        assert copy.problems(public=public) == [
+            "result.sig is not the signature of this result.json."
+        ]
+
+    @pytest.mark.unit
+    def test_a_key_is_not_written_over(self, tmp_path: Path):
+        new_key(tmp_path / "k")
+        before = (tmp_path / "k").read_bytes()
+        with pytest.raises(UsageError, match="exists"):
+            new_key(tmp_path / "k")
+        (tmp_path / "l.pub").touch()
+        with pytest.raises(UsageError, match="exists"):
+            new_key(tmp_path / "l")
+        with pytest.raises(UsageError, match="cannot be written"):
+            new_key(tmp_path / "nowhere" / "k")
+        assert (tmp_path / "k").read_bytes() == before
+        assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.unit
+def test_the_command_tells_every_problem_on_a_line(copied: Callable[[str], Copy]):
+    copy = copied("fixed")
+    copy.document["price"]["unit"] = "one family"
+    copy.write(copy.document)
+    done = CliRunner().invoke(app, ["verify", str(copy.path)])
+    assert isinstance(done.exception, UsageError)
+    head, *lines = str(done.exception).splitlines()
+    assert head.endswith("does not verify:")
+    assert all(each.startswith("  - ") for each in lines)
+    assert len(lines) >= 3
