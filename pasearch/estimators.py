@@ -144,6 +144,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
         steps: int | None,
         batch: int | None,
         device: str,
+        secure_noise: bool,
         random_state: int | None,
         out: str | Path | None,
     ):
@@ -161,6 +162,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
         self.steps = steps
         self.batch = batch
         self.device = device
+        self.secure_noise = secure_noise
         self.random_state = random_state
         self.out = out
 
@@ -214,6 +216,7 @@ class _PrivateArchitectureSearch(BaseEstimator):
                     steps=self.steps,
                     batch=self.batch,
                     device=self.device,
+                    secure_noise=self.secure_noise,
                     seed=self.random_state,
                 )
             except InterruptedRunError:
@@ -293,6 +296,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         steps: Number of steps, instead of the default for n.
         batch: Expected batch size, instead.
         device: "auto", "cpu" or "cuda".
+        secure_noise: Everything random comes from AES-256: batches and candidates too.
         random_state: Makes the noise reproducible, and the fit not private: tests only.
         out: Folder of the run, which must not exist (so not for cross-validation); None takes a
             temporary one, deleted after the fit.
@@ -327,6 +331,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         steps: int | None = None,
         batch: int | None = None,
         device: str = "auto",
+        secure_noise: bool = False,
         random_state: int | None = None,
         out: str | Path | None = None,
     ):
@@ -335,7 +340,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             assume_public_schema=assume_public_schema, max_categories=max_categories,
             ledger=ledger, ledger_budget=ledger_budget, candidates=candidates,
             search_share=search_share, steps=steps, batch=batch, device=device,
-            random_state=random_state, out=out,
+            secure_noise=secure_noise, random_state=random_state, out=out,
         )  # fmt: skip
         self.classes = classes
 
@@ -434,6 +439,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         steps: int | None = None,
         batch: int | None = None,
         device: str = "auto",
+        secure_noise: bool = False,
         random_state: int | None = None,
         out: str | Path | None = None,
     ):
@@ -442,7 +448,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
             assume_public_schema=assume_public_schema, max_categories=max_categories,
             ledger=ledger, ledger_budget=ledger_budget, candidates=candidates,
             search_share=search_share, steps=steps, batch=batch, device=device,
-            random_state=random_state, out=out,
+            secure_noise=secure_noise, random_state=random_state, out=out,
         )  # fmt: skip
         self.target_bounds = target_bounds
 
