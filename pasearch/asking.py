@@ -145,7 +145,8 @@ class Request:
                 raise UsageError(f"{name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
-            raise UsageError("The seed is no whole number from 0 to 2^64 - 1: take one.")
+            shown = "too large" if counted and self.seed > 0 else repr(self.seed)
+            raise UsageError(f"Seed is {shown}: expected a whole number, 0 to 2^64 - 1.")
 
     @property
     def budget(self) -> Budget:

@@ -45,6 +45,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCount
 from pasearch.runs.sums import NoisySum
+from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.space import Portfolio
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.schedules import Uniform, Validation
@@ -99,9 +100,6 @@ square root. Measured for a linear model on scattering features (benchmarks/port
 
 LEAST_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
-
-MOST_PARAMETERS = 2**28
-"""The largest network that may be drawn: its weights and their gradients take 2 GiB."""
 
 
 class Priced(Protocol):

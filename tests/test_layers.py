@@ -123,3 +123,31 @@ def test_the_checker_sees_a_wrong_import(tmp_path: Path):
     bad.write_text("def f():\n    from pasearch.api import run\n")
     assert imports(bad) == {"api"}
     assert RANK["api"] > RANK["accounting"]
+
+
+READERS = {
+    "json.loads": {"files.py", "runs/allowance.py", "runs/journal.py",
+                   "spaces/portfolio/__init__.py", "results.py"},
+    "json.load": set(),
+    "tomllib.loads": {"files.py"},
+    "tomllib.load": set(),
+    "np.load": {"data/cache.py"},
+    "torch.load": {"search/engine.py", "results.py"},
+    "Image.open": {"data/images.py"},
+    "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
+    "pickle.load": set(),
+    "pickle.loads": set(),
+}  # fmt: skip
+"""Where each reader of a file may be called: what else is read goes through `pasearch.files`."""
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_files_are_read_in_one_place(file: Path):
+    called = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+    }
+    for reader in called & set(READERS):
+        assert str(file.relative_to(PACKAGE)) in READERS[reader], f"{file} calls {reader}"

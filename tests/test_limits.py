@@ -187,7 +187,7 @@ class TestNetworks:
     def test_weights_are_counted_and_not_allocated(self):
         wide = Architecture(layers=(Dense(units=MOST_WIDE), Dense(units=MOST_WIDE)))
         with pytest.raises(UsageError, match=f"expected at most {MOST_PARAMETERS:,}"):
-            wide.parameters((8, 8), 10)
+            wide.build((8, 8), 10)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("text", ["pca:5000", "pca:999999999", "max_pool:9999999999"])

@@ -439,7 +439,7 @@ class TestUndeclared:
         wide = {"choices": {"units_1": [50_000]}}
         assert priced(table, space=wide, max_categories=20)
         with pytest.raises(UsageError, match="largest network"):
-            priced(table, space=wide, max_categories=200_000)
+            priced(table, space=wide, max_categories=100_000)
 
     @pytest.mark.unit
     def test_a_score_epsilon_that_does_not_fit_beside_the_purchase_is_refused(self):

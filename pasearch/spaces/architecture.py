@@ -82,8 +82,8 @@ MOST_WIDE = 2**20
 MOST_LAYERS = 200
 """The most layers."""
 
-MOST_PARAMETERS = 10**9
-"""The most weights of a network: 4 GB, and as much again for each of its gradients."""
+MOST_PARAMETERS = 2**28
+"""The largest network that may be drawn: its weights and their gradients take 2 GiB."""
 
 
 def _check(layer: object, **numbers: object) -> None:
@@ -450,11 +450,6 @@ class Architecture:
             if not getattr(layer, "trainable", True)
         )
         total = sum(counts) + last
-        if total > MOST_PARAMETERS:
-            raise UsageError(
-                f"The network {self.describe()!r} has {total:,} weights on records of shape "
-                f"{tuple(input_shape)}: expected at most {MOST_PARAMETERS:,}. Take narrower layers."
-            )
         return total, total - frozen
 
     def rate_factor(self) -> float:
@@ -517,9 +512,17 @@ class Architecture:
 
         Returns:
             nn.Sequential: Maps (batch, *input_shape) to (batch, outputs).
+
+        Raises:
+            UsageError: It does not fit, or has more than `MOST_PARAMETERS`.
         """
         from torch import nn
 
+        if (total := self.parameters(input_shape, outputs)[0]) > MOST_PARAMETERS:
+            raise UsageError(
+                f"The network has {total:,} parameters on records of shape {tuple(input_shape)}: "
+                f"expected at most {MOST_PARAMETERS:,}."
+            )
         shapes = self.shapes(input_shape)
         last = Dense(units=outputs, activation="linear")
         blocks: list[nn.Module] = []

@@ -52,6 +52,8 @@ class Course:
 
     def __post_init__(self) -> None:
         """Check what a recipe does not check."""
+        for name in ("n", "batch"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         object.__setattr__(self, "budget", self.budget.resolve(self.n))
         self.recipe(Uniform(), 1).sampling_probability(self.n)
         if self.batching == "truncated":
@@ -87,9 +89,14 @@ class Course:
         Raises:
             BudgetError: Not for one.
             UsageError: For more than 100,000 epochs, or ten million steps, or a thousand different
-                noises.
+                noises; or one epoch has more than ten million steps.
         """
         most = min(MOST_EPOCHS, MOST_STEPS // math.ceil(self.n / self.batch))
+        if not most:
+            raise UsageError(
+                f"an epoch has {math.ceil(self.n / self.batch):,} steps: expected at most "
+                f"{MOST_STEPS:,}. Take a larger batch."
+            )
         high, roughly = 1, self.budget.epsilon * 1.5
         while high < most and estimate(self.event(schedule, high), self._delta) <= roughly:
             high = min(most, 2 * high)

@@ -24,6 +24,7 @@ docs/guarantees, dp-sgd.md first.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -339,6 +340,9 @@ class Recipe:
 
 def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     """Return the first step of each epoch, 0 to last."""
+    if last < steps // 64:
+        # Few long epochs: looking each one up takes less time than going through the steps.
+        return [bisect_left(range(steps), epoch, key=batches.epoch) for epoch in range(last + 1)]
     epochs = np.fromiter((batches.epoch(step) for step in range(steps)), np.int64, steps)
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from pasearch.buying import buy_schema
 from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.purchase import Purchase
-from pasearch.errors import BudgetError
+from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal, TrialRecord
 from pasearch.runs.keys import Keys
@@ -743,3 +744,16 @@ class TestCurves:
             pytest.raises(UnchargedReadError, match="is private"),
         ):
             search.dataset["test"].public_records()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04" + bytes(200), b"\x80\x04N."])
+def test_damaged_weights_are_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "0.pt").write_bytes(content)
+    with pytest.raises(UsageError, match=r"0\.pt is damaged .*start a new one"):
+        engine.load_weights(torch.nn.Linear(2, 1), tmp_path / "0.pt")
+    other = io.BytesIO()
+    torch.save(torch.nn.Linear(3, 1).state_dict(), other)
+    (tmp_path / "0.pt").write_bytes(other.getvalue())
+    with pytest.raises(UsageError, match="is damaged"):
+        engine.load_weights(torch.nn.Linear(2, 1), tmp_path / "0.pt")
