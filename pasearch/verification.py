@@ -58,6 +58,9 @@ Document = dict[str, Any]
 MOST_IN_A_LIST = 3
 """How many differences of one list are told."""
 
+MOST_CATEGORIES = 1_000_000
+"""The most categories that a column may be bought with, for a result to be believed."""
+
 UNLIKELY = 1e-12
 """Noise is taken to be larger than this often only."""
 
@@ -223,6 +226,8 @@ def _of_basis(document: Document) -> list[str]:
             if document["dataset"]["declared_public"]
             else (PURCHASE_DELTA,)
         )
+    if not 2 <= basis["most_categories"] <= MOST_CATEGORIES:
+        problems.append(f"plan.most_categories is {basis['most_categories']}: no run has that.")
     if basis["leak_share"] not in allowed:
         problems.append(f"plan.leak_share is {basis['leak_share']}: no run has that.")
     if basis.get("free_front_ends", False) != (
@@ -303,11 +308,14 @@ def _of_search(document: Document, again: Remade) -> list[str]:
     planned = round(plan.strategy.expected_trainings)
     if len(trials) != planned:
         return [*problems, f"trials has {len(trials)} entries, and {planned} were planned."]
+    low, high = _reach(plan)
     known: dict[str, Any] = {}
     for place, trial in enumerate(trials):
         if not contains(plan.space, candidate_of(trial["parameters"])):
             problems.append(f"trials[{place}] is no candidate of the space.")
         value = trial["noisy_correct"]
+        if value is not None and not (type(value) is int and low <= value <= high):
+            problems.append(f"trials[{place}].noisy_correct is {shown(value)}: no trial has that.")
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             problems.append(f"trials[{place}] has other points than its equal.")
     last = trials[-getattr(plan.strategy, "population", 1) :]
@@ -315,6 +323,14 @@ def _of_search(document: Document, again: Remade) -> list[str]:
     if plain not in [each["parameters"] for each in last if _points(each) == highest]:
         problems.append("best is not the fittest trial of the last generation.")
     return problems
+
+
+def _reach(plan: Any) -> tuple[float, float]:
+    """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
+    if plan.score is None:
+        return 0, 0
+    reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.score.epsilon)
+    return -reach, plan.split.validation * plan.points_each + reach
 
 
 def _points(trial: Document) -> float:
@@ -327,7 +343,12 @@ def _of_compared(document: Document, name: str) -> list[str]:
     compared = document.get("compared")
     if compared is None:
         return ["compared is missing: on public data a search is compared with one training."]
-    return differences({"name": name, **document["score"]}, compared["this"], "compared.this")
+    fixed = {**compared["fixed"], "name": "fixed"}
+    fixed |= {each: document["score"][each] for each in ("metric", "of")}
+    return [
+        *differences({"name": name, **document["score"]}, compared["this"], "compared.this"),
+        *differences(fixed, compared["fixed"], "compared.fixed"),
+    ]
 
 
 def _of_choice(document: Document, again: Remade) -> list[str]:

@@ -25,8 +25,9 @@ from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
 from pasearch.features.plan import METHODS, Choice, chosen_size
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
-from pasearch.results import FeatureResult, load_result, read_document, verify
+from pasearch.results import FeatureResult, load_result, read_document
 from pasearch.runs.ledger import Ledger
+from pasearch.verification import verify
 
 BUDGET = Budget(2.0, 1e-5)
 FILES = ["model.npz", "privacy-card.json", "privacy-card.md", "report.html", "result.json"]

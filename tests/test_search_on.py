@@ -17,8 +17,9 @@ from pasearch.feature_selection import resume_selection
 from pasearch.features import plan as planning
 from pasearch.features.plan import SHARED
 from pasearch.features.public_reads import PublicReads
-from pasearch.results import FeatureResult, read_document, verify
+from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
+from pasearch.verification import verify
 
 BUDGET = Budget(2.0, 1e-5)
 OWN: dict[str, dict[str, Any]] = {

@@ -731,13 +731,9 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-UNCHECKED = ("dataset.name", "versions", "assumed_public", "searched_on", "auto", "ledger")
-"""Where one odd value may pass: nothing else follows from these."""
-
-
 @pytest.mark.slow
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["rs", "cfs"])
+@pytest.mark.parametrize("name", ["rs", "paas", "recipes", "bought", "cfs", "pafs"])
 def test_no_odd_value_anywhere_passes_or_crashes(copied: Callable[[str], Copy], name: str):
     copy = copied(name)
     for number, path in enumerate(paths(copy.document)):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from pasearch.accounting.checks import kind_of, nonnegative, positive, whole
+from pasearch.accounting.checks import kind_of, positive, whole
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
@@ -132,10 +132,14 @@ KINDS: dict[str, type[Strategy]] = {
     )
 }
 
+FIXED = ("alpha", "beta", "mutation")
+"""What of a strategy nobody can set."""
+
 
 def to_settings(given: Strategy) -> dict[str, Any]:
     """Return a strategy as plain values, from which `from_settings` makes it again."""
-    own = {each.name: getattr(given, each.name) for each in fields(given)}  # pyright: ignore[reportArgumentType]
+    names = [each.name for each in fields(given) if each.name not in FIXED]  # pyright: ignore[reportArgumentType]
+    own = {name: getattr(given, name) for name in names}
     return {"name": given.name, **{name: _plain(value) for name, value in own.items()}}
 
 
@@ -153,9 +157,8 @@ def from_settings(values: object) -> Strategy:
         if not isinstance(laws, list):
             raise UsageError(f"Strategy {kind.name!r} has laws {laws!r}: expected a list of laws.")
         given["laws"] = tuple(Law.from_json(each) for each in laws)
-    for name in ("alpha", "beta", "mutation"):
-        if name in given:
-            given[name] = nonnegative(name, given[name])
+    if fixed := sorted(set(given) & set(FIXED)):
+        raise UsageError(f"Strategy {kind.name!r}: {', '.join(fixed)} cannot be set: leave it out.")
     return kind(**given)
 
 

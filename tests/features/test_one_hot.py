@@ -25,8 +25,8 @@ from pasearch.features.model import feature_names
 from pasearch.features.plan import Choice, FeaturePlan, make_feature_plan, one_hot_sets
 from pasearch.features.trainers import LinearModel
 from pasearch.plan import events_by_partition
-from pasearch.results import verify
 from pasearch.runs.keys import Keys
+from pasearch.verification import verify
 
 ONE_HOT = Choice(method="one-hot", trainer="objective")
 TARGET = Column(name="y", categories=("no", "yes"))

@@ -18,12 +18,12 @@ from pasearch.accounting.events import Pure, Worst
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.plan import events_by_partition
-from pasearch.results import verify
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search import engine
 from pasearch.search.portions import DisjointPortions
+from pasearch.verification import verify
 
 RECIPES = ["dynamic-uniform", "dynamic-time", "dynamic-exponential"]
 POINTS = [60, 64, 57, 64]
