@@ -662,7 +662,8 @@ def test_public_is_true_or_false_and_nothing_else(public):
 
 
 def test_a_network_too_large_to_build_is_refused_before_it_could_be_drawn():
-    space = {"name": "huge", "choices": {"units_1": [16, 10**11]}}
+    wide = {"layers": [2], "units_1": [16, 2**20], "units_2": [2**20]}
+    space = {"name": "huge", "choices": wide}
     with pytest.raises(UsageError, match="largest network"):
         api.prepare(arrays(), budget=BUDGET, **{**OPTIONS, "space": space})
 

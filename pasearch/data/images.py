@@ -266,7 +266,7 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     """
     from PIL import Image
 
-    with warnings.catch_warnings(), _quiet("PIL"):
+    with warnings.catch_warnings(), _quiet("PIL"), _own_limit(Image):
         warnings.simplefilter("ignore")
         try:
             with Image.open(path) as image:
@@ -302,6 +302,17 @@ def _bytes(image: Any, side: int, mode: str) -> np.ndarray:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     converted = image if image.mode == mode else image.convert(mode)
     return np.asarray(converted.resize((side, side)))
+
+
+@contextmanager
+def _own_limit(library: Any) -> Iterator[None]:
+    """Set Pillow's limit on pixels to what `_decodable` may take, and give the user's back."""
+    before = library.MAX_IMAGE_PIXELS
+    library.MAX_IMAGE_PIXELS = MOST_REDUCED * MOST_PIXELS
+    try:
+        yield
+    finally:
+        library.MAX_IMAGE_PIXELS = before
 
 
 @contextmanager

@@ -318,6 +318,16 @@ class TestLarge:
             assert (np.abs(pixel - RED) < 4).all()
 
     @pytest.mark.unit
+    def test_pillows_own_limit_is_set_and_given_back(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Pillow refuses more than twice its limit, whatever of it would be decoded."""
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+        dataset = load_dataset(str(folder))
+        assert Image.MAX_IMAGE_PIXELS == 10
+        assert (raw(dataset.labels) == -1).sum() == 1, "the one that is no image"
+
+    @pytest.mark.unit
     def test_pixels_within_the_limit_are_decoded_as_ever(self, folder: Path):
         write(folder / "dog" / "d.jpg", BLUE, size=(300, 200))
         expected = np.asarray(
