@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training.noise import GaussianNoise
+from pasearch.training.noise import GaussianNoise, cuda_generator
 
 SIGMA, SENSITIVITY = 1.3, 0.25
 COUNT = 20_000
@@ -116,3 +116,28 @@ def test_on_cuda_the_law_is_the_same_and_steps_and_trials_differ():
     assert np.array_equal(noise, drawn(stream_of(), device="cuda"))
     assert abs(correlation(noise, drawn(stream_of(), 1, device="cuda"))) < 4
     assert abs(correlation(noise, drawn(stream_of(1), device="cuda"))) < 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_a_secure_stream_gives_the_cpus_noise_to_the_last_bit():
+    """The words are the same, and every rounding is the exact one: no device can tell."""
+    stream = Keys.from_seed(8, secure=True).stream("trial", 0, "noise")
+    assert np.array_equal(drawn(stream), drawn(stream, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cudas_generator_begins_where_the_stream_says():
+    made = cuda_generator(torch.device("cuda"), stream_of(), 3)
+    assert (made.initial_seed() % 2**64, made.get_offset()) == stream_of().seed_and_offset(3)
+
+
+@pytest.mark.unit
+def test_a_seed_and_an_offset_are_what_cudas_generator_takes():
+    drawn_ = [stream_of(trial).seed_and_offset(step) for trial in range(20) for step in range(20)]
+    assert all(0 <= seed < 2**64 and 0 <= offset < 2**63 for seed, offset in drawn_)
+    assert all(offset % 4 == 0 for _, offset in drawn_)
+    assert len(set(drawn_)) == len({seed for seed, _ in drawn_}) == 400
+    for bit in range(2, 63):
+        assert {offset >> bit & 1 for _, offset in drawn_} == {0, 1}
