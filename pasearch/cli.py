@@ -787,8 +787,7 @@ def verify(
             + signed_words(release_of(path), trusted=public_key is not None)
         )
     if problems:
-        lines = "".join(f"\n  - {each}" for each in problems)
-        raise UsageError(f"{path} does not verify:{lines}")
+        raise UsageError(f"{path} does not verify:", *problems)
 
 
 @app.command()
@@ -814,8 +813,7 @@ def sign(
 
     signer = private_key(key)
     if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
-        lines = "".join(f"\n  - {each}" for each in problems)
-        raise UsageError(f"{path} does not verify, so it is not signed:{lines}")
+        raise UsageError(f"{path} does not verify, so it is not signed:", *problems)
     typer.echo(f"Signed: {write(path, signer)}")
 
 

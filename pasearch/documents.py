@@ -8,19 +8,11 @@ Source: docs/result.md describes every field.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from pasearch.errors import UsageError
-
-MOST_DEPTH = 100
-"""How deep lists and tables may be nested; results have about ten levels."""
-
-LARGEST = 2**63
-"""Whole numbers are smaller than this."""
 
 MOST_SHOWN = 80
 """The most characters of a value that an error shows."""
@@ -150,41 +142,6 @@ def shown(value: object) -> str:
         text = f"a very large {type(value).__name__}"
     text = "".join(each if each.isprintable() else " " for each in text)
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
-
-
-def read_json(file: Path) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        UsageError: It cannot be read; it is no JSON; it is nested too deeply, or holds a number
-            too large to be meant.
-    """
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read as JSON: {error}.") from None
-    except RecursionError:
-        raise UsageError(f"{file} cannot be read as JSON: it is nested too deeply.") from None
-    _check_size(file, found)
-    return found
-
-
-def _check_size(file: Path, found: Any) -> None:
-    level = [found]
-    for _ in range(MOST_DEPTH):
-        below: list[Any] = []
-        for each in level:
-            if isinstance(each, int) and not -LARGEST < each < LARGEST:
-                raise UsageError(
-                    f"{file} cannot be read: it holds a whole number of "
-                    f"{each.bit_length():,} bits, and none in a result has more than 63."
-                )
-            if isinstance(each, (list, dict)):
-                below += each.values() if isinstance(each, dict) else each
-        if not below:
-            return
-        level = below
-    raise UsageError(f"{file} cannot be read as JSON: it is nested deeper than {MOST_DEPTH}.")
 
 
 def check_form(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:

@@ -6,12 +6,17 @@ from pasearch.shown import shown
 
 
 class PasearchError(Exception):
-    """An error whose message says what is wrong, where, what was expected, and what to do."""
+    """An error whose message says what is wrong, where, what was expected, and what to do.
+
+    Args:
+        message: One line.
+        items: Further lines, below it: each a problem.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: object = ""):
-        super().__init__(shown(message))
+    def __init__(self, message: object = "", *items: object):
+        super().__init__("\n  - ".join(map(shown, (message, *items))))
 
 
 class UsageError(PasearchError):

@@ -26,6 +26,7 @@ from pasearch.data.partitions import Split, portion_name
 from pasearch.data.tables import TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
+from pasearch.files import parse_json
 from pasearch.plan import RECIPE, make_plan
 from pasearch.results import FEATURES, schema_of, useless
 from pasearch.running import Made
@@ -86,7 +87,9 @@ def remade(document: Document) -> Remade:
     problems += [
         f"plan.dials has {shown(each)}, and the plan does not." for each in dials.unknown()
     ]
-    return Remade(plan=plan, document=json.loads(json.dumps(made)), problems=tuple(problems))
+    return Remade(
+        plan=plan, document=parse_json(json.dumps(made), "result.json"), problems=tuple(problems)
+    )
 
 
 def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:

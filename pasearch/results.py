@@ -25,12 +25,12 @@ from pasearch.documents import (
     OF_FEATURES,
     OF_NETWORKS,
     check_form,
-    read_json,
     refusal,
     shown,
     well_formed,
 )
 from pasearch.errors import UsageError
+from pasearch.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np

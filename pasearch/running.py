@@ -29,6 +29,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.asking import Request, device_of, plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
+from pasearch.files import parse_json
 from pasearch.plan import Plan, events_by_partition
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 
@@ -132,7 +133,7 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
     elapsed = time.time() - folder.started
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
     # As a reader of the file has it, so that `verify` makes the same texts of it.
-    texts = rendered(json.loads(json.dumps(document)))
+    texts = rendered(parse_json(json.dumps(document), "result.json"))
     files = {**{name: text.encode() for name, text in texts.items()}, model_name(document): model}
     document["files"] = {name: digest(content) for name, content in sorted(files.items())}
     folder.publish({**files, "result.json": json.dumps(document, indent=2) + "\n"})

@@ -189,13 +189,20 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
         Path: Of `result.sig`. Its time is that of `result.json`, so it tells nothing of the run.
 
     Raises:
-        UsageError: No result is there, or the folder cannot be written to.
+        UsageError: No result is there, another signer's signature is, or the folder cannot be
+            written to.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     release = release_of(path)
     file = release / "result.json"
     known = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    before = signature_of(release)
+    if before is not None and before.key != known:
+        raise UsageError(
+            f"{release / NAME} is another signer's: expected none, or one of this key. Remove the "
+            "file if yours shall take its place."
+        )
     signature = Signature(key=known, value=key.sign(file.read_bytes()))
     target, times = release / NAME, file.stat().st_mtime
     try:

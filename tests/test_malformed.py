@@ -271,12 +271,17 @@ def test_names_are_spelt_out_on_the_terminal(
         run("plan", "features", str(table), f"--none{HOSTILE}{forged}"),
         run("plan", "features", str(table), "--eps", f"1{HOSTILE}{forged}"),
     ]
-    assert [code for code, _ in told] == [0, 0, 0, 2, 2, 2, 2]
+    # A line break ends the header, so the table itself is malformed then.
+    table_code = 0 if forged == "\u2028Price" else 2
+    assert [code for code, _ in told] == [*[table_code] * 3, 2, 2, 2, 2]
     for _, text in told:
         assert not set(text) & set("\x1b\x9b\u202e\u2028\r")
         assert not any(line.startswith("Price: epsilon 0 ") for line in text.splitlines())
         assert "\nPrice\n" not in text
-    assert not set((tmp_path / f"s{HOSTILE}.toml").read_text()) & set("\x1b\x9b\u202e\u2028\r")
+    proposed = tmp_path / f"s{HOSTILE}.toml"
+    assert proposed.exists() == (table_code == 0)
+    if table_code == 0:
+        assert not set(proposed.read_text()) & set("\x1b\x9b\u202e\u2028\r")
 
 
 @pytest.mark.unit

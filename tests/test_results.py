@@ -398,10 +398,12 @@ class TestCard:
         assert private == {"fixed": True, "rs": True, "paas": False, "stw": False}
 
     @pytest.mark.unit
-    def test_cuda_keys_are_said_to_be_short(self, made: Made):
+    def test_cudas_generator_is_said_to_be_no_cipher(self, made: Made):
         document = deepcopy(load_result(made.paths["fixed"]).document)
-        assert "64 bits, not 128" not in card_markdown(document)
-        assert "64 bits, not 128" in card_markdown({**document, "device": "cuda"})
+        on_cuda = {**document, "device": "cuda"}
+        assert "no cipher" not in card_markdown(document)
+        assert "no cipher" in card_markdown(on_cuda)
+        assert "no cipher" not in card_markdown({**on_cuda, "secure_noise": True})
 
     @pytest.mark.unit
     @pytest.mark.parametrize(

@@ -72,3 +72,11 @@ def test_a_whole_document_is_spelt_out():
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_an_error_is_one_line(kind: type[Exception], text: str, tmp_path: Path):
     assert not OBEYED.search(str(kind(tmp_path / f"x{text}y")))
+
+
+@pytest.mark.unit
+def test_an_error_with_items_has_a_line_for_each_and_none_that_is_forged():
+    error = UsageError("runs/a does not verify:", "n is 3\nPrice: 0", "\x1b[2J")
+    assert str(error).split("\n") == [
+        "runs/a does not verify:", r"  - n is 3\nPrice: 0", r"  - \x1b[2J",
+    ]  # fmt: skip

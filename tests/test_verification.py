@@ -855,6 +855,20 @@ class TestSignature:
         assert sorted(tmp_path.iterdir()) == before
 
     @pytest.mark.unit
+    def test_another_signers_signature_is_not_replaced(
+        self, tmp_path: Path, copied: Callable[[str], Copy]
+    ):
+        copy = copied("fixed")
+        for name in ("mine", "other"):
+            new_key(tmp_path / name)
+        file = sign(copy.path, private_key(tmp_path / "mine"))
+        signed = file.read_bytes()
+        assert sign(copy.path, private_key(tmp_path / "mine")) == file, "the same key may again"
+        with pytest.raises(UsageError, match="another signer's"):
+            sign(copy.path, private_key(tmp_path / "other"))
+        assert file.read_bytes() == signed
+
+    @pytest.mark.unit
     def test_a_run_is_signed_when_it_ends(self, run: Callable[..., Any], tmp_path: Path):
         run("key", "k")
         asked = ("--eps", 2, "--steps", 2, "--sign", "k", "--quiet")

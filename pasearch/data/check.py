@@ -74,6 +74,9 @@ ID = re.compile(r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID)$|[a-z]I[Dd]$")
 FIRST_ROW = 2
 """The number of the first record: the header is row 1, as a spreadsheet shows it."""
 
+LONGEST_SHOWN = 40
+"""Characters of a cell that are shown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -248,7 +251,7 @@ def _column_problems(
     if column.kind == "ignore":
         return problems
     if seen.constant:
-        value = f"always {next(iter(seen.counts))!r}" if seen.counts else "always missing"
+        value = f"always {_quoted(next(iter(seen.counts)))}" if seen.counts else "always missing"
         problems.append(Problem(column=name, what=f"{value}: nothing can be learnt from it"))
     elif seen.identifier and not is_target and column.kind is None:
         what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
@@ -264,10 +267,18 @@ def _column_problems(
     return problems
 
 
+def _quoted(text: object) -> str:
+    """Return a cell in quotation marks; of a long one how it begins, and its length."""
+    said = str(text)
+    if len(said) <= LONGEST_SHOWN:
+        return repr(said)
+    return f"{said[:LONGEST_SHOWN]!r}... ({len(said):,} characters)"
+
+
 def _number_problems(seen: _Seen, present: np.ndarray) -> list[Problem]:
     column, values = seen.column, seen.numbers
     unread = present & np.isnan(values)
-    examples = list(dict.fromkeys(repr(seen.texts[i]) for i in np.flatnonzero(unread)))[:3]
+    examples = list(dict.fromkeys(_quoted(seen.texts[i]) for i in np.flatnonzero(unread)))[:3]
     problems = _at(column.name, f"not a number, such as {', '.join(examples)}", unread)
     if column.low is not None and column.high is not None:
         below, above = values < column.low, values > column.high
@@ -287,7 +298,9 @@ def _category_problems(seen: _Seen) -> list[Problem]:
     problems = [
         problem
         for value in alien[:SHOWN]
-        for problem in _at(name, f"{value!r} is not declared", [t == value for t in seen.texts])
+        for problem in _at(
+            name, f"{_quoted(value)} is not declared", [t == value for t in seen.texts]
+        )
     ]
     if len(alien) > SHOWN:
         what = f"{len(alien) - SHOWN:,} more values are not declared"
@@ -300,7 +313,8 @@ def _class_problems(seen: _Seen, guess: Column) -> list[Problem]:
     problems = [
         Problem(
             column=guess.name,
-            what=f"class {name!r} has {seen.counts[name]} records: too few to learn it with noise",
+            what=f"class {_quoted(name)} has {seen.counts[name]} of the records: too few to learn "
+            "it with noise",
         )
         for name in classes
         if seen.counts[name] < SMALLEST_CLASS

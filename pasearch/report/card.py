@@ -31,9 +31,9 @@ NOT_COVERED = [
     "Run time, file times and memory use. Under repeat-and-select the run time tells the number of "
     "trainings; the files in release/ carry the run's start instead of their own time.",
     "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
-    "Finite precision before the noise: a float32 sum of gradients is rounded before noise joins "
-    "to it. On real records that is below a ten-thousandth of the clip norm; records that are made "
-    "up for it could move the sum by more. The noise itself holds in floating point: it is exact.",
+    "Rounding before the noise: gradients are added up in float32, and then get their noise, which "
+    "is exact. On real records that rounding changed what one record adds by less than a "
+    "ten-thousandth. For records that are made up for the purpose it may be more.",
     "What was read before this run: choosing the bounds, classes, space, strategy or recipe by "
     "looking at these records is outside the price.",
     "A person with k records has k-record (group) privacy, not this price.",

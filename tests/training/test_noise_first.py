@@ -291,7 +291,7 @@ def test_slots_have_independent_noise_of_the_scale_that_is_priced():
 
 # --- an audit, with teeth
 
-DELTA, SIGMA, RUNS, LEVEL = 0.05, 1.0, 400, 0.01
+DELTA, SIGMA, RUNS, LEVEL = 0.05, 1.0, 1000, 0.01
 
 
 def audited(threshold: float = 4 / 3) -> float:
