@@ -237,15 +237,18 @@ def candidate_of(values: Document) -> Candidate:
 
 
 def _of_recipes(basis: Document) -> list[str]:
-    """Check that a final training has its candidate's recipe, but for what follows from n."""
-    finals = basis.get("finals")
-    if not finals:
-        return []
+    """Check that recipes leave the noise to the dials, and a final training has its candidate's."""
+    recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
+    problems = []
+    if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
+        problems.append("plan.recipes says a noise_multiplier, which plan.dials alone decides.")
     kept = [
-        [{name: value for name, value in each.items() if name not in OF_SIZE} for each in recipes]
-        for recipes in (basis["recipes"], finals)
+        [{name: value for name, value in each.items() if name not in OF_SIZE} for each in these]
+        for these in (recipes, finals)
     ]
-    return [] if kept[0] == kept[1] else ["plan.recipes and plan.finals are not the same recipes."]
+    if finals and kept[0] != kept[1]:
+        problems.append("plan.recipes and plan.finals are not the same recipes.")
+    return problems
 
 
 def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:

@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 from pasearch import Budget, load, load_result, search_architecture, select_features, verify
 from pasearch.accounting.accountants import price_partitions
 from pasearch.cli import app
-from pasearch.documents import FORM, MOST_DEPTH, check_form, shown
+from pasearch.documents import FORM, check_form, shown
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.model import packed
+from pasearch.files import MOST_DEPTH
 from pasearch.remaking import candidate_of, contains, remade, space_of
 from pasearch.results import digest, events_of, model_name
 from pasearch.running import rendered
@@ -428,7 +429,8 @@ def test_several_fields_that_agree_do_not_verify(
 def seedless(document: Document) -> None:
     document["reproducible"] = False
     document["randomness"] = (
-        "a 256-bit key from the operating system, 128-bit Philox keys, destroyed when the run ended"
+        "a 256-bit key from the operating system, destroyed when the run ended; noise from "
+        "AES-256, batches and candidates from Philox (128 bits)"
     )
 
 
