@@ -38,6 +38,10 @@ BUILT_IN = ("digits", *IDX_SETS, *TORCHVISION_SETS)
 IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 """What is read. Not TIFF: its library writes what it thinks of a file to the terminal."""
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
+"""Of what such a file may hold: Pillow would go by the content, start Ghostscript for EPS, and let
+libtiff write to the terminal."""
+
 IMAGE_SIDE = 32
 """The side, in pixels, that images of a folder are scaled to unless the user says otherwise."""
 
@@ -269,7 +273,7 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     with warnings.catch_warnings(), _quiet("PIL"), _own_limit(Image):
         warnings.simplefilter("ignore")
         try:
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 if not _decodable(image):
                     return None
                 array = _bytes(image, side, "L" if grey else "RGB")

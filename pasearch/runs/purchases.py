@@ -1,7 +1,8 @@
 """What a schema that nobody declared costs: categories, bounds and classes, from noisy histograms.
 
     categories   release every category c with n_c >= 1 and n_c + N(0, sigma^2) >= T, at most `most`
-                 T the least whole number with P[1 + N(0, sigma^2) >= T] <= delta
+                 T the least whole number that 1 + N(0, sigma^2), rounded to the noise's grid,
+                 reaches with probability delta at most
     bounds       h_b + N(0, sigma^2) for 321 public bins b; release the edges of those in use
     classes      h_k + N(0, sigma^2) for the labels k = 0 .. most - 1; release 1 + the last in use
 
@@ -29,6 +30,7 @@ from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.accounting.events import Approximate, Composed, Event, Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.runs.keys import Stream
+from pasearch.runs.normals import grid
 from pasearch.runs.sums import GaussianSum
 
 SIZES: Array = np.array(
@@ -249,9 +251,13 @@ def _noised(exact: Array, noise_multiplier: float, stream: Stream) -> Array:
 
 @lru_cache(maxsize=256)
 def _threshold(noise_multiplier: float, delta: float) -> int:
-    """Return the least whole T with P[1 + N(0, sigma^2) >= T] <= delta; if in doubt, one more."""
+    """Return the least whole T that a noisy count of 1 reaches with probability delta at most.
+
+    A noisy count is a grid point, and the one at T is reached from half a step below it on.
+    """
     deviations = -float(ndtri(delta))
-    return math.ceil(1.0 + noise_multiplier * (deviations + 1e-9 * (1.0 + abs(deviations))))
+    least = 1.0 + noise_multiplier * (deviations + 1e-9 * (1.0 + abs(deviations)))
+    return math.ceil(least + grid(noise_multiplier) / 2)
 
 
 def _counted(counts: Mapping[str, int]) -> list[tuple[str, int]]:

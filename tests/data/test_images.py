@@ -178,6 +178,32 @@ class TestUnreadable:
         assert capfd.readouterr() == ("", "")
 
     @pytest.mark.unit
+    @pytest.mark.parametrize("kind", ["eps", "group4", "tiff_lzw"])
+    def test_what_pillow_would_read_by_another_name_is_not_read(
+        self, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture,
+    ):  # fmt: skip
+        """Of EPS it would start Ghostscript; what is wrong with a TIFF, libtiff writes to stderr."""
+        program = folder.parent / "gs"
+        program.write_text(f"#!/bin/sh\ntouch {folder.parent}/started\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder.parent}:{os.environ['PATH']}")
+        content = io.BytesIO()
+        if kind == "eps":
+            content.write(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+        else:
+            pixels = np.random.default_rng(0).integers(0, 2, (64, 64), np.uint8) * 255
+            Image.fromarray(pixels).convert("1").save(content, "TIFF", compression=kind)
+        damaged = bytearray(content.getvalue())
+        if kind != "eps":
+            damaged[12:60] = b"\x55" * 48
+        (folder / "dog" / "b.png").write_bytes(bytes(damaged))
+        labels = raw(load_dataset(str(folder)).labels).tolist()
+        assert labels == [0, 0, 1, -1, 1]
+        assert capfd.readouterr() == ("", "")
+        assert not (folder.parent / "started").exists()
+
+    @pytest.mark.unit
     def test_is_a_null_record(self, folder: Path):
         dataset = load_dataset(str(folder))
         dataset.partition(Split(train=4, test=1), Keys.from_seed(1).stream("split").generator())

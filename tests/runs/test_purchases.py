@@ -17,6 +17,7 @@ from pasearch.accounting.events import Approximate, Composed, Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import purchases
 from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.normals import grid
 from pasearch.runs.purchases import (
     CERTAIN,
     LOWER,
@@ -90,8 +91,8 @@ class TestCategories:
     def test_the_threshold_is_the_least_that_is_rare_enough(self, sigma: float, delta: float):
         threshold = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
 
-        def lone(t: int) -> float:  # log P[1 + N(0, sigma^2) >= t]
-            return float(norm.logsf((t - 1) / sigma))
+        def lone(t: int) -> float:  # log P[1 + N(0, sigma^2) >= t - grid / 2]
+            return float(norm.logsf((t - grid(sigma) / 2 - 1) / sigma))
 
         # Below delta by more than logsf can be wrong; one less would not be, but for a hair.
         assert lone(threshold) <= math.log(delta) - 1e-10
@@ -105,8 +106,23 @@ class TestCategories:
         for delta in (edge * (1 - 1e-12), math.nextafter(edge, 0), edge, edge * (1 + 1e-12)):
             found = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
             assert found == 2 + sigma * deviations
-        wider = CategoryCounts(noise_multiplier=sigma, delta=edge * (1 + 1e-6), most=1)
+        wider = CategoryCounts(noise_multiplier=sigma, delta=edge * (1 + 1e-2), most=1)
         assert wider.threshold == 1 + sigma * deviations
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("delta", [1e-4, 1e-6, 1e-8])
+    @pytest.mark.parametrize("threshold", [6, 10, 40])
+    def test_the_threshold_is_of_counts_as_they_are_rounded(self, delta: float, threshold: int):
+        """1 + sigma d lies just below a whole number: rounding alone would reach it."""
+        sigma = (threshold - 1) / -float(norm.ppf(delta)) * (1 - 3e-9)
+        step = grid(sigma)
+
+        def rounded(least: int) -> float:  # P[step round((1 + sigma z) / step) >= least]
+            return float(norm.sf(((math.ceil(least / step) - 0.5) * step - 1) / sigma))
+
+        found = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
+        assert rounded(found) <= delta
+        assert rounded(threshold) > delta, "without the grid it would be this one"
 
     @pytest.mark.unit
     def test_come_by_falling_count_and_at_most_as_many_as_asked(self):
