@@ -745,10 +745,10 @@ def check(
     from pasearch.files import write_new
 
     declared = None if schema is None else TableSchema.from_toml(schema)
-    if propose is not None and (os.path.lexists(propose) or not propose.absolute().parent.is_dir()):
-        raise UsageError(
-            f"{propose} exists, or its folder does not: name a new file for the proposed schema."
-        )
+    if propose is not None and os.path.lexists(propose):
+        raise UsageError(f"{propose} exists: name a new file for the proposed schema.")
+    if propose is not None and not propose.absolute().parent.is_dir():
+        raise UsageError(f"The folder of {propose} is not there: name one that is.")
     report = check_table(data, target, declared, quotes=quotes)
     typer.echo(shown_lines(report.text()))
     if propose is not None:

@@ -460,8 +460,9 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
                 "reserved: try again when they have planned."
             ) from None
         raise UsageError(
-            f"{path} cannot be used as an allowance ({error}), so nothing was reserved: give the "
-            "file that was made for this data set."
+            f"The ledger {path} cannot be used as an allowance ({error}). What was spent is not "
+            "known, so nothing was reserved: put back its newest copy. If there is none, treat "
+            "its whole budget as spent."
         ) from None
     finally:
         if connection is not None:
@@ -475,8 +476,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     ]
     if found != [APPLICATION, VERSION]:
         raise UsageError(
-            f"{path} is no allowance of this version: give the file that was made for this data "
-            "set, or a new path."
+            f"{path} is no allowance of this version: expected a ledger of runs, as --ledger makes "
+            "it. Give the file that was made for this data set."
         )
     try:
         check_form(connection, (*_SCHEMA, *_SEAL))
