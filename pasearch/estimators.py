@@ -265,7 +265,8 @@ class _PrivateArchitectureSearch(BaseEstimator):
 
     def _cells(self, X: Any, **form: Any) -> np.ndarray:
         """Return X as an array, checked by its form alone."""
-        X = mixed(X) if self.assume_public_schema else formed(X)
+        bounds = self.bounds if form.get("reset", True) else None
+        X = mixed(X) if self.assume_public_schema else formed(X, bounds=bounds)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 

@@ -9,6 +9,7 @@ Source: docs/rules.md, rules 3 and 13.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from numbers import Real
 from typing import Any
 
@@ -30,19 +31,66 @@ TOLD_APART = {"b": lambda name: name == TRUTH[1], "i": int, "u": int, "f": float
 """How the name of a bought class is read, by the labels' number type; otherwise it is a text."""
 
 
-def formed(X: Any) -> Any:
+def formed(X: Any, *, bounds: Any = None) -> Any:
     """Return data that scikit-learn will take without showing a value of them in an error.
+
+    Args:
+        X: Records.
+        bounds: As declared; those for each feature tell how many a row of a list has.
 
     Raises:
         ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
     """
-    X = mixed(_typed(X))
+    X = mixed(_typed(in_rows(X, bounds=bounds)))
     if isinstance(X, np.ndarray) and X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
             "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
         )
     return X
+
+
+def in_rows(X: Any, *, bounds: Any = None) -> Any:
+    """Return a list with all rows of one length, and all else as it is.
+
+    How long is form: as many as `bounds` for each feature, or as the first row. Any other row is
+    missing in every column.
+
+    Returns:
+        The list itself where it has that form or its first row is none, cells of no type otherwise.
+    """
+    if not isinstance(X, list | tuple):
+        return X
+    rows = [_cells_of(row) for row in X]
+    width = _declared_width(bounds)
+    if width is None:
+        first = rows[0] if rows else None
+        if first is None or (first and all(_cells_of(cell) is not None for cell in first)):
+            return X  # One dimension, or three: refused by its shape.
+        width = len(first)
+    missing = [None] * width
+    cells = (row if row is not None and len(row) == width else missing for row in rows)
+    flat = np.fromiter(chain.from_iterable(cells), dtype=object, count=len(rows) * width)
+    return flat.reshape(len(rows), width)
+
+
+def _cells_of(row: object) -> list[Any] | None:
+    """Return the cells of a row; None for what is no row."""
+    if isinstance(row, list | tuple):
+        return list(row)
+    one = type(row).__name__ == "Series" and hasattr(row, "iloc")
+    if (isinstance(row, np.ndarray) and row.ndim) or one:
+        return list(row)  # type: ignore[call-overload]
+    return None
+
+
+def _declared_width(bounds: Any) -> int | None:
+    """Return for how many features there are bounds; None if they are not one for each."""
+    if not isinstance(bounds, list | tuple | np.ndarray):
+        return None
+    given = list(bounds)
+    alike = len(given) == 2 and all(isinstance(each, Real) for each in given)
+    return None if alike else len(given)
 
 
 def mixed(X: Any) -> Any:
@@ -66,9 +114,22 @@ def formed_labels(y: Any, *, read: bool) -> Any:
         y: Targets.
         read: Whether they are assumed public: the type of a list is then that of its values.
     """
-    y = y if read else _typed(y)
+    y = y if read else _typed(_in_line(y))
     _check_plain("y", y)
     return y
+
+
+def _in_line(y: Any) -> Any:
+    """Return a list of labels as cells of no type; a column, if its first entry is a list of one.
+
+    In a column an entry of another form is a missing label.
+    """
+    if not isinstance(y, list | tuple) or not y:
+        return y
+    first = _cells_of(y[0])
+    if first is None:
+        return np.fromiter(y, dtype=object, count=len(y))
+    return in_rows(y) if len(first) == 1 else y
 
 
 def _check_plain(name: str, given: Any) -> None:

@@ -685,6 +685,49 @@ def test_one_value_of_a_list_decides_nothing_public(odd: Any):
     assert dtypes[0] == dtypes[1]
 
 
+STRANGE_ROWS = [None, [], [0.5], [0.5] * 9, "abcde", 3.5, {}, np.zeros(3), np.zeros((5, 2)), Odd()]
+
+
+@pytest.mark.parametrize("odd", STRANGE_ROWS, ids=lambda row: type(row).__name__)
+@pytest.mark.parametrize("each", [True, False])
+def test_a_row_of_a_list_that_is_no_row_is_missing(odd: Any, each: bool):
+    x, y = records()
+    bounds: Any = [(-1, 1)] * x.shape[1] if each else (-1, 1)
+    rows = x.tolist()
+    rows[0 if each else 7] = odd
+    estimator = classifier(bounds=bounds, classes=[0, 1], random_state=0)
+    kinds, cells, _ = estimator._checked(rows, y.tolist())
+    whole_kinds, whole, _ = estimator._checked(x.tolist(), y.tolist())
+    assert (kinds, cells.dtype, cells.shape) == (whole_kinds, whole.dtype, whole.shape)
+    place = 0 if each else 7
+    assert (cells == None)[place].all()  # noqa: E711 - of each cell
+    assert (np.delete(cells, place, 0) == np.delete(whole, place, 0)).all()
+
+
+@pytest.mark.parametrize("odd", [None, [], [1, 0], 3, "x", {}])
+def test_a_label_of_a_list_that_is_none_changes_no_other(odd: Any):
+    x, y = records()
+    for labels in (y.tolist(), [[label] for label in y.tolist()]):
+        labels[7] = odd
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = classifier(classes=[0, 1])._checked(x, labels)[2]
+        assert found.shape == y.shape
+        assert (np.delete(found, 7) == np.delete(y, 7)).all()
+
+
+@pytest.mark.parametrize("x", [[], [1.0] * 60, [[[1.0]] * 2] * 60, [None] * 60])
+def test_a_list_whose_first_row_is_none_is_refused(x: Any):
+    with pytest.raises(ValueError, match="2D array"):
+        classifier(classes=[0, 1]).fit(x, [0, 1] * 30)
+
+
+def test_lists_of_another_length_than_y_are_refused():
+    x, y = records()
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        classifier(classes=[0, 1]).fit(x.tolist(), y.tolist()[:-1])
+
+
 def test_one_missing_category_decides_nothing_public():
     x, y = records()
     whole = pd.Series(y).astype("category")

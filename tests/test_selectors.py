@@ -562,6 +562,16 @@ class TestSettings:
             with pytest.raises(ValueError, match=says):
                 selector.fit(x, y)
 
+    @pytest.mark.parametrize("odd", [None, [0.5], [0.5] * 9, "secret", 7])
+    @pytest.mark.filterwarnings(NOT_PRIVATE)
+    def test_a_row_of_a_list_that_is_no_row_is_missing(self, odd: Any):
+        x, y = records()
+        rows, missing = x.tolist(), x.tolist()
+        rows[3], missing[3] = odd, [None] * 6
+        found = [cfs(random_state=1).fit(each, y.tolist()) for each in (rows, missing)]
+        assert found[0].result_.document == found[1].result_.document
+        assert (found[0].support_ == found[1].support_).all()
+
     def test_too_rare_classes_are_an_error_that_says_so(self):
         x, y = records(60)
         with pytest.raises(BudgetError, match=r"No class was frequent enough.*was charged"):

@@ -313,8 +313,8 @@ def _class_problems(seen: _Seen, guess: Column) -> list[Problem]:
     problems = [
         Problem(
             column=guess.name,
-            what=f"class {_quoted(name)} has {seen.counts[name]} of the records: too few to learn "
-            "it with noise",
+            what=f"class {_quoted(name)} has {seen.counts[name]} "
+            f"record{'s' * (seen.counts[name] != 1)}: too few to learn it with noise",
         )
         for name in classes
         if seen.counts[name] < SMALLEST_CLASS

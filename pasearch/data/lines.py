@@ -3,13 +3,17 @@
 | the form of a file, public | is |
 |---|---|
 | its header | the first line |
-| what ends a line | a line feed, one carriage return before it included |
-| the same, where the header ends with a carriage return alone | a carriage return |
-| n | how many lines follow the header; after the last end there is one more, unless nothing is |
+| what ends a line | a line feed, one carriage return before it included; nothing else |
+| whether a header with any other carriage return is read | no: lines may end with those alone |
+| n | how many lines follow the header; if the file ends without a line end, the rest is one more |
+
+That header is refused by its own bytes, its line end included. In such a file no line feed tells
+records apart, so none of them is read. And a file without a final line end has no neighbour whose
+last line is empty: no file can hold an empty line without an end.
 
 A line is the null record if it is not UTF-8, if its quotation marks do not match, or if it has not
-as many cells as the header. Every other character belongs to its cell: a carriage return where line
-feeds end lines, NUL, a byte order mark after the file's start. A quoted cell ends in its line, so
+as many cells as the header. Every other character belongs to its cell: a carriage return that
+ends no line, NUL, a byte order mark after the file's start. A quoted cell ends in its line, so
 one with a line feed in it makes two rows, of which the first is null: `pasearch check` finds it.
 
 Source: docs/rules.md, rules 3 and 13.
@@ -38,6 +42,10 @@ class HeaderTooLongError(Exception):
     """The first line of a file is too long for a header."""
 
 
+class LineEndError(Exception):
+    """The first line of a file has a carriage return that is not part of its end."""
+
+
 class Fault(Enum):
     """Why a line is a null record, in the words of the curator's check."""
 
@@ -56,20 +64,17 @@ class LineForm:
     """What is public about a file's lines.
 
     Args:
-        end: What ends a line: a line feed (one carriage return before it is part of the end), or a
-            carriage return.
         quotes: Whether a quotation mark around a cell is none of its characters.
     """
 
-    end: bytes
     quotes: bool = True
 
     def lines(self, block: bytes) -> list[bytes]:
         """Return the lines of a block without their ends."""
-        lines = block.split(self.end)
+        lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
-        return [line.removesuffix(b"\r") for line in lines] if self.end == b"\n" else lines
+        return [line.removesuffix(b"\r") for line in lines]
 
     def row(self, line: bytes) -> list[str] | Fault:
         """Return the cells of a line.
@@ -104,7 +109,7 @@ class LineForm:
         """Yield blocks of whole lines; only the last line may have no end."""
         pieces: list[bytes] = []
         while part := file.read(BLOCK):
-            if cut := part.rfind(self.end) + 1:
+            if cut := part.rfind(b"\n") + 1:
                 yield b"".join((*pieces, part[:cut]))
                 pieces = []
             pieces.append(part[cut:])
@@ -117,12 +122,10 @@ class LineForm:
             text = block.decode()
         except UnicodeDecodeError:
             return None
-        if self.end == b"\n":
-            text = text.replace("\r\n", "\n")
-        end, alien = ("\n", "\r") if self.end == b"\n" else ("\r", "\n")
-        if alien in text:
+        text = text.replace("\r\n", "\n")
+        if "\r" in text:
             return None
-        lines = text.split(end)
+        lines = text.split("\n")
         if not lines[-1]:
             lines.pop()
         try:
@@ -150,17 +153,21 @@ def header_of(file: BinaryIO, *, quotes: bool) -> tuple[LineForm, list[str] | Fa
         file: At its start; a byte order mark there is left out.
         quotes: As of `LineForm`.
 
+    Guarantee: nothing behind the first line feed is looked at.
+
     Raises:
+        LineEndError: A carriage return in the first line that is not right before its line feed.
         HeaderTooLongError: It has more than `LONGEST_HEADER` bytes.
     """
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
-    start = file.tell()
     first = file.readline(LONGEST_HEADER)
-    line, alone, _ = first.rstrip(b"\r\n").partition(b"\r")
-    if alone:
-        file.seek(start + len(line) + 1)
-    elif len(first) == LONGEST_HEADER:
+    line = first.removesuffix(b"\n")
+    if line != first:
+        line = line.removesuffix(b"\r")
+    if b"\r" in line:
+        raise LineEndError
+    if len(first) == LONGEST_HEADER:
         raise HeaderTooLongError
-    form = LineForm(end=b"\r" if alone else b"\n", quotes=quotes)
+    form = LineForm(quotes=quotes)
     return form, form.row(line)

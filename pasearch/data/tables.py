@@ -38,7 +38,13 @@ import numpy as np
 
 from pasearch.data.columns import TextColumn, TextTable, build_columns
 from pasearch.data.compact import Encoded
-from pasearch.data.lines import LONGEST_HEADER, Fault, HeaderTooLongError, LineForm, header_of
+from pasearch.data.lines import (
+    LONGEST_HEADER,
+    Fault,
+    HeaderTooLongError,
+    LineEndError,
+    header_of,
+)
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.shown import shown
@@ -820,12 +826,12 @@ def read_table(
     Cost: time and memory linear in the rows, about as many bytes as `data.columns` says.
     """
     path, quotes = Path(path), quotes and (schema is None or schema.quotes)
-    with _parsed(path, quotes) as (header, lines, form):
+    with _parsed(path, quotes) as (header, lines):
         fitted = undeclared(header, header[-1]) if schema is None else schema
         fitted = fitted.for_header(header, where=str(path), target=target)
         fitted = replace(fitted, name=path.stem, quotes=quotes)
         rows, width = _slots(lines, len(header), path), len(header)
-        columns = build_columns(rows, width=width, most_rows=_most_rows(path, form))
+        columns = build_columns(rows, width=width, most_rows=_most_rows(path))
     labels = columns.pop(header.index(fitted.target.name))
     if not fitted.official_test < len(labels):
         raise UsageError(
@@ -853,13 +859,13 @@ Rows = Iterator[list[str] | None]
 @contextmanager
 def _opened(path: Path, *, quotes: bool = True) -> Iterator[tuple[list[str], Rows]]:
     """Give a CSV file's header and rows, one by one; raises as `read_rows` does."""
-    with _parsed(path, quotes) as (header, lines, _):
+    with _parsed(path, quotes) as (header, lines):
         yield header, _slots(lines, len(header), path)
 
 
 @contextmanager
-def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines, LineForm]]:
-    """Give a CSV file's header, what each line is, of whatever width, and the lines' form."""
+def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines]]:
+    """Give a CSV file's header and what each line is, of whatever width."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
@@ -876,7 +882,13 @@ def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines, LineFo
                     f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
                 )
             header = _check_header(path, None if isinstance(first, Fault) else first)
-            yield header, form.rows(file), form
+            yield header, form.rows(file)
+    except LineEndError:
+        raise UsageError(
+            f"{path}: its first line has a carriage return that is not right before a line feed: "
+            "lines must end with LF or CR LF. Convert the file, or take the carriage return out of "
+            "the header."
+        ) from None
     except HeaderTooLongError:
         raise UsageError(
             f"{path}: its first line has more than {LONGEST_HEADER:,} bytes: expected a header, "
@@ -893,7 +905,7 @@ def row_faults(path: str | Path, *, quotes: bool = True) -> Iterator[Fault | Non
 
     Only for the curator's check; raises as `read_rows` does.
     """
-    with _parsed(Path(path), quotes) as (header, lines, _):
+    with _parsed(Path(path), quotes) as (header, lines):
         for row in lines:
             if isinstance(row, Fault):
                 yield row
@@ -915,11 +927,11 @@ def _slots(lines: Lines, width: int, path: Path) -> Rows:
         raise UsageError(f"{path} has a header and no row: expected at least one record.")
 
 
-def _most_rows(path: Path, form: LineForm) -> int:
+def _most_rows(path: Path) -> int:
     """Return how many lines a file has, or one more."""
     with path.open("rb") as file:
         parts = iter(lambda: file.read(2**20), b"")
-        return 1 + sum(part.count(form.end) for part in parts)
+        return 1 + sum(part.count(b"\n") for part in parts)
 
 
 def _check_header(path: Path, row: list[str] | None) -> list[str]:

@@ -183,7 +183,7 @@ class TestUnreadable:
         self, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch,
         capfd: pytest.CaptureFixture,
     ):  # fmt: skip
-        """Of EPS it would start Ghostscript; what is wrong with a TIFF, libtiff writes to stderr."""
+        """Of EPS it would start Ghostscript; what is wrong with a TIFF, libtiff writes out."""
         program = folder.parent / "gs"
         program.write_text(f"#!/bin/sh\ntouch {folder.parent}/started\n")
         program.chmod(0o755)

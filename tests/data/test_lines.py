@@ -17,7 +17,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api import plan_architecture_search
 from pasearch.cli import main
 from pasearch.data import lines
-from pasearch.data.lines import Fault, LineForm, header_of
+from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import Column, TableSchema, read_table, row_faults
 from pasearch.errors import UsageError
@@ -33,7 +33,7 @@ SCHEMA = TableSchema(
 )
 HEADER = b"age,job,note,label"
 GOOD = b'33,cook,"a cat, \xc2\xa35",yes'
-ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
+ENDS = {"lf": b"\n", "crlf": b"\r\n"}
 
 STRANGE = {
     "utf-16": "é,33,cook,yes".encode("utf-16-le").replace(b"\n", b""),
@@ -92,7 +92,7 @@ def written(path: Path, rows: list[bytes], end: bytes = b"\n") -> Path:
     return path
 
 
-def alone(row: bytes, form: LineForm) -> list[str] | None:
+def alone(row: bytes) -> list[str] | None:
     """What a row is, by csv's own reader of one line."""
     try:
         found = next(csv.reader(io.StringIO(row.decode(), newline=""), strict=True), [])
@@ -138,7 +138,7 @@ class TestNeighbours:
     @settings(max_examples=300, deadline=None)
     @given(
         rows=st.lists(ROWS, min_size=1, max_size=9),
-        end=st.sampled_from([b"\n", b"\r"]),
+        end=st.sampled_from(list(ENDS.values())),
         quotes=st.booleans(),
         block=st.sampled_from([1, 30, lines.BLOCK]),
     )
@@ -146,20 +146,20 @@ class TestNeighbours:
     def test_the_quick_way_is_the_slow_one(
         self, rows: list[bytes], end: bytes, quotes: bool, block: int
     ):
-        form = LineForm(end=end, quotes=quotes)
+        form = LineForm(quotes=quotes)
         text = end.join(rows) + end
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lines, "BLOCK", block)
             found = list(form.rows(io.BytesIO(text)))
         assert found == [form.row(line) for line in form.lines(text)]
-        assert len(found) == text.count(end)
+        assert len(found) == text.count(b"\n")
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
     def test_a_line_is_what_csv_makes_of_it_alone(self, end: bytes, tmp_path: Path):
         rows = [GOOD, *(row for row in STRANGE.values() if len(row) < 10_000), GOOD]
         _, features, labels = read_table(written(tmp_path / "x.csv", rows, end), schema=SCHEMA)
-        want = [alone(row, LineForm(end=b"\n")) for row in rows]
+        want = [alone(row) for row in rows]
         assert [w if w is None else w[:-1] for w in want] == [
             None if row[0] is None else row for row in features.tolist()
         ]
@@ -245,29 +245,66 @@ class TestNeighbours:
 class TestForm:
     @pytest.mark.unit
     @pytest.mark.parametrize(
-        ("start", "end", "rest"),
+        ("start", "rest"),
         [
-            (b"a,b\n1,2", b"\n", b"1,2"),
-            (b"a,b\r\n1,2", b"\n", b"1,2"),
-            (b"a,b\r\r\n1,2", b"\n", b"1,2"),
-            (b"a,b\r1,2", b"\r", b"1,2"),
-            (b"a,b\r1,2\n", b"\r", b"1,2\n"),
-            (b"\xef\xbb\xbfa,b\r1,2", b"\r", b"1,2"),
-            (b"\xef\xbb\xbfa,b\n1,2", b"\n", b"1,2"),
-            (b"a,b", b"\n", b""),
-            (b"a,b\r", b"\n", b""),
+            (b"a,b\n1,2", b"1,2"),
+            (b"a,b\r\n1,2", b"1,2"),
+            (b"a,b\n\r\r1\r,2\r", b"\r\r1\r,2\r"),
+            (b"\xef\xbb\xbfa,b\n1,2", b"1,2"),
+            (b"a,b", b""),
         ],
         ids=repr,
     )
-    def test_the_header_tells_what_ends_a_line(self, start: bytes, end: bytes, rest: bytes):
+    def test_the_header_ends_at_the_first_line_feed(self, start: bytes, rest: bytes):
         file = io.BytesIO(start)
-        form, first = header_of(file, quotes=True)
-        assert (form.end, first) == (end, ["a", "b"])
+        assert header_of(file, quotes=True)[1] == ["a", "b"]
         assert file.read() == rest
 
     @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "start",
+        [b"a,b\r", b"a,b\r1,2\r", b"a,b\r1,2\r\n", b"a,b\r\r\n1,2", b"\xef\xbb\xbfa,b\r1,2",
+         b"a,b\r1,2\n3,4\n", b"\ra,b\n1,2", b"a,b\r\r\r"],
+        ids=repr,
+    )  # fmt: skip
+    def test_a_header_with_another_carriage_return_is_refused(self, start: bytes):
+        with pytest.raises(LineEndError):
+            header_of(io.BytesIO(start), quotes=True)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "first", [b"1,yes", b"", b"\xff\0", b'"', b"\xef\xbb\xbf", b"1" * 10**6]
+    )
+    def test_a_file_of_carriage_returns_is_refused_whatever_its_records_are(
+        self, first: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture,
+    ):  # fmt: skip
+        monkeypatch.chdir(tmp_path)
+        answers = set()
+        for rows in ([first] + [b"1,yes"] * 299, [b"1,yes"] * 299 + [first], [first] * 300):
+            Path("x.csv").write_bytes(b"a,label\r" + b"\r".join(rows) + b"\r")
+            monkeypatch.setattr(
+                "sys.argv", ["pasearch", "features", "x.csv", "--eps", "2", "--dry-run"]
+            )
+            with pytest.raises(SystemExit) as left:
+                main()
+            answers.add((left.value.code, *capsys.readouterr()))
+        assert len(answers) == 1
+        code, out, err = answers.pop()
+        assert (code, out) == (2, "")
+        assert "LF or CR LF" in err.replace("\n", " ")
+
+    @pytest.mark.property
+    @settings(max_examples=200, deadline=None)
+    @given(row=ROWS)
+    @example(row=b"\r")
+    def test_a_last_record_without_an_end_is_always_one(self, row: bytes):
+        row = row.replace(b"\n", b"") or b"x"
+        assert len(list(LineForm().rows(io.BytesIO(b"1\n2\n" + row)))) == 3
+
+    @pytest.mark.unit
     def test_what_follows_the_last_line_end_is_a_row_if_there_is_any(self):
-        form = LineForm(end=b"\n")
+        form = LineForm()
         assert list(form.rows(io.BytesIO(b"1\n2"))) == [["1"], ["2"]]
         assert list(form.rows(io.BytesIO(b"1\n2\n"))) == [["1"], ["2"]]
         assert list(form.rows(io.BytesIO(b"1\n\n"))) == [["1"], Fault.EMPTY]
