@@ -30,7 +30,7 @@ from pasearch.documents import (
     well_formed,
 )
 from pasearch.errors import UsageError
-from pasearch.files import read_json
+from pasearch.files import MOST_JSON, parse_json, read_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +51,9 @@ MOST_BINS = 100_000
 
 BYTES = 4
 """Of one parameter: float32."""
+
+MOST_MODEL = 2**31
+"""The most bytes of a model's file: twice what the largest network has."""
 
 NOT_WEIGHTS = (
     pickle.UnpicklingError,
@@ -239,7 +242,12 @@ def read_document(path: str | Path) -> dict[str, Any]:
         UsageError: No result, not JSON, or of another version.
     """
     file = release_of(path) / "result.json"
-    document = read_json(file)
+    return document_of(read_bytes(file, "a JSON file", most=MOST_JSON), file)
+
+
+def document_of(content: bytes, file: Path) -> dict[str, Any]:
+    """Return what the content of a `result.json` says; as `read_document`, for what was read."""
+    document = parse_json(content, str(file), "a JSON file")
     version = document.get("schema_version") if isinstance(document, dict) else None
     if isinstance(version, bool) or not isinstance(version, int) or version not in READABLE:
         raise UsageError(
@@ -391,7 +399,7 @@ def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
     if document["model"]["file"] != name:
         raise refusal(f"model.file is {shown(document['model']['file'])}, and not {name!r}")
     file = release_of(path) / name
-    content = file.read_bytes() if file.is_file() else b""
+    content = read_bytes(file, "a model", most=MOST_MODEL) if file.is_file() else b""
     if not content or digest(content) != document["model"]["sha256"]:
         raise UsageError(f"{file} is missing or not the file that result.json describes.")
     return content
@@ -418,12 +426,23 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
         network = candidate.build(schema.shape, schema.outputs)
         model = nn.Sequential(candidate.front_end.module(schema.shape), network)
     try:
+        _check_stored(weights)
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
     except NOT_WEIGHTS as error:
         raise UsageError(
             f"model.pt does not hold the network that result.json describes: {shown(error)}."
         ) from None
     return model.eval()
+
+
+def _check_stored(weights: bytes) -> None:
+    """Refuse an archive that unpacks to more than its own size; a ValueError."""
+    with zipfile.ZipFile(io.BytesIO(weights)) as archive:
+        members = archive.infolist()
+    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
+        raise ValueError("a member is compressed")
+    if sum(each.file_size for each in members) > len(weights):
+        raise ValueError("its members are larger than the file")
 
 
 def digest(content: bytes) -> str:

@@ -234,12 +234,13 @@ def signature_of(release: Path) -> Signature | None:
     return found
 
 
-def problems_of(release: Path, signer: Ed25519PublicKey | None) -> list[str]:
+def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) -> list[str]:
     """Return what is wrong with a release's signature, one sentence each.
 
     Args:
         release: The folder with `result.json`.
         signer: Whose signature it must be; None asks only that one that is there fits.
+        content: Of `result.json`, as it was read for all other checks.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -252,7 +253,7 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None) -> list[str]:
     problems = []
     if signer is not None and signer.public_bytes(Encoding.Raw, PublicFormat.Raw) != found.key:
         problems.append(f"{NAME} is of another key ({found.fingerprint}) than the one given.")
-    if not found.fits((release / "result.json").read_bytes()):
+    if not found.fits(content):
         problems.append(f"{NAME} is not the signature of this result.json.")
     return problems
 

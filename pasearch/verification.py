@@ -12,7 +12,11 @@ Source: docs/verify.md says what each check tells, and what none can.
 
 from __future__ import annotations
 
+import io
+import json
 import math
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,28 +30,34 @@ from pasearch.documents import (
     TO_VERIFY_FEATURES,
     TO_VERIFY_NETWORKS,
     check_form,
+    refusal,
     shown,
     well_formed,
 )
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import chosen_size, one_hot_sets
+from pasearch.files import MOST_JSON, read_bytes
 from pasearch.plan import PURCHASE_DELTA
 from pasearch.remaking import Remade, candidate_of, contains, remade
 from pasearch.results import (
     FEATURES,
+    MOST_MODEL,
     SCHEMA_VERSION,
     digest,
+    document_of,
     events_of,
     model_name,
     network_of,
-    read_document,
+    price_of,
     release_of,
     schema_of,
 )
 from pasearch.running import LEDGER_LEAK, rendered, versions
+from pasearch.search.strategies import from_settings
 from pasearch.signing import NAME as SIGNATURE
 from pasearch.signing import problems_of, public_key
+from pasearch.spaces.portfolio import study_for
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -60,6 +70,9 @@ MOST_IN_A_LIST = 3
 
 MOST_CATEGORIES = 1_000_000
 """The most categories that a column may be bought with, for a result to be believed."""
+
+MOST_RELEASES = 1_000_000
+"""The most releases that are priced together: more than a run can be planned with."""
 
 UNLIKELY = 1e-12
 """Noise is taken to be larger than this often only."""
@@ -74,12 +87,17 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
 
     Returns:
         The recomputed price, and one sentence for each thing that does not agree; none is good.
+        Events that do not follow from the plan are not priced: the price is then that of the plan,
+        or the stated one where no plan can be made.
 
     Raises:
         UsageError: No result is there, it is not well formed, or `public` is no key.
     """
     signer = None if public is None else public_key(public)
-    release, document = release_of(path), read_document(path)
+    release = release_of(path)
+    file = release / "result.json"
+    content = read_bytes(file, "a result", most=MOST_JSON, follow=False)
+    document = document_of(content, file)
     if document["schema_version"] != SCHEMA_VERSION:
         raise UsageError(
             f"{release}/result.json has schema_version {document['schema_version']}, which holds "
@@ -89,12 +107,59 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
     check_form(document, TO_VERIFY)
     of_features = document["task"] == FEATURES
     check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
+    events_of(document)  # of no known type: refused
+    problems = of_bytes(content, document)
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
-        price, problems = of_price(document)
-        problems += of_document(document)
-        problems += of_files(release, document)
-    problems += problems_of(release, signer)
+        try:
+            with well_formed():
+                _check_cost(document)
+                again = remade(document)
+        except PasearchError as error:
+            again, price = None, price_of(document)
+            problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
+        else:
+            price, found = _of_events(document, again)
+            problems += found + of_document(document, again)
+        problems += of_files(release, document, None if again is None else again.plan)
+    problems += problems_of(release, signer, content)
     return price, list(dict.fromkeys(problems))
+
+
+def of_bytes(content: bytes, document: Document) -> list[str]:
+    """Check that `result.json` is written as a run writes it, to the last byte."""
+    if content == (json.dumps(document, indent=2) + "\n").encode():
+        return []
+    return ["result.json is not written as pasearch writes it (a field twice, or other spaces)."]
+
+
+def _check_cost(document: Document) -> None:
+    """Refuse numbers that would take hours to price; a UsageError."""
+    counts: list[float] = [
+        sum(each["count"] * _releases(each["event"]) for each in document["events"])
+    ]
+    if not document["dataset"]["declared_public"] and document["task"] != FEATURES:
+        basis = document["plan"]
+        steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
+        counts.append(steps * max(1, from_settings(basis["strategy"]).expected_trainings))
+    if not max(counts) <= MOST_RELEASES:
+        raise refusal(f"it has more than {MOST_RELEASES:,} releases, and no run has that")
+
+
+def _releases(event: Any) -> int:
+    """Return how many releases an event is composed of, whatever they are."""
+    inside = [*event.get("events", ()), *([event["event"]] if "event" in event else [])]
+    if event.get("type") == "no-release":
+        return 0
+    return abs(event.get("count", 1)) * (sum(map(_releases, inside)) if inside else 1)
+
+
+def _of_events(document: Document, again: Remade) -> tuple[Price, list[str]]:
+    """Price the events if they are the plan's; otherwise the plan has the price."""
+    if not differences(again.document["events"], document["events"], "events"):
+        return of_price(document)
+    with well_formed():
+        problems = _of_slots(document, {each["partition"] for each in document["events"]})
+    return again.plan.price, problems
 
 
 def of_price(document: Document) -> tuple[Price, list[str]]:
@@ -155,14 +220,14 @@ def _of_slots(document: Document, charged: set[str]) -> list[str]:
     return problems
 
 
-def of_document(document: Document) -> list[str]:
-    """Make the document again from its plan, and return what differs."""
+def of_document(document: Document, again: Remade) -> list[str]:
+    """Return what differs from the document made again."""
     try:
         with well_formed():
-            again = remade(document)
             problems = [*again.problems, *differences(again.document, document)]
             problems += _of_basis(document)
-            problems += _of_ledger(document)
+            if not differences(again.document["events"], document["events"]):
+                problems += _of_ledger(document)
             problems += _of_points(document, again.plan)
             problems += _of_auto(document)
             if document["task"] == FEATURES:
@@ -170,7 +235,7 @@ def of_document(document: Document) -> list[str]:
             else:
                 problems += _of_search(document, again)
     except PasearchError as error:
-        return [f"the plan cannot be made again: {error}"]
+        return [f"the document cannot be compared with its plan: {error}"]
     return problems
 
 
@@ -245,13 +310,16 @@ def _of_basis(document: Document) -> list[str]:
 
 def _of_ledger(document: Document) -> list[str]:
     """Check that a run is within what all runs of its ledger may cost together."""
-    ledger, price = document["ledger"], document["price"]
+    ledger = document["ledger"]
     if ledger is None:
         return []
     if set(ledger) != {"epsilon", "delta"}:
         return ["ledger has other fields than epsilon and delta."]
-    within = all(price[name] <= ledger[name] * (1 + ROUNDING) for name in ("epsilon", "delta"))
-    return [] if within else ["the price is more than all runs of its ledger may cost together."]
+    # A run and its ledger may have another delta each: at the ledger's, both can be compared.
+    together, _ = price_partitions(events_of(document), ledger["delta"])
+    if together.epsilon <= ledger["epsilon"] * (1 + ROUNDING):
+        return []
+    return ["the price is more than all runs of its ledger may cost together."]
 
 
 def _of_auto(document: Document) -> list[str]:
@@ -294,7 +362,9 @@ def _of_search(document: Document, again: Remade) -> list[str]:
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = candidate_of(best).to_json()
-    problems = []
+    problems = _of_own_space(document, plan)
+    if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
+        problems.append("plan.score_epsilon is given, and nothing is scored.")
     if not contains(plan.space, candidate_of(best)):
         problems.append("best is no candidate of the space.")
     made = document["recipe"].get("steps_made", 0)
@@ -331,6 +401,21 @@ def _reach(plan: Any) -> tuple[float, float]:
         return 0, 0
     reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.score.epsilon)
     return -reach, plan.split.validation * plan.points_each + reach
+
+
+def _of_own_space(document: Document, plan: Plan) -> list[str]:
+    """Check that a space with the name of the program's portfolio is that portfolio."""
+    own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
+    if not re.fullmatch(r"portfolio of \w+ networks", name):
+        return []
+    told, known = (
+        # In any order: a run's depends on how much signal its trainings have.
+        sorted(json.dumps(each.to_json(), sort_keys=True) for each in getattr(these, "entries", ()))
+        for these in (plan.space, own)
+    )
+    if told == known and name == own.name:
+        return []
+    return [f"space is named {shown(name)}, and is not this version's for such data."]
 
 
 def _points(trial: Document) -> float:
@@ -409,8 +494,8 @@ def _of_sets(document: Document, planned: int) -> list[str]:
     return problems
 
 
-def of_files(release: Path, document: Document) -> list[str]:
-    """Check every file of `release/`: digests, texts made again, the model's form."""
+def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> list[str]:
+    """Check every file of `release/`: digests, texts made again, the model's bytes."""
     listed, model = document["files"], model_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     problems = [f"files does not list {name}." for name in sorted(wanted - set(listed))]
@@ -421,7 +506,7 @@ def of_files(release: Path, document: Document) -> list[str]:
     contents = {name: _content(release / name) for name in sorted(wanted)}
     for name, content in contents.items():
         if content is None:
-            problems.append(f"{name} is missing, or no plain file.")
+            problems.append(f"{name} is missing, or no plain file of a run's size.")
         elif name in listed and digest(content) != listed[name]:
             problems.append(f"{name} is not the file whose digest result.json has.")
     problems += _of_texts(contents, document)
@@ -429,12 +514,19 @@ def of_files(release: Path, document: Document) -> list[str]:
     if document["model"]["sha256"] != listed.get(model):
         problems.append("model.sha256 and files do not agree.")
     if weights is not None:
-        problems += _of_model(document, weights)
+        problems += _of_model(document, weights, plan)
     return problems
 
 
 def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() and not file.is_symlink() else None
+    """Return the content of a plain file that is not too large."""
+    try:
+        about = file.lstat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_MODEL:
+            return None
+        return read_bytes(file, "a file of a run", most=MOST_MODEL, follow=False)
+    except (OSError, UsageError):
+        return None
 
 
 def _of_texts(contents: dict[str, bytes | None], document: Document) -> list[str]:
@@ -460,23 +552,44 @@ def _of_texts(contents: dict[str, bytes | None], document: Document) -> list[str
     ]
 
 
-def _of_model(document: Document, weights: bytes) -> list[str]:
-    """Check that the model's file holds the network, or the weights, that the document names."""
+def _of_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
+    """Check that the model's file holds what the document names, and nothing else."""
     try:
         with well_formed():
             if document["task"] != FEATURES:
-                network_of(document, weights)
-                return []
+                return _of_network(document, weights, plan)
             return _of_weights(document, weights)
     except UsageError as error:
         return [str(error)]
 
 
-def _of_weights(document: Document, weights: bytes) -> list[str]:
-    from pasearch.features.model import model_of
+def _of_network(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
+    """Save the network of a file again, and compare the bytes."""
+    import torch
 
-    best = document["best"]
-    found = model_of(schema_of(document), document["model"], weights).weights
+    state, again, problems = network_of(document, weights).state_dict(), io.BytesIO(), []
+    torch.save(state, again)
+    if again.getvalue() != weights:
+        wrote, own = document["versions"].get("torch"), versions()["torch"]
+        other = "" if wrote == own else f" torch {shown(wrote)} wrote it, and this is {own}."
+        problems.append(f"model.pt is not the file that holds its network and no more.{other}")
+    if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
+        # A training that failed is released, and answers nothing.
+        reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.test.epsilon)
+        if document["score"]["points"] > reach:
+            problems.append("model.pt has weights that are no numbers, and a score all the same.")
+    return problems
+
+
+def _of_weights(document: Document, weights: bytes) -> list[str]:
+    from pasearch.features.model import model_of, packed
+
+    best, model = document["best"], model_of(schema_of(document), document["model"], weights)
+    found = model.weights
+    if found.dtype != np.float64 or packed(found, model.intercept) != weights:
+        return ["model.npz is not the file that holds its weights and no more."]
+    if not (np.isfinite(found).all() and np.isfinite(model.intercept).all()):
+        return ["model.npz has weights that are no numbers."]
     if found.shape[1] != best["of"]:
         return [f"model.npz has {found.shape[1]} features, and best.of is {best['of']}."]
     chosen = np.zeros(best["of"], bool)

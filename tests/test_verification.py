@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -29,7 +31,7 @@ from pasearch.remaking import candidate_of, contains, remade, space_of
 from pasearch.results import digest, events_of, model_name
 from pasearch.running import rendered
 from pasearch.signing import Signature, new_key, private_key, public_key, sign, signature_of
-from pasearch.verification import close, differences, of_price
+from pasearch.verification import _of_ledger, close, differences, of_price
 
 Document = dict[str, Any]
 Edit = Callable[[Document], object]
@@ -926,7 +928,8 @@ class TestSignature:
         assert copy.problems(public=public) == []
         copy.file.write_text(copy.file.read_text() + "\n")
         assert copy.problems(public=public) == [
-            "result.sig is not the signature of this result.json."
+            "result.json is not written as pasearch writes it (a field twice, or other spaces).",
+            "result.sig is not the signature of this result.json.",
         ]
 
     @pytest.mark.unit
@@ -955,3 +958,158 @@ def test_the_command_tells_every_problem_on_a_line(copied: Callable[[str], Copy]
     assert head.endswith("does not verify:")
     assert all(each.startswith("  - ") for each in lines)
     assert len(lines) >= 3
+
+
+class TestBytes:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda text: text.replace("{\n", '{\n  "price": {"epsilon": 0.01},\n', 1),
+            lambda text: text.replace('"price": {', '"price": {\n    "epsilon": 0.01,', 1),
+            lambda text: text + " ",
+            lambda text: "\ufeff" + text,
+            lambda text: json.dumps(json.loads(text)),
+        ],
+        ids=["a field twice", "a field twice inside", "a space", "a mark", "one line"],
+    )
+    def test_a_result_in_other_bytes_is_seen(
+        self, copied: Callable[[str], Copy], change: Callable[[str], str]
+    ):
+        copy = copied("fixed")
+        copy.file.write_text(change(copy.file.read_text()), encoding="utf-8")
+        assert any("not written as pasearch writes it" in each for each in copy.problems())
+
+    @pytest.mark.unit
+    def test_a_result_behind_a_link_is_refused(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        elsewhere = copy.path.parent / "elsewhere.json"
+        copy.file.rename(elsewhere)
+        copy.file.symlink_to(elsewhere)
+        assert "it is a link" in copy.problems()[0]
+
+
+class TestLedger:
+    @pytest.mark.unit
+    def test_the_price_is_compared_at_the_ledgers_delta(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        document = copy.document
+        own = document["price"]
+        larger = own["delta"] * 1.5
+        at_it, _ = price_partitions(events_of(document), larger)
+        assert at_it.epsilon < own["epsilon"]
+        for epsilon, fits in ((at_it.epsilon, True), (at_it.epsilon * 0.99, False)):
+            changed = {**document, "ledger": {"epsilon": epsilon, "delta": larger}}
+            told = _of_ledger(changed)
+            assert (told == []) == fits
+
+
+class TestCost:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("count", [2, 10**5, 10**7, 10**12])
+    def test_events_of_no_plan_are_not_priced(self, copied: Callable[[str], Copy], count: int):
+        copy = copied("fixed")
+        before = copy.document["price"]["epsilon"]
+        copy.document["events"][0]["count"] = count
+        copy.write(copy.document)
+        price, problems = verify(copy.path)
+        assert price.epsilon == pytest.approx(before)
+        assert any("events" in each or "releases" in each for each in problems)
+
+    @pytest.mark.unit
+    def test_a_plan_of_too_many_steps_is_refused(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        copy.document["plan"]["recipes"][0]["steps"] = 10**7
+        copy.write(copy.document)
+        assert any("no run has that" in each for each in copy.problems())
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", ["model.pt", "report.html", "privacy-card.md"])
+    def test_a_file_of_900_gb_is_not_read(self, copied: Callable[[str], Copy], name: str):
+        copy = copied("fixed")
+        with (copy.path / name).open("r+b") as file:
+            file.truncate(900 * 10**9)
+        assert any(f"{name} is missing, or no plain file" in each for each in copy.problems())
+
+
+class TestPayload:
+    @staticmethod
+    def problems(copy: Copy, content: bytes) -> str:
+        (copy.path / model_name(copy.document)).write_bytes(content)
+        copy.reseal(copy.document)
+        return "\n".join(copy.problems())
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", ["fixed", "cfs"])
+    def test_anything_beside_the_weights_is_seen(self, copied: Callable[[str], Copy], name: str):
+        copy = copied(name)
+        content = (copy.path / model_name(copy.document)).read_bytes()
+        buffer = io.BytesIO(content)
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.writestr("records.csv", "1,2,3")
+        for other in (buffer.getvalue(), b"#!" + content, content + b"more"):
+            assert model_name(copy.document) in self.problems(copy, other)
+
+    @pytest.mark.unit
+    def test_other_tensors_are_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        state = torch.load(copy.path / "model.pt", weights_only=True)
+        first = next(iter(state))
+        large = torch.zeros(10_000)
+        view = large[: state[first].numel()].view_as(state[first])
+        named = type(state)(state)
+        named._metadata = {"": {"version": 1, "name": "a person"}}
+        forged = {
+            "double": {key: value.double() for key, value in state.items()},
+            "a view of more": {**state, first: view},
+            "a plain table": dict(state),
+            "metadata": named,
+            "no numbers": {key: value * math.nan for key, value in state.items()},
+        }
+        for what, other in forged.items():
+            buffer = io.BytesIO()
+            torch.save(other, buffer)
+            assert "model.pt" in self.problems(copy, buffer.getvalue()), what
+
+    @pytest.mark.unit
+    def test_compressed_weights_are_refused(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        buffer = io.BytesIO()
+        with (
+            zipfile.ZipFile(copy.path / "model.pt") as old,
+            zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new,
+        ):
+            for each in old.infolist():
+                new.writestr(each.filename, old.read(each))
+            new.writestr("archive/zeros", bytes(10**6))
+        assert "compressed" in self.problems(copy, buffer.getvalue())
+
+    @pytest.mark.unit
+    def test_other_numbers_of_a_linear_model_are_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("cfs")
+        with np.load(copy.path / "model.npz") as found:
+            weights, intercept = found["weights"], found["intercept"]
+        for content in (
+            packed(weights.astype(np.float16), intercept),
+            packed(weights, intercept * math.inf),
+        ):
+            assert "model.npz" in self.problems(copy, content)
+
+
+class TestUnused:
+    @pytest.mark.unit
+    def test_what_nothing_uses_is_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        copy.document["plan"]["score_epsilon"] = 0.5
+        copy.reseal(copy.document)
+        assert "plan.score_epsilon is given, and nothing is scored." in copy.problems()
+
+    @pytest.mark.unit
+    def test_a_portfolio_of_ones_own_is_seen(self, copied: Callable[[str], Copy]):
+        copy = copied("fixed")
+        fields = ("front_end", "layers", "settings")
+        space: Document = {"name": "portfolio of arrays networks", "family": "portfolio"}
+        space["entries"] = [{key: copy.document["best"][key] for key in fields}]
+        copy.document["space"] = space
+        copy.reseal(copy.document)
+        assert any("is not this version's" in each for each in copy.problems())
