@@ -3,7 +3,8 @@
     attack     20 times 1,000 runs in each of two worlds, at confidence 1 - .05 / 20 each: the least
                epsilon that the releases exceed, beside the price; and the samplers of before
     speed      a million numbers, and a step of DP-SGD, against numpy's float32 sampler as the
-               program had it, paired in one run, medians of 9
+               program had it, paired in one run, medians of 9; --threads 1 draws the noise in
+               the same thread, --threads 2 beside, as the program does
     rounding   by how much more than C removing one record moves a float32 sum, on MNIST
 
 Usage: python benchmarks/floating_point/run.py attack | speed | rounding [--data-root DIR]. One JSON
@@ -171,6 +172,8 @@ def sampler_of_before() -> Any:
 def speed(file: Path, threads: int, rounds: int = 9) -> None:
     """Time the noise alone, and steps with it."""
     torch.set_num_threads(threads)
+    if threads == 1:
+        noise.BESIDE = 10**9  # no thread for the noise either
     count, stream = 1_000_000, Keys().stream("speed")
     total = torch.zeros(count)
 

@@ -146,7 +146,7 @@ def normals(count: int, stream: Stream, step: int = 0, xp: Any = np) -> Normals:
     extremes = [np.empty(0, dtype=np.int64)]
     for low in range(0, half, BLOCK):
         high = min(low + BLOCK, half)
-        lengths = xp.asarray(radii.take(high - low)) & MASK
+        lengths = radii.take(high - low) & MASK
         turns = xp.asarray(angles.take(high - low))
         if lengths.min() < LEAST or lengths.max() > MOST:
             found = _places((lengths < LEAST) | (lengths > MOST)) + low
@@ -171,17 +171,19 @@ def box_muller(lengths: Any, turns: Any, cosines: Any, sines: Any, xp: Any) -> N
         sines: Where the second goes.
         xp: numpy, or torch.
     """
-    radii = xp.asarray(lengths, dtype=xp.float64)  # a copy: words are whole numbers
+    # On a CPU numpy's logarithm and root are the faster ones, torch's cosine and sine.
+    first = np if isinstance(lengths, np.ndarray) else xp
+    radii = first.asarray(lengths, dtype=first.float64)  # a copy: words are whole numbers
     radii += 0.5
     radii *= 2.0**-63
-    xp.log(radii, out=radii)
+    first.log(radii, out=radii)
     radii *= -2.0
-    xp.sqrt(radii, out=radii)
+    first.sqrt(radii, out=radii)
     angles = xp.asarray(turns, dtype=xp.float64) * (math.pi * 2.0**-63)
     xp.cos(angles, out=cosines)
     xp.sin(angles, out=sines)
-    cosines *= radii
-    sines *= radii
+    cosines *= xp.asarray(radii)
+    sines *= xp.asarray(radii)
 
 
 def pairs(count: int) -> int:
