@@ -16,42 +16,42 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
-    from pasearch.api import plan_architecture_search, resume_search, search_architecture
-    from pasearch.errors import BudgetError, PasearchError, UsageError
-    from pasearch.estimators import (
-        PrivateArchitectureSearchClassifier,
-        PrivateArchitectureSearchRegressor,
-    )
-    from pasearch.feature_selection import (
+    from pasearch.api.features import (
         plan_feature_selection,
         resume_selection,
         select_features,
     )
+    from pasearch.api.search import plan_architecture_search, resume_search, search_architecture
+    from pasearch.errors import BudgetError, PasearchError, UsageError
     from pasearch.results import FeatureResult, SearchResult, load, load_result
-    from pasearch.selectors import PAFS, PrivateCFS, PrivatePCA
-    from pasearch.verification import verify
+    from pasearch.sklearn_api.estimators import (
+        PrivateArchitectureSearchClassifier,
+        PrivateArchitectureSearchRegressor,
+    )
+    from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
+    from pasearch.verification.verify import verify
 
 _HOME = {
-    "PAFS": "pasearch.selectors",
+    "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
     "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",
-    "PrivateArchitectureSearchClassifier": "pasearch.estimators",
-    "PrivateArchitectureSearchRegressor": "pasearch.estimators",
-    "PrivateCFS": "pasearch.selectors",
-    "PrivatePCA": "pasearch.selectors",
+    "PrivateArchitectureSearchClassifier": "pasearch.sklearn_api.estimators",
+    "PrivateArchitectureSearchRegressor": "pasearch.sklearn_api.estimators",
+    "PrivateCFS": "pasearch.sklearn_api.selectors",
+    "PrivatePCA": "pasearch.sklearn_api.selectors",
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
     "load": "pasearch.results",
     "load_result": "pasearch.results",
-    "plan_architecture_search": "pasearch.api",
-    "plan_feature_selection": "pasearch.feature_selection",
-    "resume_search": "pasearch.api",
-    "resume_selection": "pasearch.feature_selection",
-    "search_architecture": "pasearch.api",
-    "select_features": "pasearch.feature_selection",
-    "verify": "pasearch.verification",
+    "plan_architecture_search": "pasearch.api.search",
+    "plan_feature_selection": "pasearch.api.features",
+    "resume_search": "pasearch.api.search",
+    "resume_selection": "pasearch.api.features",
+    "search_architecture": "pasearch.api.search",
+    "select_features": "pasearch.api.features",
+    "verify": "pasearch.verification.verify",
 }
 
 __all__ = [

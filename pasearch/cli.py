@@ -26,8 +26,8 @@ from pasearch.errors import PasearchError, UsageError
 from pasearch.shown import shown, shown_lines
 
 if TYPE_CHECKING:
-    from pasearch.api import Prepared
-    from pasearch.feature_selection import Prepared as PreparedFeatures
+    from pasearch.api.features import Prepared as PreparedFeatures
+    from pasearch.api.search import Prepared
     from pasearch.results import Result
 
 INTERRUPTED = 130
@@ -497,7 +497,7 @@ def arch(
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True)
         return
-    from pasearch.asking import device_of
+    from pasearch.api.request import device_of
 
     device_of(prepared.request)
     _check_out(out)
@@ -527,7 +527,7 @@ def train(
     )
     _show_plan(prepared, as_json=as_json, quiet=quiet, alone=dry_run)
     if not dry_run:
-        from pasearch.asking import device_of
+        from pasearch.api.request import device_of
 
         device_of(prepared.request)
         _check_out(out)
@@ -548,7 +548,7 @@ def features(
     quiet: Quiet = False,
 ) -> None:
     """Choose features and train a model on them, under one budget that pays for both."""
-    from pasearch.feature_selection import resume_selection, run
+    from pasearch.api.features import resume_selection, run
     from pasearch.progress import Bar
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -668,8 +668,8 @@ def account_noise(
 ) -> None:
     """Rank laws of the noise on encoded gradients by their error, at equal price."""
     from pasearch.accounting.budget import Budget
-    from pasearch.training.encoding import Encoded
-    from pasearch.training.noise_search import ranking
+    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.noise_search import ranking
     from pasearch.training.recipe import Recipe
 
     recipe = Recipe(expected_batch_size=batch, steps=steps)
@@ -771,8 +771,8 @@ def verify(
     give the signer's public key.
     """
     from pasearch.results import release_of
-    from pasearch.signing import signed_words
-    from pasearch.verification import verify as check_all
+    from pasearch.verification.signing import signed_words
+    from pasearch.verification.verify import verify as check_all
 
     price, problems = check_all(path, public_key)
     if as_json:
@@ -795,7 +795,7 @@ def key(
     path: Annotated[Path, typer.Argument(help="A new file, for the private key.")],
 ) -> None:
     """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
-    from pasearch.signing import new_key
+    from pasearch.verification.signing import new_key
 
     public = new_key(path)
     typer.echo(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
@@ -807,9 +807,9 @@ def sign(
     key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
 ) -> None:
     """Sign a finished run that verifies: release/result.sig."""
-    from pasearch.signing import private_key
-    from pasearch.signing import sign as write
-    from pasearch.verification import verify as check_all
+    from pasearch.verification.signing import private_key
+    from pasearch.verification.signing import sign as write
+    from pasearch.verification.verify import verify as check_all
 
     signer = private_key(key)
     if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
@@ -851,7 +851,7 @@ def _told(*, show: bool) -> Iterator[None]:
 def _prepared(options: dict[str, Any], *, show: bool) -> Prepared:
     """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
     from pasearch.accounting.budget import Budget
-    from pasearch.api import Options, prepare
+    from pasearch.api.search import Options, prepare
 
     if options["eps"] is None:
         raise UsageError("--eps is missing: give the epsilon of the whole run, such as --eps 2.")
@@ -865,7 +865,7 @@ def _prepared(options: dict[str, Any], *, show: bool) -> Prepared:
 def _prepared_features(options: dict[str, Any]) -> PreparedFeatures:
     """Make the plan that a command's options ask for."""
     from pasearch.accounting.budget import Budget
-    from pasearch.feature_selection import Options, prepare
+    from pasearch.api.features import Options, prepare
 
     if options["private_schema"] and options["assume_public_schema"]:
         raise UsageError(
@@ -935,7 +935,7 @@ def _signing(path: Path | None) -> Callable[[Result], Result]:
     """Return what signs a result, if a key was named; it is read now, before anything runs."""
     if path is None:
         return lambda result: result
-    from pasearch.signing import private_key, sign
+    from pasearch.verification.signing import private_key, sign
 
     key = private_key(path)
 
@@ -954,7 +954,7 @@ def _search(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from pasearch.api import run
+    from pasearch.api.search import run
     from pasearch.progress import Bar
 
     with Bar(prepared.trainings, show=not (quiet or as_json)) as bar:
@@ -963,7 +963,7 @@ def _search(
 
 
 def _resume(path: Path, signed: Callable[[Result], Result], *, as_json: bool, quiet: bool) -> None:
-    from pasearch.api import resume_search
+    from pasearch.api.search import resume_search
 
     _show_result(signed(resume_search(path)), as_json=as_json, quiet=quiet)
 

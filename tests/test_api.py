@@ -18,9 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pasearch import api, running
 from pasearch.accounting.budget import Budget
-from pasearch.api import plan_architecture_search, resume_search, search_architecture
+from pasearch.api import lifecycle as running
+from pasearch.api import search as api
+from pasearch.api.search import plan_architecture_search, resume_search, search_architecture
 from pasearch.data.partitions import Partition, UnchargedReadError
 from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -30,7 +31,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search import engine, multi_generation, randomized
-from pasearch.verification import verify
+from pasearch.verification.verify import verify
 
 BUDGET = Budget(3.0)
 FILES = ["model.pt", "privacy-card.json", "privacy-card.md", "report.html", "result.json"]

@@ -23,18 +23,19 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pasearch import api, estimators
 from pasearch.accounting.budget import Budget
+from pasearch.api import search as api
 from pasearch.data.partitions import Cells, Dataset, Partition
 from pasearch.data.purchase import read_free
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.estimators import (
-    PrivateArchitectureSearchClassifier,
-    PrivateArchitectureSearchRegressor,
-)
 from pasearch.results import load_result
 from pasearch.runs.allowance import Allowance
 from pasearch.search import engine
+from pasearch.sklearn_api import estimators
+from pasearch.sklearn_api.estimators import (
+    PrivateArchitectureSearchClassifier,
+    PrivateArchitectureSearchRegressor,
+)
 
 SMALL: dict[str, Any] = {"strategy": "fixed", "space": "tables", "steps": 3, "device": "cpu"}
 PUBLIC = {**SMALL, "assume_public_schema": True}

@@ -14,9 +14,9 @@ from selections import COLUMNS, WAYS, arrays, table
 import pasearch
 from pasearch import Budget, plan_feature_selection, running, select_features
 from pasearch.accounting.selection import Law
-from pasearch.api import search_architecture
+from pasearch.api.features import resume_selection
+from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.feature_selection import resume_selection
 from pasearch.features import engine
 from pasearch.features import plan as planning
 from pasearch.features.choosing import Chosen
@@ -27,7 +27,7 @@ from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document
 from pasearch.runs.ledger import Ledger
-from pasearch.verification import verify
+from pasearch.verification.verify import verify
 
 BUDGET = Budget(2.0, 1e-5)
 FILES = ["model.npz", "privacy-card.json", "privacy-card.md", "report.html", "result.json"]

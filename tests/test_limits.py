@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pasearch.accounting.checks import MOST, nonnegative, positive, whole
-from pasearch.asking import Request
+from pasearch.api.request import Request
 from pasearch.data import schema as arrays
 from pasearch.data import tables
 from pasearch.data.front_ends import PrincipalComponents, front_end
@@ -30,8 +30,8 @@ from pasearch.spaces.architecture import (
 )
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.denoising import KolmogorovSmirnov
-from pasearch.training.encoding import Encoded
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules import StepDecay
 from pasearch.training.screening import Annealing

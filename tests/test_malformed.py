@@ -28,7 +28,7 @@ DRIVER = """
 import io, json, resource, sys, time, traceback
 from contextlib import redirect_stderr, redirect_stdout
 import sklearn.datasets, torch, torchvision
-import pasearch.api, pasearch.cli, pasearch.feature_selection, pasearch.report.plan, optuna
+import pasearch.api.search, pasearch.cli, pasearch.api.features, pasearch.report.plan, optuna
 import pasearch.results, PIL.Image, pasearch.data.check, pasearch.training.screening
 
 def peak():

@@ -18,23 +18,22 @@ from hypothesis import strategies as st
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
-from pasearch.api import plan_architecture_search
+from pasearch.api.search import plan_architecture_search
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.plan import (
-    ERROR_GRID,
+from pasearch.planning import (
     FRONT_END_SHARE,
     PURCHASE_SHARE,
-    Plan,
-    candidate_recipe,
     events_by_partition,
     planned_form,
     score_noise,
 )
 from pasearch.report.plan import plan_text, time_text
+from pasearch.search.plan import Plan, candidate_recipe
 from pasearch.training.recipe import Recipe, tuned_learning_rate
+from pasearch.training.scoring import ERROR_GRID
 
 KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
 

@@ -9,7 +9,7 @@ import pytest
 from selections import arrays
 
 from pasearch import Budget, api
-from pasearch.feature_selection import Prepared, prepare, run
+from pasearch.api.features import Prepared, prepare, run
 from pasearch.features import plan as planning
 from pasearch.progress import Bar, Progress
 

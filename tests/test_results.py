@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from pasearch.accounting.budget import Budget
-from pasearch.api import search_architecture
+from pasearch.api.search import search_architecture
 from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
 from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escaped
@@ -34,7 +34,7 @@ from pasearch.results import (
 )
 from pasearch.runs.ledger import Receipt
 from pasearch.search.fitness import points
-from pasearch.verification import of_price, verify
+from pasearch.verification.verify import of_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed", "learning_rate": 1.0},

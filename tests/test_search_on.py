@@ -11,15 +11,15 @@ import pytest
 from selections import arrays, table
 
 from pasearch import Budget, plan_feature_selection, select_features
+from pasearch.api.features import resume_selection
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.feature_selection import resume_selection
 from pasearch.features import plan as planning
 from pasearch.features.plan import SHARED
 from pasearch.features.public_reads import PublicReads
 from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
-from pasearch.verification import verify
+from pasearch.verification.verify import verify
 
 BUDGET = Budget(2.0, 1e-5)
 OWN: dict[str, dict[str, Any]] = {

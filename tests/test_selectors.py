@@ -20,7 +20,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pasearch import selectors
 from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Cells, Dataset, InParts, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
@@ -28,7 +27,8 @@ from pasearch.features import contingency, engine
 from pasearch.results import events_of
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger
-from pasearch.selectors import PAFS, PrivateCFS, PrivatePCA
+from pasearch.sklearn_api import selectors
+from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
 
 SMALL: dict[str, Any] = {"population": 3, "generations": 2, "device": "cpu"}
 NOT_PRIVATE = "ignore:random_state makes the noise reproducible:UserWarning"

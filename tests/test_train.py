@@ -14,15 +14,15 @@ from doubles import Untouchable
 
 from pasearch import Budget, SearchResult, api, cli, verify
 from pasearch.accounting.events import Composed, Filtered, SelfComposed
-from pasearch.api import COMMAND, Prepared, Request, prepare, resume_search
-from pasearch.asking import read_request
+from pasearch.api.request import read_request
+from pasearch.api.search import COMMAND, Prepared, Request, prepare, resume_search
 from pasearch.cli import main
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.plan import LOOK
 from pasearch.runs.ledger import Ledger
 from pasearch.search import engine
+from pasearch.search.plan import LOOK
 from pasearch.training import presets
 from pasearch.training.presets import (
     FIELDS,

@@ -22,16 +22,23 @@ from typer.testing import CliRunner
 
 from pasearch import Budget, load, load_result, search_architecture, select_features, verify
 from pasearch.accounting.accountants import price_partitions
+from pasearch.api.lifecycle import rendered
 from pasearch.cli import app
 from pasearch.documents import FORM, check_form, shown
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.model import packed
 from pasearch.files import MOST_DEPTH
-from pasearch.remaking import candidate_of, contains, remade, space_of
 from pasearch.results import digest, events_of, model_name
-from pasearch.running import rendered
-from pasearch.signing import Signature, new_key, private_key, public_key, sign, signature_of
-from pasearch.verification import _of_ledger, close, differences, of_price
+from pasearch.verification.remaking import candidate_of, contains, remade, space_of
+from pasearch.verification.signing import (
+    Signature,
+    new_key,
+    private_key,
+    public_key,
+    sign,
+    signature_of,
+)
+from pasearch.verification.verify import _of_ledger, close, differences, of_price
 
 Document = dict[str, Any]
 Edit = Callable[[Document], object]

@@ -30,8 +30,8 @@ from pasearch.accounting.densities import Density, GaussianNoise, StudentT
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding import Flat
-from pasearch.training.denoising import KolmogorovSmirnov, begin_noise
-from pasearch.training.encoding import Encoded, encode, encoded_sum
+from pasearch.training.encoded.denoising import KolmogorovSmirnov, begin_noise
+from pasearch.training.encoded.gradients import Encoded, encode, encoded_sum
 from pasearch.training.per_example import clipped_sum, formed_gradients
 
 CLIP = 0.25

@@ -27,8 +27,8 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
+from pasearch.api.features import prepare, run
 from pasearch.data.tables import read_rows
-from pasearch.feature_selection import prepare, run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"

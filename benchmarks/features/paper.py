@@ -246,7 +246,7 @@ POOLS: dict[str, dict[str, Any]] = {
 def pool(options: argparse.Namespace) -> None:
     """Max pooling and PCA on MNIST: whole runs at a sound total, every release charged."""
     from pasearch import Budget
-    from pasearch.feature_selection import select_features
+    from pasearch.api.features import select_features
 
     store = Store("pool", options.minutes)
     for epsilon in (0.1, 0.25, 0.5, 1.0, 2.0) if options.full else (0.1, 0.5, 2.0):

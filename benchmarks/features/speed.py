@@ -31,8 +31,8 @@ import numpy as np
 from setting import RESULTS
 
 from pasearch import Budget
+from pasearch.api.features import plan_feature_selection, select_features
 from pasearch.data.sources import load_dataset
-from pasearch.feature_selection import plan_feature_selection, select_features
 from pasearch.features.evolution import labels, recalled, unseen
 from pasearch.features.plan import Choice
 from pasearch.features.trainers import Trainer, points_of_all

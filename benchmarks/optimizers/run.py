@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from pasearch import Budget
-from pasearch.api import prepare, run
+from pasearch.api.search import prepare, run
 from pasearch.data.partitions import Dataset, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.errors import PasearchError

@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 
 from pasearch import Budget
-from pasearch.api import prepare, run
+from pasearch.api.search import prepare, run
 
 RESULTS = Path(__file__).parent / "results" / "growth.jsonl"
 

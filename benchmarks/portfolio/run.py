@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pasearch.api import assume_public
+from pasearch.api.search import assume_public
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
-from pasearch.plan import FRONT_END_SHARE, candidate_recipe
+from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
 from pasearch.search.fitness import points, train_candidate
+from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.space import Candidate
 from pasearch.training.recipe import default_recipe
 

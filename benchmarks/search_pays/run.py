@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from pasearch import Budget
-from pasearch.api import prepare, run
+from pasearch.api.search import prepare, run
 from pasearch.data.partitions import Dataset
 from pasearch.data.tables import Column, TableSchema
 from pasearch.errors import BudgetError

@@ -20,7 +20,7 @@ import numpy as np
 from run import RESULTS, interaction
 
 from pasearch import Budget
-from pasearch.api import prepare
+from pasearch.api.search import prepare
 
 
 def auto_arm(data: str, epsilon: float, options: argparse.Namespace) -> str:

@@ -55,7 +55,7 @@ from pasearch.features.contingency import attributes_of
 from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution
 from pasearch.features.merit import NoisyEntropies
 from pasearch.features.size import check_objective
-from pasearch.plan import (
+from pasearch.planning import (
     MU_RANGE,
     PURCHASE_DELTA,
     SCORE_RANGE,

@@ -23,7 +23,7 @@ from pasearch.features.merit import symmetrical_uncertainty
 from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.trainers import Trainer, points_of_all
 from pasearch.features.views import second_moments
-from pasearch.plan import MU_RANGE
+from pasearch.planning import MU_RANGE
 from pasearch.runs.keys import Keys
 
 if TYPE_CHECKING:

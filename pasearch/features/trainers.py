@@ -25,7 +25,7 @@ from pasearch.features import linear, logistic
 from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
 from pasearch.features.size import check_objective
 from pasearch.features.views import View
-from pasearch.scoring import points_of
+from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:

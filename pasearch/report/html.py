@@ -523,7 +523,7 @@ def _alternatives(document: Values, outputs: int) -> list[Values]:
 
 def _meaning(each: Values, own: Values, outputs: int) -> str:
     """Return what a budget would buy in a sentence, measured by what this run's own bought."""
-    from pasearch.plan import LEAST_SIGNAL
+    from pasearch.planning import LEAST_SIGNAL
 
     signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
     if signal is None or noise is None:
@@ -703,7 +703,7 @@ def _parts(candidate: Candidate) -> list[str]:
 
 def _most_points(document: Values) -> int | None:
     """Return what a perfect candidate scores; None where candidates have no score."""
-    from pasearch.plan import ERROR_GRID
+    from pasearch.training.scoring import ERROR_GRID
 
     slots = document["dataset"]["slots"]
     scored = [

@@ -20,7 +20,7 @@ from pasearch.shown import shown
 if TYPE_CHECKING:
     from pasearch.accounting.events import Event
     from pasearch.features.plan import FeaturePlan
-    from pasearch.plan import Plan
+    from pasearch.search.plan import Plan
 
 
 def plan_text(plan: Plan) -> str:

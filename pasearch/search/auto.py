@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.errors import BudgetError
-from pasearch.plan import planned_form
+from pasearch.planning import planned_form
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.sums import NoisySum
 from pasearch.spaces.portfolio import Study, signal_of
 
 if TYPE_CHECKING:
-    from pasearch.plan import Plan
+    from pasearch.search.plan import Plan
     from pasearch.search.strategy import Strategy
 
 DRAWS = 2000

@@ -23,10 +23,10 @@ from torch import nn
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
 from pasearch.files import read_json
-from pasearch.plan import LOOK
 from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
+from pasearch.search.plan import LOOK
 from pasearch.search.strategy import Fitness, Round, Strategy
 from pasearch.training.schedules import Validation
 from pasearch.training.screening import energy_points, mean_energy, mean_loss
@@ -34,11 +34,11 @@ from pasearch.training.screening import energy_points, mean_energy, mean_loss
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
     from pasearch.data.partitions import Dataset
-    from pasearch.plan import Plan
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.journal import Journal, TrialRecord
     from pasearch.runs.keys import Keys, Stream
     from pasearch.runs.ledger import Ledger
+    from pasearch.search.plan import Plan
     from pasearch.search.proxy import Proxy
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from pasearch.scoring import points_of
+from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:

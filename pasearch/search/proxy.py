@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
-from pasearch.plan import candidate_recipe
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.fitness import failed, points, train_candidate
+from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.space import Candidate, Portfolio, Space
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records
-    from pasearch.plan import Plan
+    from pasearch.search.plan import Plan
 
 TRIALS = 10
 """How many candidates are drawn from a space; of a portfolio every entry is tried."""

@@ -33,7 +33,7 @@ from pasearch.accounting.checks import fraction, kind_of, positive
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasearch.training.encoding import Encoded
+    from pasearch.training.encoded.gradients import Encoded
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
@@ -270,7 +270,7 @@ def bounding_from_json(values: dict[str, Any]) -> Bounding | Encoded:
     """
     if not isinstance(values, dict):
         raise UsageError(f"bounding is {values!r}: expected what `to_json` wrote, or null.")
-    from pasearch.training.encoding import Encoded  # which is above: it starts from `Flat`
+    from pasearch.training.encoded.gradients import Encoded  # which is above: it starts from `Flat`
 
     kind, numbers = kind_of("bounding", {**BOUNDINGS, Encoded.name: Encoded}, values)
     if isinstance(numbers.get("clip_norms"), list):

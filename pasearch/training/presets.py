@@ -20,8 +20,8 @@ from pasearch.accounting.densities import LaplaceNoise, StudentT
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat
-from pasearch.training.denoising import KolmogorovSmirnov
-from pasearch.training.encoding import Encoded
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.recipe import READERS, Recipe
 from pasearch.training.schedules import (

@@ -50,8 +50,8 @@ from pasearch.errors import UsageError
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import BATCHINGS, Batching, Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, bounding_from_json
-from pasearch.training.denoising import KolmogorovSmirnov, denoising_from_json
-from pasearch.training.encoding import Encoded
+from pasearch.training.encoded.denoising import KolmogorovSmirnov, denoising_from_json
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.schedules import Schedule, Uniform, Validation, schedule_from_json
 from pasearch.training.screening import Annealing

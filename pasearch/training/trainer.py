@@ -26,8 +26,8 @@ from pasearch.accounting.filters import Filter
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.normals import normals
 from pasearch.training.bounding import AdaptiveQuantile, Flat
-from pasearch.training.denoising import KolmogorovSmirnov, begin_noise
-from pasearch.training.encoding import Encoded, encoded_sum
+from pasearch.training.encoded.denoising import KolmogorovSmirnov, begin_noise
+from pasearch.training.encoded.gradients import Encoded, encoded_sum
 from pasearch.training.noise import GaussianNoise, add_scaled, draw
 from pasearch.training.noise_first import noise_first_sum
 from pasearch.training.optimizers import CorrectedAdam, optimizer_of

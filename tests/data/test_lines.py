@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.budget import Budget
-from pasearch.api import plan_architecture_search
+from pasearch.api.search import plan_architecture_search
 from pasearch.cli import main
 from pasearch.data import lines
 from pasearch.data.lines import Fault, LineEndError, LineForm, header_of

@@ -24,9 +24,9 @@ from pasearch.features.engine import FeatureSearch
 from pasearch.features.model import feature_names
 from pasearch.features.plan import Choice, FeaturePlan, make_feature_plan, one_hot_sets
 from pasearch.features.trainers import LinearModel
-from pasearch.plan import events_by_partition
+from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys
-from pasearch.verification import verify
+from pasearch.verification.verify import verify
 
 ONE_HOT = Choice(method="one-hot", trainer="objective")
 TARGET = Column(name="y", categories=("no", "yes"))

@@ -22,11 +22,11 @@ from pasearch.accounting.events import (
     SelfComposed,
 )
 from pasearch.accounting.selection import Law
+from pasearch.api.features import plan_feature_selection
 from pasearch.data.partitions import Dataset, make_split
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.feature_selection import plan_feature_selection
 from pasearch.features import plan as planning
 from pasearch.features.contingency import attributes_of
 from pasearch.features.merit import NoisyEntropies
@@ -42,7 +42,7 @@ from pasearch.features.plan import (
     make_feature_plan,
     trainings_charged,
 )
-from pasearch.plan import events_by_partition
+from pasearch.planning import events_by_partition
 
 MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
 TEST = ("test accuracy", "test", 1)

@@ -23,7 +23,7 @@ from pasearch.features.plan import METHODS, SHARED, Choice, FeaturePlan, make_fe
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.trainers import LinearModel, Trainer
 from pasearch.features.views import View
-from pasearch.plan import MU_RANGE, events_by_partition
+from pasearch.planning import MU_RANGE, events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.api import plan_architecture_search
+from pasearch.api.search import plan_architecture_search
 from pasearch.data.tables import Column, TableSchema
-from pasearch.plan import Plan
 from pasearch.report.plan import plan_text, task_of
+from pasearch.search.plan import Plan
 
 SPACE = {"name": "small", "choices": {"units_1": [4, 8]}}
 

@@ -26,8 +26,8 @@ from pasearch.report.stages import (
 )
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding import BOUNDINGS, AdaptiveQuantile, PerLayer
-from pasearch.training.denoising import KolmogorovSmirnov
-from pasearch.training.encoding import Encoded
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import OPTIMIZERS, Recipe
 from pasearch.training.schedules import SCHEDULES, TimeBased, Validation

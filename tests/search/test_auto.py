@@ -14,13 +14,13 @@ import pytest
 from doubles import Untouchable
 
 from pasearch.accounting.budget import Budget
-from pasearch.api import plan_architecture_search
+from pasearch.api.search import plan_architecture_search
 from pasearch.data.partitions import Dataset, Split
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.plan import Plan
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search.auto import ASIDE_SHARE, GAIN, PATIENCE, Option, choose, options, predicted
+from pasearch.search.plan import Plan
 from pasearch.search.strategies import STRATEGIES, strategy
 from pasearch.search.strategy import Strategy
 from pasearch.spaces import portfolio

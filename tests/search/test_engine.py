@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from pasearch import api
 from pasearch.accounting.budget import Budget
-from pasearch.buying import buy_schema
+from pasearch.api import search as api
+from pasearch.api.lifecycle import buy_schema
 from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.purchase import Purchase

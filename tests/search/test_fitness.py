@@ -16,12 +16,12 @@ from torch import nn
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
-from pasearch.plan import ERROR_GRID
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.spaces.architecture import Architecture, Dense
 from pasearch.spaces.space import Candidate
 from pasearch.training.recipe import Recipe
+from pasearch.training.scoring import ERROR_GRID
 
 SCHEMA = Schema(shape=(4,), low=0.0, high=1.0, classes=3)
 NUMBER = Schema(shape=(4,), low=0.0, high=1.0, regression=True, target=(-5.0, 20.0))

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pasearch import api
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Pure, Worst
+from pasearch.api import search as api
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.plan import events_by_partition
+from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search import engine
 from pasearch.search.portions import DisjointPortions
-from pasearch.verification import verify
+from pasearch.verification.verify import verify
 
 RECIPES = ["dynamic-uniform", "dynamic-time", "dynamic-exponential"]
 POINTS = [60, 64, 57, 64]

@@ -13,18 +13,18 @@ import pytest
 import torch
 from doubles import Untouchable
 
-from pasearch import api
 from pasearch.accounting.budget import Budget
-from pasearch.api import resume_search
-from pasearch.asking import check_same_form
+from pasearch.api import search as api
+from pasearch.api.request import check_same_form
+from pasearch.api.search import resume_search
 from pasearch.data.front_ends import PrincipalComponents, Raw
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import InterruptedRunError, UsageError
-from pasearch.plan import Plan
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search import engine, proxy
+from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy
 from pasearch.spaces.architecture import Architecture, Dense
 from pasearch.spaces.space import Candidate, Portfolio

@@ -14,7 +14,7 @@ import pytest
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Geometric, NoRelease, RepeatAndSelect, to_json
 from pasearch.accounting.selection import Law
-from pasearch.api import plan_architecture_search
+from pasearch.api.search import plan_architecture_search
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Receipt

@@ -45,10 +45,9 @@ from pasearch import Budget, scoring
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Event, parts
 from pasearch.accounting.filters import Filter
-from pasearch.api import prepare
+from pasearch.api.search import prepare
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.schema import Schema
-from pasearch.plan import LOOK
 from pasearch.runs import mechanisms, normals, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
@@ -56,6 +55,7 @@ from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals
 from pasearch.search.engine import Progress, Search
 from pasearch.search.fitness import points
+from pasearch.search.plan import LOOK
 from pasearch.training import noise, screening, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson

@@ -27,9 +27,9 @@ from pasearch.accounting.densities import (
 )
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import denoising
 from pasearch.training import noise as plain_noise
-from pasearch.training.denoising import (
+from pasearch.training.encoded import denoising
+from pasearch.training.encoded.denoising import (
     KolmogorovSmirnov,
     begin_noise,
     distribution,

@@ -58,12 +58,13 @@ from pasearch.data.partitions import Dataset, Records
 from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import encoding, recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding import AdaptiveQuantile, Flat
-from pasearch.training.denoising import KolmogorovSmirnov
-from pasearch.training.encoding import Codebook, Encoded, encode, encoded_sum
+from pasearch.training.encoded import gradients as encoding
+from pasearch.training.encoded import recipe, trainer
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import Codebook, Encoded, encode, encoded_sum
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 from pasearch.training.presets import PRESETS, preset_toml, read_recipe, settings_of

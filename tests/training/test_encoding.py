@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from pasearch.accounting.additive import additive_rdp
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
-from pasearch.training import encoding
-from pasearch.training.encoding import Codebook, Encoded, encode, encoded_sum
+from pasearch.training.encoded import gradients as encoding
+from pasearch.training.encoded.gradients import Codebook, Encoded, encode, encoded_sum
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 6

@@ -27,7 +27,7 @@ from pasearch.runs.normals import pairs
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import noise, trainer
 from pasearch.training.bounding import Flat
-from pasearch.training.denoising import begin_noise, sample_noise
+from pasearch.training.encoded.denoising import begin_noise, sample_noise
 from pasearch.training.optimizers import optimizer_of
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe

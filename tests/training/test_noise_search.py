@@ -23,9 +23,9 @@ from pasearch.accounting.densities import (
 )
 from pasearch.accounting.events import Additive, PoissonGaussian, SelfComposed
 from pasearch.errors import BudgetError, UsageError
-from pasearch.training import noise_search
-from pasearch.training.encoding import Encoded
-from pasearch.training.noise_search import LAWS, Ranked, law_of, name_of, ranking
+from pasearch.training.encoded import noise_search
+from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.noise_search import LAWS, Ranked, law_of, name_of, ranking
 
 DIMENSION, Q, STEPS = 300, 0.2, 12
 BUDGET = Budget(2.0, 1e-4)

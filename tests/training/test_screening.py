@@ -20,8 +20,8 @@ from pasearch.accounting.claims import fu_theorem1
 from pasearch.accounting.events import Gaussian, Pure, SelfComposed
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
-from pasearch.plan import ERROR_GRID
 from pasearch.runs.keys import Keys
+from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import (
     ERROR_BOUND,
     GRID,

@@ -14,13 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from pasearch import asking, running
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.events import Gaussian
-from pasearch.asking import (
+from pasearch.api import lifecycle as running
+from pasearch.api import request as asking
+from pasearch.api.lifecycle import (
+    LEDGER_LEAK,
+    Made,
+    found_run,
+    head,
+    made_by,
+    new_run,
+    opened,
+    publish,
+    score_json,
+    tail,
+)
+from pasearch.api.request import (
     MEMORY,
     anywhere,
     assume_public,
@@ -34,23 +47,13 @@ from pasearch.asking import (
 )
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import UsageError
-from pasearch.plan import PURCHASE_DELTA, RECIPE, Plan, Settings, make_plan, planned_form
-from pasearch.running import (
-    LEDGER_LEAK,
-    Made,
-    found_run,
-    head,
-    made_by,
-    new_run,
-    opened,
-    publish,
-    score_json,
-    tail,
-)
+from pasearch.planning import PURCHASE_DELTA, planned_form
 from pasearch.search.auto import Option, choose
+from pasearch.search.plan import RECIPE, Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
 from pasearch.search.strategies import to_settings
+from pasearch.search.strategy import Settings
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.spaces.space import BUILT_IN as SPACES
 from pasearch.spaces.space import MOST_SCALE, Portfolio, Space, read_candidate
@@ -61,7 +64,7 @@ from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
     from pasearch.accounting.densities import Density
-    from pasearch.asking import Data
+    from pasearch.api.request import Data
     from pasearch.progress import Progress
     from pasearch.results import SearchResult
     from pasearch.runs.folder import RunFolder
@@ -410,8 +413,8 @@ def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, 
     """Return the request with its recipes' noise of the law asked for, and why, in words."""
     if request.noise is None:
         return request, ""
-    from pasearch.training.encoding import Encoded
-    from pasearch.training.noise_search import SEARCH, law_of, name_of
+    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.noise_search import SEARCH, law_of, name_of
 
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
@@ -431,8 +434,8 @@ def _noised(request: Request, dataset: Dataset, space: Space) -> tuple[Request, 
 
 def _least_noise(request: Request, dataset: Dataset, space: Space) -> tuple[Density, str]:
     """Return the law of least error at the request's price, and why, in words."""
-    from pasearch.training.encoding import Encoded
-    from pasearch.training.noise_search import name_of, ranking
+    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.noise_search import name_of, ranking
 
     if dataset.schema.undeclared:
         raise UsageError(
@@ -632,7 +635,7 @@ def _made(request: Request, values: Mapping[str, Any], slots: int) -> Recipe:
 def _run(
     prepared: Prepared, folder: Any, *, resumed: bool, progress: Progress | None
 ) -> SearchResult:
-    from pasearch.buying import buy_schema
+    from pasearch.api.lifecycle import buy_schema
     from pasearch.progress import heard
     from pasearch.runs.journal import Journal
     from pasearch.search.engine import Search, place_fits

@@ -11,10 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from pasearch import asking, running
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.asking import (
+from pasearch.api import lifecycle as running
+from pasearch.api import request as asking
+from pasearch.api.lifecycle import (
+    LEDGER_LEAK,
+    Made,
+    found_run,
+    head,
+    made_by,
+    new_run,
+    opened,
+    publish,
+    score_json,
+    tail,
+)
+from pasearch.api.request import (
     MEMORY,
     anywhere,
     assume_public,
@@ -30,20 +43,8 @@ from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
-from pasearch.plan import PURCHASE_DELTA
+from pasearch.planning import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult, without_classes
-from pasearch.running import (
-    LEDGER_LEAK,
-    Made,
-    found_run,
-    head,
-    made_by,
-    new_run,
-    opened,
-    publish,
-    score_json,
-    tail,
-)
 
 if TYPE_CHECKING:
     from pasearch.features.engine import Chosen, FeatureOutcome
@@ -341,7 +342,7 @@ def resume_selection(
 def _run(
     prepared: Prepared, folder: RunFolder, *, resumed: bool, progress: Progress | None
 ) -> FeatureResult:
-    from pasearch.buying import buy_schema
+    from pasearch.api.lifecycle import buy_schema
     from pasearch.features.engine import FeatureSearch
     from pasearch.progress import heard
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
+from pasearch.api.lifecycle import LEDGER_LEAK, rendered, versions
 from pasearch.documents import (
     TO_VERIFY,
     TO_VERIFY_FEATURES,
@@ -38,8 +39,7 @@ from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import chosen_size, one_hot_sets
 from pasearch.files import MOST_JSON, read_bytes
-from pasearch.plan import PURCHASE_DELTA
-from pasearch.remaking import Remade, candidate_of, contains, remade
+from pasearch.planning import PURCHASE_DELTA
 from pasearch.results import (
     FEATURES,
     MOST_MODEL,
@@ -53,15 +53,15 @@ from pasearch.results import (
     release_of,
     schema_of,
 )
-from pasearch.running import LEDGER_LEAK, rendered, versions
 from pasearch.search.strategies import from_settings
-from pasearch.signing import NAME as SIGNATURE
-from pasearch.signing import problems_of, public_key
 from pasearch.spaces.portfolio import study_for
+from pasearch.verification.remaking import Remade, candidate_of, contains, remade
+from pasearch.verification.signing import NAME as SIGNATURE
+from pasearch.verification.signing import problems_of, public_key
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
-    from pasearch.plan import Plan
+    from pasearch.search.plan import Plan
 
 Document = dict[str, Any]
 

@@ -38,12 +38,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.budget import Budget
-from pasearch.api import search_architecture
+from pasearch.api.search import search_architecture
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
 from pasearch.errors import BudgetError, InterruptedRunError
-from pasearch.forms import (
+from pasearch.results import network_of, price_of, release_of, schema_of
+from pasearch.sklearn_api.inputs import (
     ALIKE,
     array_schema,
     column_of,
@@ -59,7 +60,6 @@ from pasearch.forms import (
     pairs_of,
     read_labels,
 )
-from pasearch.results import network_of, price_of, release_of, schema_of
 
 if TYPE_CHECKING:
     from torch import nn

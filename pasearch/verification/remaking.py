@@ -17,19 +17,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pasearch import api, feature_selection
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive
 from pasearch.accounting.dials import StatedDials
+from pasearch.api import features as feature_selection
+from pasearch.api import search as api
+from pasearch.api.lifecycle import Made
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Split, portion_name
 from pasearch.data.tables import TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
 from pasearch.files import parse_json
-from pasearch.plan import RECIPE, make_plan
 from pasearch.results import FEATURES, schema_of, useless
-from pasearch.running import Made
+from pasearch.search.plan import RECIPE, make_plan
 from pasearch.search.strategies import from_settings
 from pasearch.spaces.space import SETTINGS, Candidate, Portfolio, SearchSpace, Space
 from pasearch.training.recipe import Recipe
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
     from pasearch.data.tables import Column
     from pasearch.features.plan import FeaturePlan
-    from pasearch.plan import Plan
+    from pasearch.search.plan import Plan
     from pasearch.search.strategy import Strategy
 
 Document = dict[str, Any]

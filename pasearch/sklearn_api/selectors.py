@@ -36,17 +36,28 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from pasearch.accounting.accountants import Price
-from pasearch.asking import assume_public, device_of
-from pasearch.buying import buy_schema
+from pasearch.api.features import Prepared, Request, chosen_json
+from pasearch.api.lifecycle import (
+    LEDGER_LEAK,
+    buy_schema,
+    check_total,
+    head,
+    made_by,
+    opened,
+    tail,
+)
+from pasearch.api.request import assume_public, device_of
 from pasearch.data.partitions import VALIDATION_SHARE, Dataset, Split
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
 from pasearch.errors import BudgetError, UsageError
-from pasearch.estimators import NAME
-from pasearch.feature_selection import Prepared, Request, chosen_json
 from pasearch.features.model import feature_names
 from pasearch.features.plan import make_feature_plan
-from pasearch.forms import (
+from pasearch.planning import PURCHASE_DELTA
+from pasearch.results import FEATURES, price_of
+from pasearch.runs.folder import RunFolder
+from pasearch.sklearn_api.estimators import NAME
+from pasearch.sklearn_api.inputs import (
     ALIKE,
     column_of,
     declared_labels,
@@ -60,17 +71,6 @@ from pasearch.forms import (
     pairs_of,
     read_labels,
 )
-from pasearch.plan import PURCHASE_DELTA
-from pasearch.results import FEATURES, price_of
-from pasearch.running import (
-    LEDGER_LEAK,
-    check_total,
-    head,
-    made_by,
-    opened,
-    tail,
-)
-from pasearch.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from pasearch.features.engine import Chosen

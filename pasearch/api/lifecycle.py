@@ -20,24 +20,27 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.asking import Request, device_of, plain_json
+from pasearch.api.request import Request, device_of, plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
-from pasearch.files import parse_json
-from pasearch.plan import Plan, events_by_partition
+from pasearch.files import parse_json, read_json
+from pasearch.planning import events_by_partition
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
+from pasearch.search.plan import Plan
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
+
+    Solved = TypeVar("Solved", Plan, FeaturePlan)
 
 LEDGER_LEAK = 1e-3
 """The share of delta for bought categories where runs share a ledger: it must do for all."""
@@ -445,3 +448,35 @@ def _randomness_words(made: Made) -> str:
     else:
         drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"
     return f"a 256-bit key from the operating system, destroyed when the run ended; {drawn}"
+
+
+def buy_schema(
+    plan: Solved, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
+) -> Solved:
+    """Buy what the schema leaves undeclared, and return the plan with the complete schema.
+
+    Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
+
+    Args:
+        plan: With a purchase, or without (then nothing happens).
+        dataset: Partitioned; it gets the complete schema.
+        ledger: Opened with the plan's lines.
+        keys: The run's secret randomness.
+        folder: What was bought is kept in `private/`, so a resume buys nothing twice.
+
+    Cost: the plan's line "schema", on the partition that has epsilon to spare.
+    """
+    purchase, schema = plan.purchase, plan.schema
+    if purchase is None:
+        return plan
+    path = folder.private / "schema.json"
+    if path.exists():
+        bought = type(schema).from_json(read_json(path, "a bought schema", follow=False))
+    else:
+        cells = dataset[plan.purchase_partition].cells()
+        items = [f"item {number}" for number in range(len(schema.undeclared))]
+        with ledger.charged("schema", cells, key=items) as (features, labels):
+            bought = purchase.buy(schema, features, labels, keys.stream("schema"))
+        folder.atomic_write("schema.json", json.dumps(bought.to_json()))
+    dataset.adopt(bought)
+    return replace(plan, schema=bought)

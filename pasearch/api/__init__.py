@@ -1,0 +1,1 @@
+"""The Python API: what may be asked, how it becomes a plan, and how a plan is run."""

@@ -1,0 +1,340 @@
+"""What every plan shares: the noise is solved for all that is released, before a record is read.
+
+    price = max over partitions of the composed price of that partition's lines  <=  budget
+
+A plan is a list of lines (a release, its partition, its event). Each dial is solved on the private
+side of what is left of its partition's budget. First stands what is estimated privately of an
+undeclared schema (three quarters of the epsilon of `validation`, or of `test`), then the fit of
+front ends (a tenth of the epsilon each, where candidates are trained); `search.plan` and
+`features.plan` add their own lines, and the printed accuracy has all of `test`.
+
+Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
+
+Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pasearch.accounting.accountants import Price, price_partitions
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.dials import Dials
+from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed, Worst
+from pasearch.data.partitions import Split
+from pasearch.data.purchase import Purchase
+from pasearch.runs.ledger import Line
+from pasearch.runs.mechanisms import NoisyCount
+from pasearch.runs.sums import NoisySum
+from pasearch.training.scoring import ERROR_GRID
+
+if TYPE_CHECKING:
+    from pasearch.data.front_ends import FrontEnd
+    from pasearch.data.partitions import AnySchema
+
+ScoreNoise = NoisyCount | NoisySum
+PURCHASE_SHARE = 0.75
+"""The share of epsilon that an undeclared schema may take, of the slots it is bought from."""
+
+PURCHASE_DELTA = 0.1
+"""The share of delta that goes to categories which one record alone might show."""
+
+WORST_LOSS = 0.1
+"""The share of slots that a bought category may need, before the plan warns of it."""
+
+FRONT_END_SHARE = 0.1
+"""The share of epsilon that the fit of one front end takes, of the slots it reads."""
+
+MU_RANGE = (1e-4, 50.0)
+"""Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
+
+SIGMA_RANGE = (0.05, 1e6)
+"""Where the noise multiplier of a front end's fit, or of a purchase, may stand."""
+
+SCORE_RANGE = (1e-5, 50.0)
+"""Where the epsilon of one score may stand."""
+
+ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
+UNIT = "one record"
+
+
+LEAST_SIGNAL = 5.0
+"""Training records times mu, a class: below it accuracy is close to guessing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charged:
+    """What every solved plan has, and what it can say of itself from its lines alone.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run.
+        split: Sizes of the partitions.
+        lines: Everything that will be charged.
+        purchase: How what the schema leaves undeclared is bought; None when nothing is.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        most: The most categories that an undeclared column is bought with.
+        auto: Why `auto` took this way, where it did.
+        warnings: What the user should know before it runs.
+        basis: What it was solved from and is in no other field of a result, as plain values: with
+            it a result's plan can be made again (`verification`).
+    """
+
+    name: str
+    schema: AnySchema
+    public: bool
+    budget: Budget
+    split: Split
+    lines: tuple[Line, ...]
+    purchase: Purchase | None = None
+    assumed_public: tuple[str, ...] = ()
+    most: int = 32
+    auto: dict[str, Any] | None = field(default=None, hash=False)
+    warnings: tuple[str, ...] = ()
+    basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def delta(self) -> float:
+        """The resolved delta."""
+        assert self.budget.delta is not None
+        return self.budget.delta
+
+    @cached_property
+    def prices(self) -> tuple[Price, dict[str, Price]]:
+        """The price of the whole run, and of each partition."""
+        return price_partitions(events_by_partition(self.lines), self.delta)
+
+    @property
+    def price(self) -> Price:
+        """The price of the whole run: the maximum over its partitions."""
+        return self.prices[0]
+
+    @property
+    def purchase_partition(self) -> str:
+        """The partition that an undeclared schema is bought from: it has epsilon to spare."""
+        return purchase_partition(self.split)
+
+    @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on: `search` if there is one."""
+        return self.split.trial_partition
+
+    @property
+    def points_each(self) -> int:
+        """How many points the best answer to a record has: 1, or the grid of an error."""
+        return ERROR_GRID if self.schema.regression else 1
+
+    def bought(self) -> list[str]:
+        """Return what is bought beside the model, one line each: all of it is released.
+
+        Of a schema that is not bought yet, there is nothing to say.
+        """
+        return [] if self.purchase is None else list(self.schema.describe_items())
+
+    def priced_json(self) -> dict[str, Any]:
+        """Return what every plan says of itself as plain values: data, budget, lines, prices."""
+        from pasearch.accounting.events import to_json
+
+        total, by_partition = self.prices
+        return {
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
+            "split": self.split.sizes(),
+            "fixed_tail": self.split.fixed_tail,
+            "lines": [
+                {
+                    "name": line.name,
+                    "partition": line.partition,
+                    "count": line.count,
+                    "event": to_json(line.event),
+                }
+                for line in self.lines
+            ],
+            "price": {
+                "epsilon": total.epsilon,
+                "delta": total.delta,
+                "accountant": total.accountant,
+                "adjacency": ADJACENCY,
+                "unit": UNIT,
+            },
+            "price_by_partition": {
+                name: {"epsilon": price.epsilon, "accountant": price.accountant}
+                for name, price in by_partition.items()
+            },
+            "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
+            "purchase": None if self.purchase is None else self.purchase.to_json(),
+            "assumed_public": list(self.assumed_public),
+            "data_is_public": self.public,
+            "auto": self.auto,
+            "warnings": list(self.warnings),
+        }
+
+
+def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
+    """Return the composition of each partition's lines."""
+    grouped: dict[str, list[Event]] = {}
+    for line in lines:
+        repeated = (
+            line.event if line.count == 1 else SelfComposed(event=line.event, count=line.count)
+        )
+        grouped.setdefault(line.partition, []).append(repeated)
+    return {
+        partition: events[0] if len(events) == 1 else Composed(events=tuple(events))
+        for partition, events in grouped.items()
+    }
+
+
+def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
+    """Return how a score is released: correct answers, or points of at most `ERROR_GRID` each.
+
+    Both are epsilon-DP, and both are priced as `Geometric`, which bounds every epsilon-DP release.
+    """
+    if regression:
+        return NoisySum(epsilon=epsilon, most=ERROR_GRID)
+    return NoisyCount(epsilon=epsilon)
+
+
+def purchase_partition(split: Split) -> str:
+    """Return where an undeclared schema is bought: where epsilon is to spare."""
+    return "validation" if split.validation else "test"
+
+
+def solve_purchase(
+    schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float, dials: Dials
+) -> tuple[Purchase | None, list[Line]]:
+    """Return how what is undeclared is bought, and its lines; None where all is declared."""
+    items = len(schema.undeclared)
+    if not items:
+        return None, []
+    partition = purchase_partition(split)
+    delta = leak_share * known_delta(budget) / items
+
+    def purchase(sigma: float) -> Purchase:
+        return Purchase(noise_multiplier=sigma, delta=delta, most=most)
+
+    sigma = dials.smallest(
+        "schema",
+        lambda value: SelfComposed(event=purchase(value).event, count=items),
+        Budget(PURCHASE_SHARE * budget.epsilon, budget.delta),
+        *SIGMA_RANGE,
+    )
+    event = purchase(sigma).event
+    return purchase(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
+
+
+def solve_front_ends(
+    front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget, dials: Dials
+) -> tuple[tuple[tuple[str, float], ...], list[Line]]:
+    """Return the noise of every fitted front end, and their lines."""
+    noise, lines = [], []
+    share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
+    for each in dict.fromkeys(front for front in front_ends if front.fitted):
+        name = f"front end {each.text}"
+        sigma = dials.smallest(
+            name, lambda value: Gaussian(noise_multiplier=value), share, *SIGMA_RANGE
+        )
+        event = Gaussian(noise_multiplier=sigma)
+        noise.append((each.text, sigma))
+        lines.append(Line(name=name, partition=partition, event=event, count=1))
+    return tuple(noise), lines
+
+
+def untold(schema: AnySchema) -> list[str]:
+    """Warn when nobody said whether a class or a number is to be predicted."""
+    aim = schema.task_untold
+    if aim is None:
+        return []
+    return [f"column {aim!r} is taken as classes; if it is a number to predict, say --regression."]
+
+
+def unbought(purchase: Purchase | None, split: Split) -> list[str]:
+    """Warn when a category must be common to be bought."""
+    if purchase is None:
+        return []
+    slots = getattr(split, purchase_partition(split))
+    if not purchase.least > WORST_LOSS * slots:
+        return []
+    return [
+        f"the undeclared schema is bought from {slots:,} slots, and only what at least about "
+        f"{purchase.least} of them hold will be found: rarer categories and classes are lost. "
+        "Declare the schema, or have larger scored parts (--split)."
+    ]
+
+
+def drowned(mu: float | None, slots: int, classes: int) -> list[str]:
+    """Warn when the training's noise is as large as what its records can say together.
+
+    Measured with `fixed` on digits: epsilon .05 is warned of and guesses; .1 is not and gets .5.
+    """
+    if mu is None or mu * slots >= LEAST_SIGNAL * classes:
+        return []
+    return [
+        f"{slots:,} training records at this budget say no more than the noise: expect little "
+        "better than guessing. More records or a larger --eps would help; more trainings would not."
+    ]
+
+
+def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a record and the outputs of a network, at most, whatever is bought.
+
+    Args:
+        schema: Declared, or to be bought.
+        most: The most categories, or classes, that are bought for a column.
+    """
+    return schema.widest_shape(most), schema.outputs or max(2, most)
+
+
+Dial = Callable[[float], list[Line]]
+"""From where a dial stands to the lines that it sets."""
+
+
+def accuracy_line(event: Event) -> Line:
+    """Return the line of the score that is printed."""
+    return Line(name="test accuracy", partition="test", event=event, count=1)
+
+
+def solve(
+    make_lines: Dial,
+    budget: Budget,
+    bounds: tuple[float, float],
+    others: list[Line] | None,
+    dials: Dials,
+) -> tuple[float, list[Line]]:
+    """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes.
+
+    Args:
+        make_lines: The lines of a value of the dial.
+        budget: Of the whole run.
+        bounds: Where the dial may stand.
+        others: Lines solved before; those on the same partition count.
+        dials: What turns it.
+    """
+    name = make_lines(bounds[0])[0].name
+    value = dials.largest(name, dialled(make_lines, others or []), budget, *bounds)
+    return value, make_lines(value)
+
+
+def dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
+    """Return the composition of what a dial sets and what else is charged to its partition.
+
+    On several partitions, it is the worst of theirs: no record is in two.
+    """
+
+    def event(value: float) -> Event:
+        own = make_lines(value)
+        places = {line.partition for line in own}
+        beside = [line for line in others if line.partition in places]
+        found = tuple(dict.fromkeys(events_by_partition([*beside, *own]).values()))
+        return found[0] if len(found) == 1 else Worst(events=found)
+
+    return event
+
+
+def known_delta(budget: Budget) -> float:
+    """Return the delta of a resolved budget."""
+    assert budget.delta is not None
+    return budget.delta

@@ -1,0 +1,1 @@
+"""Checks a finished run from its public numbers, and signs it."""
