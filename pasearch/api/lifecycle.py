@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pasearch
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import Request, device_of, plain_json
 from pasearch.data.partitions import Dataset
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from pasearch.runs.ledger import Ledger
 
     Solved = TypeVar("Solved", Plan, FeaturePlan)
+
+PACKAGE = Path(pasearch.__file__).parent
+"""Whose code a run's keys are bound to: all of it."""
 
 LEDGER_LEAK = 1e-3
 """The share of delta for bought categories where runs share a ledger: it must do for all."""
@@ -408,8 +412,8 @@ def fingerprint(
     import torch
 
     code = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        code.update(str(file.relative_to(Path(__file__).parent)).encode() + b"\0")
+    for file in sorted(PACKAGE.rglob("*.py")):
+        code.update(str(file.relative_to(PACKAGE)).encode() + b"\0")
         code.update(file.read_bytes())
     parts = {
         "data": dataset.fingerprint(),
