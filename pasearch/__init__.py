@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api.features import (
         plan_feature_selection,
-        resume_selection,
         select_features,
     )
-    from pasearch.api.search import plan_architecture_search, resume_search, search_architecture
+    from pasearch.api.resume import resume
+    from pasearch.api.search import plan_architecture_search, search_architecture
+    from pasearch.api.train import plan_training, train
     from pasearch.errors import BudgetError, PasearchError, UsageError
     from pasearch.results import FeatureResult, SearchResult, load, load_result
     from pasearch.sklearn_api.estimators import (
@@ -47,10 +48,11 @@ _HOME = {
     "load_result": "pasearch.results",
     "plan_architecture_search": "pasearch.api.search",
     "plan_feature_selection": "pasearch.api.features",
-    "resume_search": "pasearch.api.search",
-    "resume_selection": "pasearch.api.features",
+    "plan_training": "pasearch.api.train",
+    "resume": "pasearch.api.resume",
     "search_architecture": "pasearch.api.search",
     "select_features": "pasearch.api.features",
+    "train": "pasearch.api.train",
     "verify": "pasearch.verification.verify",
 }
 
@@ -70,10 +72,11 @@ __all__ = [
     "load_result",
     "plan_architecture_search",
     "plan_feature_selection",
-    "resume_search",
-    "resume_selection",
+    "plan_training",
+    "resume",
     "search_architecture",
     "select_features",
+    "train",
     "verify",
 ]
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from pasearch.shown import shown
+
+FIELD = re.compile(r"`(\w+)=([^`]*)`")
+"""How a message names an option, and perhaps its value: as Python has it, `search_share=.2`."""
 
 
 class PasearchError(Exception):
@@ -17,6 +22,11 @@ class PasearchError(Exception):
 
     def __init__(self, message: object = "", *items: object):
         super().__init__("\n  - ".join(map(shown, (message, *items))))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The options that the message names."""
+        return tuple(name for name, _ in FIELD.findall(str(self)))
 
 
 class UsageError(PasearchError):
@@ -36,7 +46,5 @@ class InterruptedRunError(PasearchError):
 
     exit_code = 130
 
-    def __init__(self, path: object, command: str = "arch"):
-        super().__init__(
-            f"Interrupted. Nothing is lost: finish it with `pasearch {command} --resume {path}`."
-        )
+    def __init__(self, path: object):
+        super().__init__(f"Interrupted. Nothing is lost: finish it with `pasearch resume {path}`.")

@@ -122,6 +122,46 @@ class Result:
         """The trained model; see `load`."""
         return load(self.path)
 
+    @property
+    def report(self) -> str:
+        """The report, HTML."""
+        return (release_of(self.path) / "report.html").read_text(encoding="utf-8")
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in the order of `predict_proba`: a table's by their names.
+
+        Raises:
+            UsageError: A number was predicted.
+        """
+        import numpy as np
+
+        if self.schema.regression:
+            raise UsageError("This run predicts a number, so it has no classes: take `predict`.")
+        return self.schema.decode_class(np.arange(self.schema.outputs))
+
+    def predict(self, records: Any) -> np.ndarray:
+        """Return the class of each new record (a table's by its name), or its number; (rows,).
+
+        Args:
+            records: In the data's own units: an array, (rows, *shape); a table (a pandas frame with
+                the columns of the data, in any order); or a file of either, .npz or .csv.
+
+        Cost: none; the model was paid for.
+        """
+        raise NotImplementedError
+
+    def predict_proba(self, records: Any) -> np.ndarray:
+        """Return the probability of each of `classes_`, (rows, classes); as `predict`."""
+        raise NotImplementedError
+
+    def _cells(self, records: Any) -> Any:
+        """Return new records, read if they are a file."""
+        from pasearch.data.new_records import new_records
+
+        named = isinstance(records, (str, Path))
+        return new_records(records, self.schema) if named else records
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SearchResult(Result):
@@ -145,8 +185,7 @@ class SearchResult(Result):
         """Return what the network says of new records.
 
         Args:
-            records: In the data's own units: an array, (rows, *shape), or a table (a pandas frame
-                with the columns of the data, in any order).
+            records: As of `predict`.
 
         Returns:
             float32, (rows, classes): scores of the classes; or (rows,): predicted numbers, in the
@@ -157,15 +196,22 @@ class SearchResult(Result):
         import torch
 
         schema = self.schema
-        x = schema.encode_new(records)
+        x = schema.encode_new(self._cells(records))
         with torch.no_grad():
             outputs = behind_encoding(self.path)(torch.from_numpy(x)).numpy()
         return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
 
     def predict(self, records: Any) -> np.ndarray:
-        """Return the class of each record (a table's class by its name), or its number; (rows,)."""
+        """Return the class of each new record, or its number, (rows,); as of `Result`."""
         scores = self.scores(records)
         return scores if self.schema.regression else self.schema.decode_class(scores.argmax(1))
+
+    def predict_proba(self, records: Any) -> np.ndarray:
+        """Return the probability of each of `classes_`, (rows, classes)."""
+        from scipy.special import softmax
+
+        assert len(self.classes_)
+        return softmax(self.scores(records), axis=1)
 
     def __repr__(self) -> str:
         score = self.document["score"]
@@ -201,12 +247,13 @@ class FeatureResult(Result):
         return mask
 
     def predict(self, records: Any) -> np.ndarray:
-        """Return the class, or the number, of each new record; (rows,).
+        """Return the class of each new record, or its number, (rows,); as of `Result`."""
+        return self.model.predict(self._cells(records))
 
-        Args:
-            records: In the data's own units: an array, or a table with the data's columns.
-        """
-        return self.model.predict(records)
+    def predict_proba(self, records: Any) -> np.ndarray:
+        """Return the probability of each of `classes_`, (rows, classes)."""
+        assert len(self.classes_)
+        return self.model.predict_proba(self._cells(records))
 
     def __repr__(self) -> str:
         score, best = self.document["score"], self.document["best"]
@@ -228,10 +275,7 @@ def release_of(path: str | Path) -> Path:
         if (folder / "result.json").is_file():
             return folder
     if (path / "private").is_dir():
-        raise UsageError(
-            f"{path} is not finished: resume it with `pasearch arch --resume {path}`, or `pasearch "
-            "features --resume`, whichever began it."
-        )
+        raise UsageError(f"{path} is not finished: finish it with `pasearch resume {path}`.")
     raise UsageError(f"{path} holds no result.json: expected a run's folder, or its release/.")
 
 

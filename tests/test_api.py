@@ -21,7 +21,9 @@ from PIL import Image
 from pasearch.accounting.budget import Budget
 from pasearch.api import lifecycle as running
 from pasearch.api import search as api
-from pasearch.api.search import plan_architecture_search, resume_search, search_architecture
+from pasearch.api.lifecycle import Prepared
+from pasearch.api.resume import resume
+from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.partitions import Partition, UnchargedReadError
 from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -62,7 +64,7 @@ def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def prepared(way: str, **options: Any) -> api.Prepared:
+def prepared(way: str, **options: Any) -> Prepared:
     return api.prepare(arrays(), budget=BUDGET, **{**OPTIONS, **WAYS[way], **options})
 
 
@@ -194,11 +196,11 @@ def test_an_interrupted_run_is_taken_up_and_pays_once(
     run(tmp_path / "whole", way, seed=4)
     with monkeypatch.context() as patch:
         interrupt(patch, at=0 if way == "fixed" else 1)
-        with pytest.raises(InterruptedRunError, match="--resume"):
+        with pytest.raises(InterruptedRunError, match="pasearch resume"):
             run(tmp_path / "x", way, seed=4)
     assert not os.listdir(tmp_path / "x" / "release")
     assert spent(tmp_path / "x")
-    resume_search(tmp_path / "x", data=arrays())
+    resume(tmp_path / "x", data=arrays())
     assert spent(tmp_path / "x") == spent(tmp_path / "whole")
     documents = [load_result(tmp_path / name).document for name in ("x", "whole")]
     assert documents[0] == documents[1], "an interruption changes nothing that is released"
@@ -354,11 +356,11 @@ class TestResume:
     def test_changed_data_destroys_the_keys(self, stopped: Path, change: Callable):
         before = spent(stopped)
         with pytest.raises(BudgetError, match="destroyed"):
-            resume_search(stopped, data=change(*arrays()))
+            resume(stopped, data=change(*arrays()))
         assert not (stopped / "private" / "keys").exists()
         assert spent(stopped) == before
         with pytest.raises(UsageError, match="its keys are gone"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
         assert spent(stopped) == before
         assert not os.listdir(stopped / "release")
 
@@ -366,27 +368,27 @@ class TestResume:
     def test_changed_code_or_versions_destroy_the_keys(self, stopped: Path, monkeypatch):
         monkeypatch.setattr(running, "versions", lambda: {"torch": "another"})
         with pytest.raises(BudgetError, match="versions"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
         assert not (stopped / "private" / "keys").exists()
 
     @pytest.mark.unit
     def test_another_number_of_threads_is_another_input(self, stopped: Path, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
         with pytest.raises(BudgetError):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     @pytest.mark.unit
     def test_arrays_must_be_passed_again(self, stopped: Path):
         with pytest.raises(UsageError, match="pass them again"):
-            resume_search(stopped)
-        assert resume_search(stopped, data=arrays()).price == prepared("paas").plan.price
+            resume(stopped)
+        assert resume(stopped, data=arrays()).price == prepared("paas").plan.price
 
     @pytest.mark.unit
     def test_a_finished_run_has_nothing_to_resume(self, stopped: Path):
-        resume_search(stopped, data=arrays())
+        resume(stopped, data=arrays())
         before = (stopped / "release" / "result.json").read_bytes()
         with pytest.raises(UsageError, match="finished"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
         assert (stopped / "release" / "result.json").read_bytes() == before
 
     @pytest.mark.unit
@@ -396,7 +398,7 @@ class TestResume:
             run(tmp_path / "x", "fixed")
         assert (tmp_path / "x" / "private" / "keys").exists()
         with pytest.raises(UsageError, match="finished"):
-            resume_search(tmp_path / "x", data=arrays())
+            resume(tmp_path / "x", data=arrays())
         assert not (tmp_path / "x" / "private" / "keys").exists()
         assert times(tmp_path / "x") == {started(tmp_path / "x")}
 
@@ -414,9 +416,9 @@ class TestResume:
                     run(tmp_path / name, "fixed")
         x, y = arrays()
         with pytest.raises(UsageError, match="another plan"):
-            resume_search(tmp_path / "x", data=(x[:150], y[:150]))
+            resume(tmp_path / "x", data=(x[:150], y[:150]))
         assert not spent(tmp_path / "x")
-        assert resume_search(tmp_path / "y", data=arrays()).price == prepared("fixed").plan.price
+        assert resume(tmp_path / "y", data=arrays()).price == prepared("fixed").plan.price
 
     @pytest.mark.unit
     @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"bounds": null}', "null"])
@@ -425,19 +427,19 @@ class TestResume:
         if content is not None:
             folder.atomic_write("request.json", content)
         with pytest.raises(UsageError, match="before it had begun"):
-            resume_search(tmp_path / "x", data=arrays())
+            resume(tmp_path / "x", data=arrays())
 
     @pytest.mark.unit
     def test_no_run_at_all(self, tmp_path: Path):
         with pytest.raises(UsageError):
-            resume_search(tmp_path / "nowhere")
+            resume(tmp_path / "nowhere")
 
     @pytest.mark.unit
     def test_a_run_in_use_is_not_taken_up(self, stopped: Path):
         with Ledger.open(stopped / "private" / "ledger.sqlite"), pytest.raises(
             UsageError, match="in use"
         ):  # fmt: skip
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
 
 class TestSeed:
@@ -566,7 +568,7 @@ def test_a_run_on_a_file_is_resumed_from_another_directory(
         with pytest.raises(InterruptedRunError):
             search_architecture("mine.npz", budget=BUDGET, out="run", **OPTIONS)
     monkeypatch.chdir(there)
-    assert resume_search("../here/run").price.epsilon <= BUDGET.epsilon
+    assert resume("../here/run").price.epsilon <= BUDGET.epsilon
 
 
 class TestAlteredRuns:
@@ -585,7 +587,7 @@ class TestAlteredRuns:
         for name in gone:
             (stopped / "private" / name).unlink()
         with pytest.raises(UsageError, match="are gone"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     @pytest.mark.parametrize(
         "edit", [{"seed": 6}, {"split": "0.8,0.1,0.1"}, {"ledger": "other.sqlite"}]
@@ -595,7 +597,7 @@ class TestAlteredRuns:
         path = stopped / "private" / "request.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **edit}))
         with pytest.raises((BudgetError, UsageError)):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
         assert not (stopped / "release" / "result.json").exists()
 
     def test_plans_with_the_same_sizes_and_another_tail_differ(self):
@@ -620,7 +622,7 @@ class TestAlteredRuns:
         shutil.rmtree(stopped / "private" / "trials", ignore_errors=True)
         (stopped / "private" / "schema.json").write_text("{}")
         with pytest.raises(UsageError, match="are gone"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     def test_trials_of_other_keys_are_refused(self, stopped: Path):
         """Under other keys the slots are split otherwise: a record may be trained and scored on."""
@@ -632,21 +634,21 @@ class TestAlteredRuns:
         mark = running.fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
         Keys().save(folder.private / "keys", mark)
         with pytest.raises(UsageError, match="trials of other keys"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     def test_trials_without_a_charge_are_refused(self, stopped: Path):
         folder = RunFolder.open(stopped)
         (folder.private / "ledger.sqlite").unlink()
         Ledger.create(folder.private / "ledger.sqlite", prepared("paas").plan.lines).close()
         with pytest.raises(UsageError, match="without a charge"):
-            resume_search(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     def test_a_refused_resume_shows_nothing_that_depends_on_the_records(self, stopped: Path):
         x, y = arrays()
         y[0] = 1 - y[0]
         shown = (stopped / "private" / "keys").read_text()
         with pytest.raises(BudgetError) as refused:
-            resume_search(stopped, data=(x, y))
+            resume(stopped, data=(x, y))
         for dataset in (arrays(), (x, y)):
             mark = running.fingerprint(
                 from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2), prepared("paas").plan, "cpu"
@@ -731,7 +733,7 @@ class TestUndeclared:
             with pytest.raises(InterruptedRunError):
                 search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
         assert spent(tmp_path / "x")["schema", "test"][1] == 2
-        resumed = resume_search(tmp_path / "x", data=arrays())
+        resumed = resume(tmp_path / "x", data=arrays())
         assert resumed.document == whole.document
         assert spent(tmp_path / "x") == spent(tmp_path / "whole")
 
@@ -783,7 +785,7 @@ class TestAllowance:
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
         spent = Allowance.open(ledger).spent()
         assert spent.epsilon > 0.9
-        resume_search(tmp_path / "x", data=arrays())
+        resume(tmp_path / "x", data=arrays())
         assert len(Allowance.open(ledger).runs()) == 1
         assert Allowance.open(ledger).spent() == spent
 
@@ -802,8 +804,9 @@ class TestAllowance:
 
     @pytest.mark.unit
     def test_a_new_one_needs_a_total(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="--ledger-budget"):
+        with pytest.raises(UsageError, match="ledger_budget=") as refused:
             self.started(tmp_path / "x", tmp_path / "new")
+        assert refused.value.fields == ("ledger_budget",)
         assert not os.listdir(tmp_path)
 
     @pytest.mark.unit
@@ -879,7 +882,7 @@ class TestPublicData:
             with pytest.raises(InterruptedRunError):
                 run(tmp_path / "x", way, data_is_public=True, seed=4)
         assert api._on_public is genuine
-        assert resume_search(tmp_path / "x", data=arrays()).document == whole.document
+        assert resume(tmp_path / "x", data=arrays()).document == whole.document
 
 
 class TestRegression:
@@ -1023,7 +1026,7 @@ categories = ["low", "high"]
                 )  # fmt: skip
         (tmp_path / "there").mkdir()
         monkeypatch.chdir(tmp_path / "there")
-        assert set(resume_search("../x").predict([[20, "Rome", None]])) <= {"low", "high"}
+        assert set(resume("../x").predict([[20, "Rome", None]])) <= {"low", "high"}
 
     @pytest.mark.unit
     def test_a_number_is_predicted_when_the_user_says_so(self, tmp_path: Path, table: Path):
@@ -1106,7 +1109,7 @@ class TestAuto:
             interrupt(patch, at=0)
             with pytest.raises(InterruptedRunError):
                 search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
-        result = resume_search(tmp_path / "x", data=arrays())
+        result = resume(tmp_path / "x", data=arrays())
         plan = plan_architecture_search(arrays(), budget=BUDGET, **options)
         assert result.document["auto"] == plan.auto
 
@@ -1133,7 +1136,9 @@ def test_the_cache_is_private_and_gone_unless_it_was_asked_for(tmp_path: Path):
 @pytest.mark.unit
 @pytest.mark.parametrize("given", [{"age": [31337]}, ("31337",), [[31337.0]], 31337])
 def test_data_of_another_kind_are_refused_without_being_shown(given: Any):
-    with pytest.raises(UsageError, match="expected a name, a path, or a pair") as refused:
+    with pytest.raises(
+        UsageError, match="expected a name, a path, a pandas frame"
+    ) as refused:
         api.prepare(given, budget=Budget(1.0))
     assert "31337" not in str(refused.value)
 

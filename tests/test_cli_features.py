@@ -115,12 +115,6 @@ class TestFeatures:
         assert list(Path("x").iterdir()) == []
 
     @pytest.mark.unit
-    def test_a_resume_takes_no_other_option(self, run: Run, people: Path):
-        code, _, err = run("features", "--resume", "x", "--eps", 3)
-        assert code == 2
-        assert "--resume takes none of the other options (here: eps)" in err
-
-    @pytest.mark.unit
     def test_a_budget_that_is_too_small_ends_with_3(self, run: Run, people: Path, tmp_path: Path):
         before = left(tmp_path)
         code, out, err = run(
@@ -145,8 +139,6 @@ class TestSchema:
     def test_is_bought_unless_said_otherwise(self, run: Run, people: Path):
         code, bought, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
         assert code == 0
-        again = run("features", people, *QUICK, "--method", "all", "--dry-run", "--private-schema")
-        assert again == (0, bought, "")
         assert "Undeclared, so bought from `test`" in bought
         code, read, _ = run(
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
@@ -154,16 +146,6 @@ class TestSchema:
         assert code == 0
         assert "not charged, because you say it is public" in read
         assert "Undeclared" not in read
-
-    @pytest.mark.unit
-    def test_is_bought_or_assumed_public_and_not_both(self, run: Run, people: Path, tmp_path: Path):
-        before = left(tmp_path)
-        code, out, err = run(
-            "features", people, *QUICK, "--private-schema", "--assume-public-schema"
-        )
-        assert (code, out) == (2, "")
-        assert "leave one of them out" in err
-        assert left(tmp_path) == before
 
 
 BAD: dict[str, tuple[bytes, list[str], str]] = {

@@ -12,9 +12,10 @@ import pytest
 from selections import COLUMNS, WAYS, arrays, table
 
 import pasearch
-from pasearch import Budget, plan_feature_selection, running, select_features
+from pasearch import Budget, SearchResult, plan_feature_selection, select_features
 from pasearch.accounting.selection import Law
-from pasearch.api.features import resume_selection
+from pasearch.api import lifecycle as running
+from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features import engine
@@ -135,7 +136,7 @@ class TestReports:
         people = frame().assign(pay="low")  # a single class can be found
         with pytest.warns(UserWarning, match="fewer than two classes"):
             result = select_features(
-                people, "pay", budget=Budget(2.0, 1e-5), out=tmp_path / "x", method="all",
+                people, target="pay", budget=Budget(2.0, 1e-5), out=tmp_path / "x", method="all",
                 device="cpu",
             )  # fmt: skip
         (said,) = [line for line in result.document["warnings"] if "two classes" in line]
@@ -261,8 +262,8 @@ class TestSources:
     @pytest.mark.contract
     def test_what_is_undeclared_is_bought(self, tmp_path: Path):
         result = select_features(
-            frame(1200), "pay", Budget(8.0), out=tmp_path / "x", method="top", trainer="objective",
-            k=3, max_categories=4,
+            frame(1200), target="pay", budget=Budget(8.0), out=tmp_path / "x", method="top",
+            trainer="objective", k=3, max_categories=4,
         )  # fmt: skip
         document = result.document
         assert len(document["bought"]) == 4
@@ -302,16 +303,16 @@ class TestSources:
         ({"split": "0.5,0.5"}, "split"),
         ({"search_share": 0.2, "method": "top"}, "--search-share"),
         ({"pool": 2, "method": "max-pool"}, "images"),
-        ({"merits": "entropies", "method": "pca"}, "--merits is of --method cfs-greedy or cfs-ga"),
-        ({"population": 9}, "--population is of --method cfs-ga or pafs, and method 'all'"),
-        ({"generations": 9, "method": "auto"}, "--generations is of --method cfs-ga or pafs"),
-        ({"until_no_gain": True, "method": "cfs-ga"}, "--until-no-gain is of --method cfs-greedy"),
+        ({"merits": "entropies", "method": "pca"}, "`merits=` is of the method cfs-greedy"),
+        ({"population": 9}, "`population=` is of the method cfs-ga or pafs, and method 'all'"),
+        ({"generations": 9, "method": "auto"}, "`generations=` is of the method cfs-ga or pafs"),
+        ({"until_no_gain": True, "method": "cfs-ga"}, "`until_no_gain=` is of the method cfs-"),
         ({"until_no_gain": True, "method": "cfs-greedy", "k": 3}, "Leave one out"),
         ({"p_co": 0.9, "method": "pafs"}, r"p_co \+ p_mu is 0.9 \+ 0.2"),
-        ({"pick": "gumbel", "method": "subsets"}, "--pick is of --method top"),
-        ({"law": "poisson", "method": "pafs"}, "--law is of --method subsets"),
-        ({"candidates": 3.0, "method": "top"}, "--candidates is of --method subsets"),
-        ({"pool": 2, "method": "top"}, "--pool is of --method max-pool"),
+        ({"pick": "gumbel", "method": "subsets"}, "`pick=` is of the method top"),
+        ({"law": "poisson", "method": "pafs"}, "`law=` is of the method subsets"),
+        ({"candidates": 3.0, "method": "top"}, "`candidates=` is of the method subsets"),
+        ({"pool": 2, "method": "top"}, "`pool=` is of the method max-pool"),
         ({"selection_share": 0.3}, "'all' no choice shares an epsilon"),
         ({"selection_share": 0.3, "method": "subsets"}, "'subsets' no choice shares"),
         ({"selection_share": 0.3, "method": "pafs", "search_share": 0.2}, "records of its own: l"),
@@ -335,9 +336,9 @@ class TestSources:
             with pytest.raises(UsageError, match=message):
                 select_features(bad, out=tmp_path / "x")
         with pytest.raises(UsageError, match="salary"):
-            select_features(frame(), "salary", out=tmp_path / "x")
+            select_features(frame(), target="salary", out=tmp_path / "x")
         with pytest.raises(UsageError, match=r"budget is 1\.0"):
-            select_features(frame(), "pay", 1.0, out=tmp_path / "x")  # type: ignore[arg-type]
+            select_features(frame(), target="pay", budget=1.0, out=tmp_path / "x")  # type: ignore[arg-type]
         assert not (tmp_path / "x").exists()
 
 
@@ -433,7 +434,7 @@ class TestResume:
                 self.crashing(at, at % 2 == 0, patch)
                 with pytest.raises(InterruptedRunError):
                     select(path, method, **options)
-            assert isinstance(resume_selection(path, data=data_of(method)), FeatureResult)
+            assert isinstance(resume(path, data=data_of(method)), FeatureResult)
             assert released(path) == whole
             with Ledger.open(path / "private" / "ledger.sqlite") as ledger:
                 again = ledger.spent()
@@ -456,7 +457,7 @@ class TestResume:
             self.crashing(2, False, patch)
             with pytest.raises(InterruptedRunError):
                 select(tmp_path / "x", "pafs", **given)
-        assert resume_selection(tmp_path / "x", data=arrays()).price.epsilon <= BUDGET.epsilon
+        assert resume(tmp_path / "x", data=arrays()).price.epsilon <= BUDGET.epsilon
 
     @pytest.fixture
     def stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -471,26 +472,26 @@ class TestResume:
         x, y = arrays()
         x[0] = 1 - x[0]
         with pytest.raises(BudgetError):
-            resume_selection(stopped, data=(x, y))
+            resume(stopped, data=(x, y))
         assert not (stopped / "private" / "keys").exists()
         with pytest.raises(UsageError):
-            resume_selection(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     @pytest.mark.unit
     def test_needs_the_records_again(self, stopped: Path):
         with pytest.raises(UsageError, match="pass them again"):
-            resume_selection(stopped)
+            resume(stopped)
         with pytest.raises(UsageError, match="not finished"):
             read_document(stopped)
 
     @pytest.mark.unit
     def test_happens_once(self, stopped: Path):
-        resume_selection(stopped, data=arrays())
+        resume(stopped, data=arrays())
         with pytest.raises(UsageError, match="finished"):
-            resume_selection(stopped, data=arrays())
+            resume(stopped, data=arrays())
 
     @pytest.mark.unit
-    def test_is_of_selections_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_is_of_any_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         with monkeypatch.context() as patch:
             self.crashing(0, True, patch)
             with pytest.raises(InterruptedRunError):
@@ -498,8 +499,9 @@ class TestResume:
                     arrays(), budget=BUDGET, out=tmp_path / "a", strategy="fixed", space="fcn",
                     steps=2, bounds=(0.0, 1.0), classes=2,
                 )  # fmt: skip
-        with pytest.raises(UsageError, match="pasearch arch --resume"):
-            resume_selection(tmp_path / "a", data=arrays())
+        found = resume(tmp_path / "a", data=arrays())
+        assert isinstance(found, SearchResult)
+        assert found.price.epsilon <= BUDGET.epsilon
 
     @pytest.mark.unit
     def test_a_frame_and_a_file_from_elsewhere(
@@ -520,8 +522,8 @@ class TestResume:
                     select_features(data, out=tmp_path / name, **options)
         (tmp_path / "there").mkdir()
         monkeypatch.chdir(tmp_path / "there")
-        assert resume_selection("../file").price.epsilon <= 2.0
-        assert resume_selection("../frame", data=frame()).price.epsilon <= 2.0
+        assert resume("../file").price.epsilon <= 2.0
+        assert resume("../frame", data=frame()).price.epsilon <= 2.0
 
     @pytest.mark.unit
     def test_an_error_before_anything_was_spent_leaves_nothing(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from selections import arrays
 
-from pasearch import Budget, api
-from pasearch.api.features import Prepared, prepare, run
+from pasearch import Budget
+from pasearch.api import search as api
+from pasearch.api.features import prepare, run
+from pasearch.api.lifecycle import Prepared
 from pasearch.features import plan as planning
 from pasearch.progress import Bar, Progress
 
@@ -65,7 +67,7 @@ def test_a_search_for_features_tells_its_lines_and_its_share(tmp_path: Path):
     made, heard = prepared("pafs", population=3, generations=2), Heard()
     run(made, out=tmp_path / "x", progress=heard)
     assert set(heard.stages) == {line.name for line in made.plan.lines}
-    assert made.trainings == 3
+    assert made.plan.trainings == 3
     assert heard.rounds == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
     shares = [finished / total for finished, total in heard.steps]
     assert shares.count(1.0) == 3  # a generation, a generation, the final training
@@ -75,21 +77,21 @@ def test_a_search_for_features_tells_its_lines_and_its_share(tmp_path: Path):
 @pytest.mark.unit
 def test_the_bar_only_grows_and_ends_full(tmp_path: Path):
     made = prepared("pafs", population=3, generations=2)
-    bar = Watched(made.trainings)
+    bar = Watched(made.plan.trainings)
     run(made, out=tmp_path / "x", progress=bar)
     done = [value for _, value in bar.shown]
     assert done == sorted(done)
-    assert done[-1] == made.trainings
+    assert done[-1] == made.plan.trainings
     assert bar.shown[-1][0] == "Test accuracy"
 
 
 @pytest.mark.contract
 def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path):
     made, heard = prepared("subsets", candidates=3.0), Heard()
-    assert made.trainings is None
+    assert made.plan.trainings is None
     run(made, out=tmp_path / "x", progress=heard)
     assert heard.stages == heard.rounds == heard.steps == []
-    bar = Watched(made.trainings)
+    bar = Watched(made.plan.trainings)
     bar.search(1, 2, 3)
     bar.step(1, 2)
     bar.stage("training")

@@ -213,7 +213,7 @@ class TestReading:
         with pytest.raises(UsageError, match=r"no result\.json"):
             release_of(tmp_path)
         (tmp_path / "private").mkdir()
-        with pytest.raises(UsageError, match="--resume"):
+        with pytest.raises(UsageError, match="pasearch resume"):
             load_result(tmp_path)
 
     @pytest.mark.unit

@@ -11,7 +11,7 @@ import pytest
 from selections import arrays, table
 
 from pasearch import Budget, plan_feature_selection, select_features
-from pasearch.api.features import resume_selection
+from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features import plan as planning
@@ -187,7 +187,7 @@ class TestRefusals:
 
     @pytest.mark.unit
     def test_auto(self, files: dict[str, Any]):
-        self.refused(files, "say how too, such as --method pca", method="auto")
+        self.refused(files, "say how too, such as `method=pca`", method="auto")
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs"])
@@ -268,7 +268,7 @@ class TestResume:
             self.stop(folder, line, given)
             with monkeypatch.context() as patch:
                 patch.chdir("/")  # what was named is found from elsewhere too
-                assert isinstance(resume_selection(folder), FeatureResult)
+                assert isinstance(resume(folder), FeatureResult)
             assert released(folder) == released(tmp_path / "whole")
         assert whole.document["searched_on"] == "others"
 
@@ -280,13 +280,13 @@ class TestResume:
         path.write_text(text.replace(",no,", ",yes,", 1))
         assert path.read_text() != text
         with pytest.raises(BudgetError):
-            resume_selection(tmp_path / "x")
+            resume(tmp_path / "x")
         assert not (tmp_path / "x" / "private" / "keys").exists()
         path.write_text(text)
         with pytest.raises(UsageError):
-            resume_selection(tmp_path / "x")
+            resume(tmp_path / "x")
 
     @pytest.mark.contract
     def test_is_not_refused_when_it_did_not(self, files: dict[str, Any], tmp_path: Path):
         self.stop(tmp_path / "x", "feature means", options(files, "top"))
-        assert resume_selection(tmp_path / "x").document["searched_on"] == "others"
+        assert resume(tmp_path / "x").document["searched_on"] == "others"

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from doubles import Untouchable
 
-from pasearch import Budget, SearchResult, api, cli, verify
+from pasearch import Budget, SearchResult, verify
 from pasearch.accounting.events import Composed, Filtered, SelfComposed
-from pasearch.api.request import read_request
-from pasearch.api.search import COMMAND, Prepared, Request, prepare, resume_search
+from pasearch.api import search as api
+from pasearch.api.lifecycle import Prepared, request_of
+from pasearch.api.request import SearchRequest, TrainRequest, options_of
+from pasearch.api.resume import REQUESTS, resume
+from pasearch.api.search import prepare
 from pasearch.cli import main
+from pasearch.cli.options import flag_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -35,6 +39,10 @@ from pasearch.training.presets import (
 
 NETWORK = {"layers": [{"kind": "dense", "units": 6}]}
 BUDGET = Budget(4.0, 1e-4)
+SEARCHED = sorted(
+    {name for name, _, _ in options_of(SearchRequest)}
+    - {name for name, _, _ in options_of(TrainRequest)}
+)
 SCHEMA = Schema(shape=(5,), low=-3.0, high=3.0, classes=3)
 LOOKING = ("sa-dpsgd", "dynamic-validation")
 
@@ -178,7 +186,7 @@ class TestLooks:
     @pytest.mark.contract
     @pytest.mark.parametrize("name", LOOKING)
     def test_at_public_data_cost_nothing(self, name: str, others: Path, tmp_path: Path):
-        prepared = asked(name, energy_on=others)
+        prepared = asked(name, validate_on=others)
         assert LOOK not in [line.name for line in prepared.plan.lines]
         assert "validation" not in {line.partition for line in prepared.plan.lines}
         document = run(prepared, out=tmp_path / "run").document
@@ -189,31 +197,31 @@ class TestLooks:
     def test_at_as_many_public_records_are_refused(self, tmp_path: Path):
         x, y = np.zeros((400, 5)), np.zeros(400, dtype=int)
         np.savez(tmp_path / "same.npz", x=x, y=y, bounds=np.array([-3.0, 3.0]), classes=3)
-        with pytest.raises(UsageError, match=r"--energy-on .*the private data themselves"):
-            asked("sa-dpsgd", energy_on=tmp_path / "same.npz")
+        with pytest.raises(UsageError, match=r"--validate-on .*the private data themselves"):
+            asked("sa-dpsgd", validate_on=tmp_path / "same.npz")
 
     @pytest.mark.unit
     def test_at_the_built_in_that_is_private_are_refused(self):
         with pytest.raises(UsageError, match="the private data themselves"):
-            prepare("digits", budget=BUDGET, recipe="sa-dpsgd", energy_on="digits")
+            prepare("digits", budget=BUDGET, recipe="sa-dpsgd", validate_on="digits")
 
     @pytest.mark.unit
     def test_with_a_search_elsewhere_are_refused(self, others: Path):
         with pytest.raises(UsageError, match="--search-on trains on the public data"):
             prepare(
                 people(), budget=BUDGET, recipe="dynamic-validation", search_on=others,
-                energy_on=others, space="fcn",
+                validate_on=others, space="fcn",
             )  # fmt: skip
 
     @pytest.mark.unit
     def test_at_data_of_another_form_are_refused(self):
-        with pytest.raises(UsageError, match="--energy-on: 'digits'"):
-            asked("sa-dpsgd", energy_on="digits")
+        with pytest.raises(UsageError, match="--validate-on: 'digits'"):
+            asked("sa-dpsgd", validate_on="digits")
 
     @pytest.mark.unit
     @pytest.mark.parametrize("name", LOOKING)
     def test_at_private_records_are_refused_in_a_search(self, name: str):
-        with pytest.raises(UsageError, match=r"--energy-on|nothing is searched"):
+        with pytest.raises(UsageError, match=r"--validate-on|nothing is searched"):
             prepare(people(), budget=BUDGET, recipe=name, strategy="rs", space="fcn", steps=24)
 
     @pytest.mark.contract
@@ -238,7 +246,7 @@ class TestLooks:
             )  # fmt: skip
 
         tables = [table("people.csv", 400, top) for top in (60.0, 1000.0)]
-        prepared = [planned(each, energy_on=others) for each in tables]
+        prepared = [planned(each, validate_on=others) for each in tables]
         plans = [each.plan for each in prepared]
         columns = {column["name"]: column for column in plans[0].schema.to_json()["columns"]}
         assert (columns["age"]["low"], columns["age"]["high"]) == (0.0, 80.0)
@@ -308,7 +316,7 @@ class TestPlan:
             ({"recipe": "nonsense"}, "Recipe 'nonsense' is not known"),
             ({"architecture": {"layers": 3}}, "list of layers"),
             ({"architecture": "no.toml"}, "no.toml"),
-            ({"recipe": "auto-s", "energy_on": "digits"}, "this one does not"),
+            ({"recipe": "auto-s", "validate_on": "digits"}, "this one does not"),
             ({"recipe": {"preset": {"name": "dpsgd"}}}, "is not known"),
             ({"recipe": {"bounding": "flat"}}, "expected a table, such as .* name = .flat."),
             ({"recipe": {"schedule": {"name": "time"}}}, "'time' lacks rate"),
@@ -416,9 +424,9 @@ class TestResume:
         path = tmp_path / "broken"
         with pytest.raises(InterruptedRunError):
             run(prepare(data, budget=BUDGET, **settings), out=path, progress=Stops())
-        request = read_request(path / "private", Request, COMMAND)
+        request: Any = request_of(path / "private", REQUESTS, data)
         assert request.recipe == [{"preset": name}]
-        resumed = resume_search(path, data=people()).document
+        resumed = resume(path, data=people()).document
         assert resumed["model"]["sha256"] == whole["model"]["sha256"]
 
 
@@ -477,9 +485,9 @@ class TestCommand:
             assert words in (tmp_path / "run/release" / file).read_text(), file
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("option", sorted(cli.SEARCHED))
+    @pytest.mark.parametrize("option", SEARCHED)
     def test_an_option_of_a_search_is_refused_in_words(self, command: Any, option: str):
-        name = f"--{option.replace('_', '-')}"
+        name = flag_of(option)
         for given in ((name, "rs"), (f"{name}=rs",)):
             code, out, err = command("train", "--eps", 4, *given)
             assert (code, out) == (2, "")
@@ -558,7 +566,7 @@ class TestCommand:
         [
             (("--recipe", "nothing"), "pasearch: expected|is not known"),
             (("--architecture", "nothing.toml"), "is not there"),
-            (("--recipe", "sa-dpsgd", "--energy-on", "nowhere"), "nowhere"),
+            (("--recipe", "sa-dpsgd", "--validate-on", "nowhere"), "nowhere"),
         ],
     )
     def test_bad_input_is_refused_with_2(self, command: Any, arguments: Any, words: str):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pasearch.api.search import assume_public
+from pasearch.api.resolve import assume_public
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset

@@ -1,4 +1,4 @@
-"""The Python API of feature selection: plan one, run it, resume it.
+"""Feature selections: plan one, or run it.
 
 Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; docs/result.md.
 """
@@ -6,19 +6,15 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
-from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.api import lifecycle as running
-from pasearch.api import request as asking
 from pasearch.api.lifecycle import (
-    LEDGER_LEAK,
     Made,
-    found_run,
+    Prepared,
+    buy_schema,
     head,
     made_by,
     new_run,
@@ -27,23 +23,19 @@ from pasearch.api.lifecycle import (
     score_json,
     tail,
 )
-from pasearch.api.request import (
-    MEMORY,
-    anywhere,
+from pasearch.api.request import FeatureRequest, takes
+from pasearch.api.resolve import (
     assume_public,
-    check_options,
     dataset_of,
     device_of,
-    name_of,
+    leak_share,
     public_data,
-    read_request,
-    shares_of,
+    split_of,
 )
-from pasearch.data.partitions import Dataset, Split, make_split
+from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
-from pasearch.planning import PURCHASE_DELTA
 from pasearch.results import FEATURES, FeatureResult, without_classes
 
 if TYPE_CHECKING:
@@ -51,155 +43,38 @@ if TYPE_CHECKING:
     from pasearch.progress import Progress
     from pasearch.runs.folder import RunFolder
 
-COMMAND = "features"
-"""What finishes a selection that was interrupted."""
-
 SAID_OF = {"mean": "candidates"}
 """What a request calls a setting of a `Choice`, where it has another name."""
 
-
-class Options(asking.Options, TypedDict, total=False):
-    """Everything that may be said about a selection beside data and budget; see `Request`."""
-
-    method: str
-    trainer: str
-    k: int | None
-    merits: str | None
-    until_no_gain: bool | None
-    population: int | None
-    generations: int | None
-    alpha: float | None
-    p_co: float | None
-    p_mu: float | None
-    pick: str | None
-    law: str | None
-    candidates: float | None
-    pool: int | None
-    selection_share: float | None
-    search_on: str | Path | None
+CALLED = {"logistic": "objective"}
+"""Other names of trainers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request(asking.Request):
-    """What a selection is asked for, beside what every run is.
-
-    Args:
-        method: One of `features.plan.METHODS`, or "auto".
-        trainer: One of `features.plan.TRAINERS`, or "auto".
-        k: How many features; None leaves it to the method.
-        merits: Of cfs: "tables" or "entropies". This and what follows are refused with a method
-            that has no use for them; None takes the default of `features.plan.Choice`.
-        until_no_gain: Of cfs-greedy: stop at the first feature that does not raise the merit.
-        population: Of pafs and cfs-ga: k of Algorithm 4, sets a generation.
-        generations: Of pafs and cfs-ga: l.
-        alpha: Of pafs and cfs-ga: share of the fittest that become parents.
-        p_co: Of pafs and cfs-ga: probability of a crossover.
-        p_mu: Of pafs and cfs-ga: probability of a mutation; with p_co at most 1.
-        pick: Of top: "permute-and-flip" or "gumbel".
-        law: Of subsets: law of the number of trainings.
-        candidates: Its mean.
-        pool: Of max-pool: side of a pool, pixels.
-        selection_share: Share of epsilon that the choice takes; None takes the usual one.
-        search_on: Declared-public data of the same form, to choose features on for nothing; the
-            whole budget is then the model's.
-    """
-
-    method: str = "auto"
-    trainer: str = "auto"
-    k: int | None = None
-    merits: str | None = None
-    until_no_gain: bool | None = None
-    population: int | None = None
-    generations: int | None = None
-    alpha: float | None = None
-    p_co: float | None = None
-    p_mu: float | None = None
-    pick: str | None = None
-    law: str | None = None
-    candidates: float | None = None
-    pool: int | None = None
-    selection_share: float | None = None
-    search_on: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        """Check what no other part checks."""
-        super().__post_init__()
-        for name, known in (("method", METHODS), ("trainer", TRAINERS)):
-            if (value := getattr(self, name)) not in ("auto", *known):
-                raise UsageError(
-                    f"{name} is {value!r}: expected auto, or one of {', '.join(known)}."
-                )
-        if self.k is not None:
-            whole("k", self.k)
-
-    def choice(self, method: str, trainer: str) -> Choice:
-        """Return how features are chosen, with what `auto` has left open filled in.
-
-        Raises:
-            UsageError: A setting that this method has no use for.
-        """
-        given = {name: getattr(self, SAID_OF.get(name, name)) for name in OWN}
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in given:
-            if method not in OWN[name]:
-                said = SAID_OF.get(name, name).replace("_", "-")
-                raise UsageError(
-                    f"--{said} is of --method {' or '.join(OWN[name])}, and "
-                    f"method {method!r} has no use for it: leave it out, or name that method."
-                )
-        return Choice(method=method, trainer=trainer, size=self.k, **given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared(running.Prepared):
-    """A request with its data set and solved plan; nothing private was read."""
-
-    request: Request
-    plan: FeaturePlan
-    public: Dataset | None = None
-
-    @property
-    def trainings(self) -> int | None:
-        """How many rounds of trainings are planned; None where their number is secret."""
-        choice = self.plan.choice
-        if choice.way == "repeat-and-select":
-            return None
-        return choice.rounds + 1
-
-
-def plan_feature_selection(
-    data: Any, target: str | None = None, *, budget: Budget, **options: Unpack[Options]
-) -> FeaturePlan:
+@takes(FeatureRequest)
+def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
     """Return the plan of a selection: what it would release, with its noise solved, and the price.
 
-    Args, raises: as of `select_features`.
+    Args:
+        data: As of `select_features`.
+
+    Raises:
+        UsageError: Data or settings of bad form.
+        BudgetError: The budget is too small; the message names the smallest that would do.
 
     Cost: none: it depends on n, columns and declared bounds only.
     """
-    return prepare(data, target, budget=budget, **options).plan
+    return prepared(request).plan
 
 
-def select_features(
-    data: Any,
-    target: str | None = None,
-    budget: Budget | None = None,
-    *,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-    **options: Unpack[Options],
-) -> FeatureResult:
+@takes(FeatureRequest)
+def select_features(request: FeatureRequest) -> FeatureResult:
     """Choose features and train a linear model on them, under one budget that pays for both.
 
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
 
     Args:
-        data: A pandas frame, a .csv, a built-in name, a .npz, (x, y) arrays, or a data set.
-        target: The column to predict; None takes the last one.
-        budget: Epsilon and delta of the whole run; None takes epsilon 1.
-        out: The run's folder, which must not exist; None takes runs/<name>-<number>.
-        progress: What to report while it runs.
-        options: See `Request`.
+        data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set.
 
     Returns:
         FeatureResult: The features, the model, its price and its card.
@@ -210,151 +85,107 @@ def select_features(
 
     Cost: the budget, at most: `plan_feature_selection` gives the price beforehand.
     """
-    prepared = prepare(data, target, budget=budget or Budget(1.0), **options)
-    result = run(prepared, out=out, progress=progress)
+    result = run(prepared(request))
     if line := without_classes(result.document):
-        warnings.warn(line, UserWarning, stacklevel=2)
+        warnings.warn(line, UserWarning, stacklevel=3)
     return result
 
 
-def prepare(
-    data: Any, target: str | None = None, *, budget: Budget, **options: Unpack[Options]
-) -> Prepared:
+def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepared[FeaturePlan]:
     """Load the data's form and solve the plan; nothing is written."""
-    check_options(budget, options, Options.__annotations__)
-    request = Request(
-        data=name_of(data), epsilon=budget.epsilon, delta=budget.delta, target=target, **options
-    )
-    return _prepare(request, _dataset(data, request))
-
-
-def _dataset(data: Any, request: Request) -> Dataset:
-    framed = hasattr(data, "columns") and hasattr(data, "iloc")
-    return of_frame(data, request) if framed else dataset_of(data, request)
-
-
-def of_frame(frame: Any, request: Request) -> Dataset:
-    """Return a pandas frame as a data set: its columns' names and types are its form."""
-    from pasearch.data.tables import TableSchema, undeclared
-
-    names = [str(name) for name in frame.columns]
-    declared = None if request.schema is None else TableSchema.from_toml(request.schema)
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
-    for name, dtype in zip(names, frame.dtypes, strict=True):
-        if getattr(dtype, "kind", "O") == "c":
-            raise UsageError(
-                f"The frame's column {name!r} is of type {dtype}: expected numbers or texts. Make "
-                "two columns of it, or leave it out."
-            )
-    if len(names) < 2:
-        raise UsageError("The frame has fewer than two columns: expected features and a target.")
-    schema = undeclared(names, names[-1]) if declared is None else declared
-    schema = schema.for_header(names, where="The frame", target=request.target)
-    if request.regression:
-        schema = replace(schema, target=replace(schema.target, kind="number"))
-    cells = frame.astype(object).to_numpy()
-    places = {name: place for place, name in enumerate(names)}
-    columns = [places[column.name] for column in schema.columns]
-    return Dataset(
-        name="frame" if declared is None else declared.name,
-        schema=schema,
-        features=cells[:, columns],
-        labels=cells[:, places[schema.target.name]],
-        public=request.data_is_public,
-        official_test=schema.official_test,
-    )
-
-
-def _prepare(request: Request, dataset: Dataset) -> Prepared:
+    trainer = CALLED.get(request.trainer, request.trainer)
+    for name, value, known in (
+        ("method", request.method, METHODS), ("trainer", trainer, TRAINERS),
+    ):  # fmt: skip
+        if value not in ("auto", *known):
+            raise UsageError(f"{name} is {value!r}: expected auto, or one of {', '.join(known)}.")
+    if request.k is not None:
+        whole("k", request.k)
+    dataset = dataset or dataset_of(request.data, request)
     public, assumed = None, ()
     if request.search_on is not None:
         if request.method == "auto":
             raise UsageError(
-                "--search-on says where features are chosen: say how too, such as --method pca."
+                "`search_on=` says where features are chosen: say how too, such as `method=pca`."
             )
         source = str(request.search_on)
-        public, dataset, assumed = public_data("--search-on", source, request, dataset)
+        public, dataset, assumed = public_data("search_on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, request.max_categories)
         assumed = (*assumed, *read)
-    method, trainer, auto = choose(request.method, request.trainer, dataset.schema, request.k)
-    choice = request.choice(method, trainer)
+    method, trainer, auto = choose(request.method, trainer, dataset.schema, request.k)
+    choice = choice_of(request, method, trainer)
     plan = make_feature_plan(
         name=dataset.name,
         schema=dataset.schema,
         public=dataset.public,
-        budget=request.budget,
-        split=_split(request, dataset, choice),
+        budget=request.total,
+        split=split_of(
+            request, dataset.n, dataset.official_test, search_share=request.search_share,
+            scored=choice.trains_candidates and request.search_on is None,
+        ),
         choice=choice,
         selection_share=request.selection_share,
         most_categories=request.max_categories,
         assumed_public=assumed,
-        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+        leak_share=leak_share(request),
         searched_on=None if public is None else public.name,
-    )
+    )  # fmt: skip
     plan = replace(plan, auto=auto)
-    return Prepared(request=request, dataset=dataset, plan=plan, public=public)
+    return Prepared(request=request, dataset=dataset, plan=plan, searched_on=public)
 
 
-def _split(request: Request, dataset: Dataset, choice: Choice) -> Split:
-    return make_split(
-        dataset.n,
-        shares=shares_of(request.split),
-        search_share=request.search_share,
-        scored=choice.trains_candidates and request.search_on is None,
-        official_test=dataset.official_test,
-        paper=request.split == "paper",
-    )
+prepare = takes(FeatureRequest)(prepared)
+
+
+def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
+    """Return how features are chosen, with what `auto` has left open filled in.
+
+    Raises:
+        UsageError: A setting that this method has no use for.
+    """
+    given = {name: getattr(request, SAID_OF.get(name, name)) for name in OWN}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if method not in OWN[name]:
+            raise UsageError(
+                f"`{SAID_OF.get(name, name)}=` is of the method {' or '.join(OWN[name])}, and "
+                f"method {method!r} has no use for it: leave it out, or name that method."
+            )
+    return Choice(method=method, trainer=trainer, size=request.k, **given)
 
 
 def run(
-    prepared: Prepared, *, out: str | Path | None = None, progress: Progress | None = None
+    prepared: Prepared[FeaturePlan],
+    *,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> FeatureResult:
     """Run a prepared selection in a new folder."""
-    with new_run(prepared, out, anywhere(prepared.request), COMMAND) as folder:
-        return _run(prepared, folder, resumed=False, progress=progress)
+    with new_run(prepared, out) as folder:
+        return carried_out(prepared, folder, resumed=False, progress=progress)
 
 
-def resume_selection(
-    path: str | Path, *, data: Any = None, progress: Progress | None = None
+def carried_out(
+    prepared: Prepared[FeaturePlan],
+    folder: RunFolder,
+    *,
+    resumed: bool,
+    progress: Progress | None = None,
 ) -> FeatureResult:
-    """Finish a selection that was interrupted; what it has paid for is not paid for again.
-
-    Args:
-        path: The run's folder.
-        data: The same records again, if they were in memory.
-        progress: What to report.
-
-    Raises:
-        UsageError: No run there, or a finished one.
-        BudgetError: Data, plan, code, versions or device differ from the run that began.
-    """
-    with found_run(path, COMMAND) as folder:
-        request = read_request(folder.private, Request, COMMAND)
-        if data is None and request.data == MEMORY:
-            raise UsageError(f"{path} began on records in memory: pass them again as `data`.")
-        dataset = _dataset(request.data if data is None else data, request)
-        return _run(_prepare(request, dataset), folder, resumed=True, progress=progress)
-
-
-def _run(
-    prepared: Prepared, folder: RunFolder, *, resumed: bool, progress: Progress | None
-) -> FeatureResult:
-    from pasearch.api.lifecycle import buy_schema
+    """Carry out a plan in its folder, from the start or from where it stopped."""
     from pasearch.features.engine import FeatureSearch
     from pasearch.progress import heard
 
     plan, dataset = prepared.plan, prepared.dataset
-    device = device_of(prepared.request)
-    with opened(prepared, folder, device, prepared.public, resumed=resumed) as (ledger, keys):
+    device, progress = device_of(prepared.request), progress or prepared.request.progress
+    with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         plan = buy_schema(plan, dataset, ledger, keys, folder)
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
             plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-            public=prepared.public, progress=heard(progress, prepared.trainings),
+            public=prepared.searched_on, progress=heard(progress, plan.trainings),
         ).run()  # fmt: skip
         result = _publish(prepared, outcome, folder, device, keys.reproducible)
         keys.destroy()
@@ -362,7 +193,11 @@ def _run(
 
 
 def _publish(
-    prepared: Prepared, outcome: FeatureOutcome, folder: RunFolder, device: str, reproducible: bool
+    prepared: Prepared[FeaturePlan],
+    outcome: FeatureOutcome,
+    folder: RunFolder,
+    device: str,
+    reproducible: bool,
 ) -> FeatureResult:
     from pasearch.features.model import feature_names, packed
     from pasearch.results import digest

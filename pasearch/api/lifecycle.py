@@ -14,20 +14,23 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pasearch
 from pasearch.accounting.budget import Budget
-from pasearch.api.request import Request, device_of, plain_json
+from pasearch.api.request import MEMORY, Request
+from pasearch.api.resolve import device_of
+from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
@@ -40,14 +43,19 @@ if TYPE_CHECKING:
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
+    from pasearch.spaces.space import Candidate
 
-    Solved = TypeVar("Solved", Plan, FeaturePlan)
 
 PACKAGE = Path(pasearch.__file__).parent
 """Whose code a run's keys are bound to: all of it."""
 
-LEDGER_LEAK = 1e-3
-"""The share of delta for bought categories where runs share a ledger: it must do for all."""
+Solved = TypeVar("Solved", bound="Plan | FeaturePlan")
+
+SOURCES = ("search_on", "validate_on")
+"""What of a request names data beside its own: a file, or built-in ones."""
+
+PLACES = ("data_root", "schema", "cache", "ledger")
+"""What else of it names files."""
 
 WAYS = {
     "none": "nothing is compared",
@@ -62,27 +70,37 @@ WAYS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A request with its data set and solved plan; nothing private was read."""
+class Prepared(Generic[Solved]):
+    """A request with its data set and solved plan; nothing private was read.
+
+    Args:
+        request: What was asked for.
+        dataset: Private, or declared public.
+        plan: Solved.
+        searched_on: Declared-public records that the search reads for nothing, if any.
+        validated_on: Declared-public records of a recipe's validation queries, if any.
+        given: The one network that the user gave, as it was given.
+    """
 
     request: Request
     dataset: Dataset
-    plan: Plan | FeaturePlan
+    plan: Solved
+    searched_on: Dataset | None = None
+    validated_on: Dataset | None = None
+    given: Candidate | None = None
 
 
 @contextmanager
-def new_run(
-    prepared: Prepared, out: str | Path | None, request: Request, command: str
-) -> Iterator[RunFolder]:
+def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Iterator[RunFolder]:
     """Make a run's folder, and take it away again if the run is refused before it has spent.
 
     Guarantee: afterwards no time of `release/`, `private/` or the folder tells when the run ended.
 
     Args:
         prepared: What will be run.
-        out: Where; it must not exist. None takes runs/<name>-<number>.
-        request: As a resume needs it.
-        command: "arch" or "features", which resumes it.
+        out: Where, if the request does not say; it must not exist. None takes
+            runs/<name>-<number>.
+        spelt_out: What of the request a resume needs in other words, as plain values.
 
     Raises:
         UsageError: No such device or folder, a ledger without a total: nothing was written.
@@ -90,11 +108,12 @@ def new_run(
     """
     from pasearch.runs.folder import RunFolder
 
-    device_of(prepared.request)
+    request = prepared.request
+    device_of(request)
     if not prepared.plan.public:
-        check_total(prepared.request)
-    kept = json.dumps({"command": command, **asdict(request)}, default=plain_json)
-    folder = RunFolder.create(out, prepared.dataset.name)
+        check_total(request)
+    kept = json.dumps(to_json(request, **spelt_out), default=plain_json)
+    folder = RunFolder.create(request.out if out is None else out, prepared.dataset.name)
     try:
         folder.atomic_write("request.json", kept)
         yield folder
@@ -104,11 +123,11 @@ def new_run(
             shutil.rmtree(folder.path)
         raise
     except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path, command) from None
+        raise InterruptedRunError(folder.path) from None
 
 
 @contextmanager
-def found_run(path: str | Path, command: str) -> Iterator[RunFolder]:
+def found_run(path: str | Path) -> Iterator[RunFolder]:
     """Find an interrupted run's folder again.
 
     Guarantee: as of `new_run`.
@@ -125,7 +144,7 @@ def found_run(path: str | Path, command: str) -> Iterator[RunFolder]:
         yield folder
         folder.hide_times()
     except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path, command) from None
+        raise InterruptedRunError(folder.path) from None
 
 
 def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
@@ -258,12 +277,86 @@ def score_json(plan: Plan | FeaturePlan, points: int, exact: int | None) -> dict
     return score
 
 
+def name_of(data: object) -> str:
+    """Return what a run calls its data."""
+    return str(data) if isinstance(data, (str, Path)) else MEMORY
+
+
+def plain_json(value: Any) -> Any:
+    """Return a number of numpy's or a path as JSON can hold it."""
+    return value.item() if hasattr(value, "item") else os.fspath(value)
+
+
+def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
+    """Return a request as plain values, as a resume from another working directory needs it."""
+    left = {"data", "budget", "progress", "out", *spelt_out}
+    values = {each.name: getattr(request, each.name) for each in fields(request)}
+    paths = {name: values.get(name) for name in (*SOURCES, *PLACES)}
+    absolute = {
+        name: str(Path(path).absolute())
+        for name, path in {**paths, "data": name_of(request.data)}.items()
+        if path is not None and path not in (MEMORY, *BUILT_IN)
+    }
+    return {
+        "task": request.task,
+        "data": name_of(request.data),
+        "epsilon": request.total.epsilon,
+        "delta": request.total.delta,
+        **{name: value for name, value in values.items() if name not in left},
+        **spelt_out,
+        **absolute,
+    }
+
+
+def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = None) -> Request:
+    """Return what a run was asked for.
+
+    Args:
+        private: Of the run's folder.
+        kinds: The request of each task.
+        data: The same records again, if they were in memory.
+
+    Raises:
+        UsageError: It never began, or its data were in memory and are not given.
+    """
+    try:
+        values = _stored(private / "request.json")
+        kind, budget = kinds[values.pop("task")], Budget(values.pop("epsilon"), values.pop("delta"))
+        for name in ("bounds", "ledger_budget"):
+            values[name] = None if values[name] is None else tuple(values[name])
+        if data is not None:
+            values["data"] = data
+        request = kind(budget=budget, **values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # Keys are made before any read.
+        told = (
+            f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was "
+            "read."
+        )
+        if (private / "keys").exists():
+            told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
+        raise UsageError(f"{told} Start a new run.") from None
+    if data is None and request.data == MEMORY:
+        raise UsageError(
+            f"{private.parent} began on records in memory: pass them again as `data=`."
+        )
+    return request
+
+
+def _stored(path: Path) -> Any:
+    """Return what a run's private file holds; a ValueError says that it cannot be read."""
+    try:
+        return read_json(path, follow=False)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
 @contextmanager
 def opened(
     prepared: Prepared,
     folder: Any,
     device: str,
-    *public: Dataset | None,
+    *,
     resumed: bool,
 ) -> Iterator[tuple[Ledger, Keys]]:
     """Open a run's ledger and keys, made anew or found again, its plan reserved.
@@ -277,6 +370,7 @@ def opened(
     from pasearch.runs.ledger import Ledger
 
     plan, request = prepared.plan, prepared.request
+    public = (prepared.searched_on, prepared.validated_on)
     secure = request.secure_noise
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun, known = keys_path.exists(), ledger_path.exists()
@@ -351,7 +445,7 @@ def check_total(request: Request) -> None:
         return
     raise UsageError(
         f"{request.ledger} is not there yet: say what all runs on these data may cost together, "
-        "with --ledger-budget EPSILON DELTA."
+        "epsilon and delta, with `ledger_budget=`."
     )
 
 
@@ -444,7 +538,7 @@ def versions() -> dict[str, str]:
 def _randomness_words(made: Made) -> str:
     """Return where a run's noise came from."""
     if made.reproducible:
-        return "derived from --seed: noise reproducible, not private"
+        return "derived from a seed: noise reproducible, not private"
     if made.secure_noise:
         drawn = "everything random from AES-256"
     elif made.device == "cuda":

@@ -1,370 +1,451 @@
-"""What may be asked of every run, whatever it looks for: data, a budget, a ledger, a device.
+"""What may be asked of every task, each option once: its type, default, help, group and flag.
 
-A request is plain values, checked when it is made and kept in `private/`, so that a run can be
-resumed from another working directory. Of the data it names only the form is looked at here.
+    field of a request  ->  argument of the Python function   search_share=.2
+                        ->  option of the command line        --search-share .2
+                        ->  `--help`, docs/reference.md, errors
+
+A request is a frozen value, checked when it is made and kept in `private/`, so that a run can be
+resumed from another working directory. This file imports nothing heavy: `--help` is made from it.
+
+An error names an option as Python has it, `search_share=`; the command line shows --search-share
+(`errors.FIELD`).
 
 Source: docs/rules.md, rules 1 and 13.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import whole
-from pasearch.data.images import BUILT_IN, image_side
-from pasearch.data.partitions import Dataset
-from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
-from pasearch.data.tables import MOST_NAMES
+from pasearch.accounting.checks import positive, whole
 from pasearch.errors import UsageError
-from pasearch.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.partitions import Dataset
+    from pasearch.progress import Progress
+    from pasearch.spaces.space import Space
 
     Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
+
+Values = Mapping[str, Any]
 
 DEVICES = ("auto", "cpu", "cuda")
 
 MEMORY = "arrays"
 """What data is called that was handed over in memory."""
 
-SOURCES = ("data", "search_on", "energy_on")
-"""What of a request names data: a file, or built-in ones."""
+USUAL_EPSILON = 1.0
+"""Epsilon of a run that was given none."""
 
-PLACES = ("data_root", "schema", "cache", "ledger")
-"""What else of it names files."""
+MOST_SCORE_EPSILON = 100.0
+"""The largest epsilon of one score."""
 
+MOST_RATE = 1e6
+"""The largest learning rate."""
 
-class Options(TypedDict, total=False):
-    """What may be said about any run beside data and budget; see `Request`."""
+MOST_CATEGORIES = 1_000_000
+"""The most categories that a column may be allowed."""
 
-    split: str | None
-    search_share: float
-    ledger: str | Path | None
-    ledger_budget: tuple[float, float] | None
-    data_is_public: bool
-    bounds: tuple[float, float] | None
-    classes: int | None
-    regression: bool
-    schema: str | Path | None
-    quotes: bool
-    image_side: int | None
-    grey: bool
-    max_categories: int
-    assume_public_schema: bool
-    data_root: str
-    download: bool
-    device: str
-    secure_noise: bool
-    seed: int | None
+DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
+    "Data",
+    "Budget",
+    "Search and choice",
+    "Training",
+    "What is public",
+    "The run",
+)
+"""Under which headings `--help` and the reference show options, in this order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What every run is asked for.
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option says of itself, beside its name, type and default.
 
     Args:
-        data: A built-in name, a path, or "arrays" for records in memory.
-        epsilon: Of the whole run.
-        delta: Of the whole run; None takes the largest power of ten below 1/n.
-        split: None for the data's own test set, or shares .8, .1, .1; "paper"; or three shares
-            "train,validation,test".
-        search_share: Share of the training slots that only the search or the choice reads; 0 lets
-            it read what the released model is trained on.
-        ledger: A file that adds up all runs on these data, and refuses one that is too much.
-        ledger_budget: (epsilon, delta) of all runs together, for a ledger that is not there yet.
-        data_is_public: The user declares every record public.
-        bounds: Declared (low, high) of the features, for .npz files and arrays.
-        classes: Declared number of classes, for .npz files and arrays.
-        regression: A number is to be predicted, not a class; for .npz files, arrays and tables.
-        target: The column to predict, for tables; None takes the last one.
-        schema: Path of the declared schema of a table, TOML.
-        quotes: False takes the quotation marks of a .csv as ordinary characters.
-        image_side: Pixels that the images of a folder are scaled to.
-        grey: Images of a folder get one channel.
-        max_categories: The most categories that an undeclared column is bought with.
-        assume_public_schema: What is not declared is read from the records for nothing.
-        data_root: Folder of the image data sets.
-        download: Let torchvision download what is missing.
-        device: "auto", "cpu" or "cuda".
-        secure_noise: Everything random comes from AES-256: batches, candidates and coins too, and
-            on a GPU the noise, which on a CPU does so anyway.
-        seed: Makes the noise reproducible, and the run not private: tests and benchmarks only.
+        help: What it does: a sentence for a colleague from another field.
+        group: One of `GROUPS`.
+        usual: What is taken if it is not given, where that is no value of its own.
+        flag: On the command line; its name with dashes if empty; None where only Python has it.
+        reads: Its type on the command line, where that is another than in Python.
+        of: Strategies or methods that take it, each with its own default; empty where all do.
     """
 
-    data: str
-    epsilon: float
-    delta: float | None = None
-    split: str | None = None
-    search_share: float = 0.0
-    ledger: str | Path | None = None
-    ledger_budget: tuple[float, float] | None = None
-    data_is_public: bool = False
-    bounds: tuple[float, float] | None = None
-    classes: int | None = None
-    regression: bool = False
-    target: str | None = None
-    schema: str | Path | None = None
-    quotes: bool = True
-    image_side: int | None = None
-    grey: bool = False
-    max_categories: int = 32
-    assume_public_schema: bool = False
-    data_root: str = "data"
-    download: bool = False
-    device: str = "auto"
-    secure_noise: bool = False
-    seed: int | None = None
+    help: str
+    group: str
+    usual: str = ""
+    flag: str | None = ""
+    reads: Any = None
+    of: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The help, with what is taken otherwise, and the strategies or methods that take it."""
+        of = "; ".join(f"{name}, default {of}" if of else name for name, of in self.of.items())
+        usual = f" [default: {self.usual}]" if self.usual else ""
+        return self.help + (f" [only with {of}]" if of else "") + usual
+
+
+def said(default: Any, help: str, group: str, **more: Any) -> Any:
+    """Return a field of a request: an option with its default; `more` as of `Option`."""
+    return field(default=default, metadata={"option": Option(help, group, **more)})
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What every task is asked for; `data` alone may be given by place."""
+
+    task: ClassVar[str] = ""
+    among: ClassVar[tuple[str, ...]] = ()
+    """The strategies or methods that the task can take, but for auto."""
+
+    data: Data = "digits"
+    _: KW_ONLY
+    budget: Budget | None = said(
+        None, "Epsilon and delta of the whole run.", BUDGET, usual="Budget(epsilon=1.0)", flag=None
+    )
+    target: str | None = said(None, "The column of a table to predict.", DATA, usual="the last one")
+    schema: str | Path | None = said(
+        None, "A table's declared columns, a .toml (`pasearch check` proposes one).", DATA,
+        reads=Path,
+    )  # fmt: skip
+    quotes: bool = said(
+        True,
+        "Whether quotation marks may enclose a cell of a .csv, within its line, or are ordinary "
+        "characters.",
+        DATA,
+        flag="--quotes/--no-quotes",
+    )
+    regression: bool = said(False, "Predict a number, not a class.", DATA)
+    bounds: tuple[float, float] | None = said(
+        None, "Declared lowest and highest value of all features of arrays (.npz).", DATA,
+        usual="estimated privately",
+    )  # fmt: skip
+    classes: int | None = said(
+        None, "Declared number of classes of arrays (.npz).", DATA, usual="estimated privately"
+    )
+    image_side: int | None = said(
+        None, "Pixels that the images of a folder are scaled to.", DATA, usual="32"
+    )
+    grey: bool = said(False, "Give the images of a folder one channel.", DATA)
+    max_categories: int = said(
+        32, "The most categories that are estimated privately for an undeclared column.", DATA
+    )
+    data_root: str = said("data", "The folder with MNIST/raw/ and the like.", DATA)
+    download: bool = said(False, "Let torchvision download image sets that are missing.", DATA)
+    split: str | None = said(
+        None, "Shares 'train,validation,test' of the records, or 'paper'.", DATA,
+        usual="0.8,0.1,0.1, or the data's own test set",
+    )  # fmt: skip
+    ledger: str | Path | None = said(
+        None, "A file that adds up all runs on these data, and refuses one too many.", BUDGET,
+        reads=Path,
+    )  # fmt: skip
+    ledger_budget: tuple[float, float] | None = said(
+        None, "Epsilon and delta of all its runs together, for a ledger that is not there yet.",
+        BUDGET,
+    )  # fmt: skip
+    data_is_public: bool = said(False, "You declare every record public.", PUBLIC)
+    assume_public_schema: bool = said(
+        False,
+        "Read what the schema leaves undeclared from the records, uncharged. Not private.",
+        PUBLIC,
+    )
+    device: str = said("auto", "auto, cpu or cuda.", RUN)
+    secure_noise: bool = said(
+        False,
+        "Draw everything random from AES-256: batches too, and on a GPU the noise. Slower.",
+        RUN,
+    )
+    seed: int | None = said(
+        None, "Make the noise reproducible. NOT private: for tests and benchmarks.", RUN
+    )
+    out: str | Path | None = said(
+        None, "A new folder for the run.", RUN, usual="runs/<name>-<number>", reads=Path
+    )
+    progress: Progress | None = said(None, "What to report while it runs.", RUN, flag=None)
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
-        Budget(self.epsilon, self.delta)
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise UsageError(f"budget is {self.budget!r}: expected Budget(epsilon=..., delta=...).")
         if self.image_side is not None:
+            from pasearch.data.images import image_side
+
             image_side(self.image_side)
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
             )
         if self.ledger_budget is not None and self.ledger is None:
-            raise UsageError("--ledger-budget is the total of a ledger: name its file, --ledger.")
-        if not whole("max_categories", self.max_categories, most=MOST_NAMES) >= 2:
+            raise UsageError(
+                "`ledger_budget=` is the total of a ledger: name its file too, `ledger=`."
+            )
+        if not whole("max_categories", self.max_categories, most=MOST_CATEGORIES) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
-        for name in (
-            "data_is_public", "regression", "quotes", "grey", "assume_public_schema",
-            "secure_noise",
-        ):  # fmt: skip
-            if type(value := getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is {value!r}: expected True or False.")
+        for each in fields(self):
+            if each.type == "bool" and type(value := getattr(self, each.name)) is not bool:
+                raise UsageError(f"{each.name} is {value!r}: expected True or False.")
         counted = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
             shown = "too large" if counted and self.seed > 0 else repr(self.seed)
             raise UsageError(f"Seed is {shown}: expected a whole number, 0 to 2^64 - 1.")
 
     @property
-    def budget(self) -> Budget:
-        """Epsilon and delta of the whole run, as asked for."""
-        return Budget(self.epsilon, self.delta)
+    def total(self) -> Budget:
+        """Epsilon and delta of the whole run: epsilon is 1 where none was given."""
+        return self.budget or Budget(USUAL_EPSILON)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainRequest(Request):
+    """What the training of one network is asked for, beside what every task is."""
+
+    task: ClassVar[str] = "train"
+
+    recipe: str | Path | Values | Sequence[str | Path | Values] = said(
+        "default",
+        "How networks are trained: a name that `pasearch recipes` lists, or a .toml. Of several, "
+        "one is chosen; each trains on records of its own.",
+        TRAINING,
+        reads=list[str],
+    )
+    architecture: str | Path | Values | None = said(
+        None, "The one network to train, a .toml: nothing is searched.", TRAINING, reads=Path
+    )
+    noise: str | None = said(
+        None,
+        "Law of the noise on encoded gradients (recipe encoded-gaussian): gaussian, student-t:9, "
+        "laplace, ..., or search for the one of least error at equal price.",
+        TRAINING,
+        usual="the recipe's",
+    )
+    batch: int | None = said(None, "Expected batch size.", TRAINING, usual="min(2048, n/4)")
+    steps: int | None = said(None, "Steps of one training.", TRAINING, usual="5 sqrt(n)")
+    learning_rate: float | None = said(None, "Learning rate.", TRAINING, usual="tuned to the noise")
+    validate_on: str | Path | None = said(
+        None,
+        "Public data of the same kind for a recipe's validation queries, which then cost nothing.",
+        PUBLIC,
+        reads=str,
+    )
+    cache: str | Path | None = said(
+        None,
+        "A private folder that keeps transformed images for other runs on the same data.",
+        RUN,
+        reads=Path,
+    )
+
+    def __post_init__(self) -> None:
+        """Check what no other part checks."""
+        super().__post_init__()
+        for name in ("batch", "steps"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        if self.learning_rate is not None:
+            positive("learning_rate", self.learning_rate)
+            if not self.learning_rate <= MOST_RATE:
+                raise UsageError(
+                    f"learning_rate is {self.learning_rate!r}: expected at most {MOST_RATE:g}."
+                )
+
+    @property
+    def recipes(self) -> list[Any]:
+        """The recipes, as a list: one, if nothing is to be chosen."""
+        return list(self.recipe) if isinstance(self.recipe, (list, tuple)) else [self.recipe]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChoiceRequest(Request):
+    """What a choice among candidates is asked for, of networks or of features."""
+
+    search_share: float = said(
+        0.0, "Share of the training records that only the search or the choice reads.", SEARCH
+    )
+    candidates: float | None = said(
+        None, "Mean number of trainings; of paas and stw, candidates a generation.", SEARCH,
+        of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4", "subsets": "8"},
+    )  # fmt: skip
+    generations: int | None = said(
+        None, "Number of generations.", SEARCH,
+        of={"mgrs": "3", "paas": "6", "stw": "6", "pafs": "3", "cfs-ga": "10"},
+    )  # fmt: skip
+    law: str | None = said(
+        None, "Law of the number of trainings: geometric, logarithmic or poisson.", SEARCH,
+        usual="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
+    )  # fmt: skip
+    search_on: str | Path | None = said(
+        None, "Public data of the same kind to search on; the search then costs nothing.", PUBLIC,
+        reads=str,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SearchRequest(TrainRequest, ChoiceRequest):
+    """What an architecture search is asked for."""
+
+    task: ClassVar[str] = "arch"
+    among: ClassVar[tuple[str, ...]] = ("fixed", "rs", "mgrs", "paas", "portions", "stw")
+
+    strategy: str = said(
+        "auto",
+        "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
+        "portions, or stw (public data only).",
+        SEARCH,
+    )
+    space: str | Path | Values | Space = said(
+        "auto",
+        "What candidates are drawn from: auto (the portfolio), images, tables, fcn, cnn, "
+        "fcn-paper, cnn-paper, fcn-rwt, cnn-rwt, or a .toml.",
+        SEARCH,
+        reads=str,
+    )
+    max_candidates: int | None = said(
+        None, "Redraw the number of trainings above this; priced.", SEARCH,
+        usual="no limit", of={"rs": "", "mgrs": ""},
+    )  # fmt: skip
+    score_epsilon: float | None = said(
+        None, "Epsilon of one candidate's score.", BUDGET, usual="the most that fits",
+        flag="--score-eps",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Check what no other part checks."""
+        super().__post_init__()
+        for name in ("generations", "max_candidates"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        for name in ("candidates", "score_epsilon"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if self.score_epsilon is not None and not self.score_epsilon <= MOST_SCORE_EPSILON:
+            raise UsageError(
+                f"score_epsilon is {self.score_epsilon!r}: expected at most "
+                f"{MOST_SCORE_EPSILON:g}: above, a score has no noise that anybody could measure."
+            )
+
+
+EVOLVED = {"pafs": "", "cfs-ga": ""}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureRequest(ChoiceRequest):
+    """What a choice of features is asked for."""
+
+    task: ClassVar[str] = "features"
+    among: ClassVar[tuple[str, ...]] = (
+        "all", "random", "cfs-greedy", "cfs-ga", "top", "pca", "pafs", "one-hot", "subsets",
+        "max-pool",
+    )  # fmt: skip
+
+    method: str = said(
+        "auto",
+        "How features are chosen: auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, one-hot, "
+        "subsets or max-pool.",
+        SEARCH,
+    )
+    k: int | None = said(None, "How many features.", SEARCH, usual="the method's own")
+    merits: str | None = said(
+        None, "Merits from noisy tables, or from noisy entropies as the paper has them.", SEARCH,
+        usual="tables", of={"cfs-greedy": "", "cfs-ga": ""},
+    )  # fmt: skip
+    until_no_gain: bool | None = said(
+        None, "Stop at the first feature that does not raise the merit.", SEARCH, usual="no",
+        of={"cfs-greedy": ""},
+    )  # fmt: skip
+    population: int | None = said(
+        None, "Sets of features a generation.", SEARCH, of={"pafs": "20", "cfs-ga": "5000"}
+    )
+    alpha: float | None = said(
+        None, "Share of the fittest that become parents.", SEARCH,
+        of={"pafs": "0.3", "cfs-ga": "0.03"},
+    )  # fmt: skip
+    p_co: float | None = said(None, "Probability of a crossover.", SEARCH, usual="0.8", of=EVOLVED)
+    p_mu: float | None = said(
+        None, "Probability of a mutation; with p_co at most 1.", SEARCH, usual="0.2", of=EVOLVED
+    )
+    pick: str | None = said(
+        None, "permute-and-flip or gumbel.", SEARCH, usual="permute-and-flip", of={"top": ""}
+    )
+    pool: int | None = said(
+        None, "Side of the square of pixels that is pooled.", SEARCH, usual="2", of={"max-pool": ""}
+    )
+    trainer: str = said(
+        "auto", "How the model is trained: auto, dpsgd, or objective (also: logistic).", TRAINING,
+        flag="--model",
+    )  # fmt: skip
+    selection_share: float | None = said(
+        None, "Share of epsilon that the choice takes.", BUDGET, usual="0.4, pafs 0.6"
+    )
+
+
+P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Request)
+Answer = TypeVar("Answer")
 
 
-def check_options(budget: object, options: Mapping[str, object], known: Iterable[str]) -> None:
-    """Refuse a budget that is none, and options that nothing knows.
+def options_of(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
+    """Go through (name, default, option) of what a task may be asked, its own options first.
 
-    Raises:
-        UsageError: One of these.
+    Of strategies and methods, an option has those that the task knows.
     """
-    if not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}: expected Budget(epsilon=..., delta=...).")
-    if unknown := sorted(set(options) - set(known)):
+    homes = [vars(kind).get("__annotations__", {}) for kind in request.__mro__]
+    home = {each.name: [each.name in own for own in homes].index(True) for each in fields(request)}
+    for each in sorted(fields(request), key=lambda each: home[each.name]):
+        if (option := each.metadata.get("option")) is not None:
+            of = {name: usual for name, usual in option.of.items() if name in request.among}
+            yield each.name, each.default, replace(option, of=of)
+
+
+def takes(
+    request: Callable[P, Asked],
+) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
+    """Let a function of a request take the request's fields as its arguments."""
+    kind: Any = request
+
+    def decorated(function: Callable[[Asked], Answer]) -> Callable[P, Answer]:
+        @functools.wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> Answer:
+            _check_known(kind, function.__name__, len(args), set(given))
+            return function(request(*args, **given))
+
+        arguments = list(inspect.signature(request).parameters.values())
+        returned = inspect.signature(function).return_annotation
+        told: Any = call
+        told.__signature__ = inspect.Signature(arguments, return_annotation=returned)
+        told.__doc__ = _with_arguments(inspect.cleandoc(function.__doc__ or ""), kind)
+        return call
+
+    return decorated
+
+
+def _with_arguments(text: str, request: type[Request]) -> str:
+    """Return a docstring with the options below its own `Args:`, before what follows them."""
+    lines = [f"    {name}: {option.words}" for name, _, option in options_of(request)]
+    head, args, rest = text.partition("Args:\n")
+    own, gap, rest = rest.partition("\n\n")
+    return f"{head}{args}{own}\n" + "\n".join(lines) + gap + rest if args else text
+
+
+def _check_known(request: type[Request], name: str, places: int, given: set[str]) -> None:
+    """Refuse more than data by place, and options that the task does not have."""
+    known = {each.name for each in fields(request)}
+    if places > 1:
+        raise UsageError(
+            f"{name} takes data by place and all else by name: write {name}(data, budget=..., "
+            "target=...)."
+        )
+    if unknown := sorted(given - known):
         hint = " Epsilon and delta are the budget's: budget=Budget(epsilon, delta)."
         raise UsageError(
             f"{', '.join(unknown)}: no such option: expected one of {', '.join(sorted(known))}."
             + (hint if {"epsilon", "eps", "delta"} & set(unknown) else "")
         )
-
-
-def name_of(data: object) -> str:
-    """Return what a request calls its data."""
-    return str(data) if isinstance(data, (str, Path)) else MEMORY
-
-
-def anywhere(request: Asked) -> Asked:
-    """Return the request as a resume from another working directory needs it."""
-    given = {name: getattr(request, name, None) for name in (*SOURCES, *PLACES)}
-    named = {name for name in SOURCES if given[name] in (MEMORY, *BUILT_IN)}
-    paths = {
-        name: str(Path(path).absolute())
-        for name, path in given.items()
-        if path is not None and name not in named
-    }
-    return replace(request, **paths)
-
-
-def plain_json(value: Any) -> Any:
-    """Return a number of numpy's or a path as JSON can hold it."""
-    return value.item() if hasattr(value, "item") else os.fspath(value)
-
-
-def read_request(private: Path, form: type[Asked], command: str) -> Asked:
-    """Return what a run was asked for.
-
-    Args:
-        private: Of the run's folder.
-        form: What this command's requests are.
-        command: "arch" or "features".
-
-    Raises:
-        UsageError: It never began, or was begun by another command.
-    """
-    try:
-        values = _stored(private / "request.json")
-        if (other := values.pop("command")) != command:
-            raise UsageError(
-                f"{private.parent} was begun by another command: finish it with "
-                f"`pasearch {other} --resume {private.parent}`."
-            )
-        for name in ("bounds", "ledger_budget"):
-            values[name] = None if values[name] is None else tuple(values[name])
-        return form(**values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # Keys are made before any read.
-        told = (
-            f"{private.parent} stopped before it had begun ({type(error).__name__}): nothing was "
-            "read."
-        )
-        if (private / "keys").exists():
-            told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
-        raise UsageError(f"{told} Start a new run.") from None
-
-
-def _stored(path: Path) -> Any:
-    """Return what a run's private file holds; a ValueError says that it cannot be read."""
-    try:
-        return read_json(path, follow=False)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-
-
-def device_of(request: Request) -> str:
-    """Return "cpu" or "cuda".
-
-    Raises:
-        UsageError: A GPU is demanded and there is none.
-    """
-    if request.device == "cpu":
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if request.device == "cuda":
-        raise UsageError(
-            "Device 'cuda' was demanded, but torch finds no CUDA GPU here: "
-            "take --device cpu, or --device auto."
-        )
-    return "cpu"
-
-
-def dataset_of(data: Any, request: Request) -> Dataset:
-    """Return the data that a request names, or was given: its form is looked at, no value.
-
-    Raises:
-        UsageError: Neither a name, a path, a pair (x, y) of arrays nor a data set.
-    """
-    if isinstance(data, Dataset):
-        return replace(data, public=data.public or request.data_is_public)
-    if isinstance(data, (str, Path)):
-        return load(str(data), request, tuple(BELONGS))
-    if isinstance(data, tuple) and len(data) == 2:
-        return from_arrays(*data, **_said(request, tuple(BELONGS)))
-    # Its type only: to show it would be to print records.
-    raise UsageError(
-        f"data is a {type(data).__name__}: expected a name, a path, or a pair (x, y) of "
-        "arrays. Save a table as .csv first, or take an estimator, which fits frames."
-    )
-
-
-def load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
-    """Return the data set at a path or of a built-in name, under some of the declarations."""
-    return load_dataset(source, **_said(request, declared))
-
-
-def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the user says about data, as `Declared` takes it."""
-    said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
-    return {**said, "public": request.data_is_public}
-
-
-def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
-    """Return the data set with everything undeclared read from its records, and its names."""
-    from pasearch.data.purchase import read_free
-
-    names = dataset.schema.undeclared
-    if not names:
-        return dataset, ()
-    return dataset.completed(lambda schema, x, y: read_free(schema, x, y, most)), names
-
-
-def public_data(
-    option: str, source: str, request: Request, dataset: Dataset
-) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return public data, the private data with its schema completed by them, and what that is.
-
-    Args:
-        option: That names them.
-        source: Where they are.
-        request: What the user says about data.
-        dataset: The private ones.
-
-    Raises:
-        UsageError: Data of another form, or that may be the private ones themselves.
-    """
-    public = load(source, replace(request, data_is_public=True), useful(source))
-    _check_elsewhere(option, source, public, dataset)
-    public, _ = assume_public(public, request.max_categories)
-    assumed: tuple[str, ...] = ()
-    if dataset.schema.undeclared:
-        assumed = (f"everything undeclared, from the public data {public.name}",)
-        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
-    check_same_form(public, dataset.schema, option)
-    return public, dataset, assumed
-
-
-def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
-    """Refuse public data that may be the private ones: by the number of records alone."""
-    itself = source in BUILT_IN and source == private.name and not private.public
-    if itself or (source not in BUILT_IN and public.n == private.n):
-        # Whether the records are equal, no answer may tell.
-        raise UsageError(
-            f"{option} {source}: it has as many records as the private data, {public.n:,}, so "
-            "it is taken for the private data themselves, which are not public. Name public data "
-            "of the same kind; if these are, leave one record out."
-        )
-
-
-def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
-    """Refuse public data of another form than the private data's.
-
-    Raises:
-        UsageError: Other features, another order of them, or another number of classes.
-    """
-    own = public.schema
-    same = own.shape == schema.shape and own.outputs == schema.outputs
-    labels = [getattr(getattr(e, "target", None), "categories", None) for e in (own, schema)]
-    same = same and (None in labels or labels[0] == labels[1])
-    if not (same and own.regression == schema.regression and own.names == schema.names):
-        raise UsageError(
-            f"{option}: {public.name!r} has {own.describe()}, the private data "
-            f"{schema.describe()}: expected the same features in the same order, and the same "
-            "classes."
-        )
-
-
-def shares_of(split: str | None) -> Any:
-    """Return the shares of train, validation and test that `--split` names; None without any.
-
-    Raises:
-        UsageError: Not three numbers.
-    """
-    if split in (None, "paper"):
-        return None
-    try:
-        shares = tuple(float(share) for share in str(split).split(","))
-    except ValueError:
-        shares = ()
-    if len(shares) != 3:
-        raise UsageError(
-            f"--split is {split!r}: expected 'paper', or three shares 'train,validation,test' such "
-            "as 0.8,0.1,0.1."
-        )
-    return shares

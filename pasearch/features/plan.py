@@ -361,6 +361,11 @@ class FeaturePlan(Charged):
         return self.accuracy
 
     @property
+    def trainings(self) -> int | None:
+        """How many rounds of trainings are planned; None where their number is secret."""
+        return None if self.choice.way == "repeat-and-select" else self.choice.rounds + 1
+
+    @property
     def recipe(self) -> Recipe | None:
         """How the released model is trained by DP-SGD; None by objective perturbation."""
         mu = self.trial_mu if self.final_mu is None else self.final_mu

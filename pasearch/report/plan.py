@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 
-def plan_text(plan: Plan) -> str:
-    """Return the plan, one subject a line; the first line is the budget and what it covers."""
+def plan_text(plan: Plan, *, usual: bool = False) -> str:
+    """Return the plan, one subject a line; the first line is the budget and what it covers.
+
+    Args:
+        plan: Solved.
+        usual: Whether the user gave no epsilon, so that the usual one is announced.
+    """
     return _lines(
         [
-            *_head(plan),
+            *_head(plan, usual),
             *_chosen(plan),
             *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
             _row(
@@ -41,13 +46,13 @@ def plan_text(plan: Plan) -> str:
     )
 
 
-def feature_plan_text(plan: FeaturePlan) -> str:
+def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
     choice = plan.choice
     why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
     return _lines(
         [
-            *_head(plan),
+            *_head(plan, usual),
             _row("Target", _target(plan)),
             _row("Method", f"{choice.method}: {plan.selection_words}{_chosen_on(plan)}"),
             _row("Model", TRAINERS[choice.trainer]),
@@ -75,10 +80,11 @@ def _target(plan: FeaturePlan) -> str:
     return f"{'y' if name is None else f'column {name!r}'}, {kind}"
 
 
-def _head(plan: Plan | FeaturePlan) -> list[str]:
+def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
+    told = " (none was given: `epsilon=` sets it)" if usual else ""
     return [
-        f"Budget: epsilon {plan.budget.epsilon:g}, delta {plan.delta:g}, for everything this run "
-        f"reads and releases (unit: one of {plan.split.n:,} records).",
+        f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
+        f"run reads and releases (unit: one of {plan.split.n:,} records).",
         "",
         _row("Data", _data(plan)),
         _row("Slots", _slots(plan)),

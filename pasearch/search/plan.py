@@ -127,6 +127,13 @@ class Plan(Charged):
         return bool(self.finals)
 
     @property
+    def trainings(self) -> int | None:
+        """How many trainings are planned; None where that is secret."""
+        if self.strategy.way == "repeat-and-select":
+            return None
+        return round(self.strategy.expected_trainings) + self.aside
+
+    @property
     def recipe(self) -> Recipe:
         """The recipe of the released network's training, or the first that it may have."""
         return (self.finals or self.recipes)[0]
@@ -574,12 +581,12 @@ def _check_judge(strategy: Strategy, split: Split, aside: bool) -> None:
         raise UsageError(
             "This recipe looks at validation records while it trains, and in a search every "
             "candidate would pay for its looks. Give public records of the same kind "
-            "(--energy-on), or train one architecture (pasearch train, or --strategy fixed)."
+            "(--validate-on), or train one architecture (pasearch train, or --strategy fixed)."
         )
     if not split.validation > 0:
         raise UsageError(
             "This recipe looks at validation records while it trains: give the split a validation "
-            "share, or public records of the same kind (--energy-on)."
+            "share, or public records of the same kind (--validate-on)."
         )
 
 

@@ -36,9 +36,10 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from pasearch.accounting.accountants import Price
-from pasearch.api.features import Prepared, Request, chosen_json
+from pasearch.accounting.budget import Budget
+from pasearch.api.features import choice_of, chosen_json
 from pasearch.api.lifecycle import (
-    LEDGER_LEAK,
+    Prepared,
     buy_schema,
     check_total,
     head,
@@ -46,14 +47,14 @@ from pasearch.api.lifecycle import (
     opened,
     tail,
 )
-from pasearch.api.request import assume_public, device_of
+from pasearch.api.request import FeatureRequest
+from pasearch.api.resolve import assume_public, device_of, leak_share
 from pasearch.data.partitions import VALIDATION_SHARE, Dataset, Split
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.model import feature_names
 from pasearch.features.plan import make_feature_plan
-from pasearch.planning import PURCHASE_DELTA
 from pasearch.results import FEATURES, price_of
 from pasearch.runs.folder import RunFolder
 from pasearch.sklearn_api.estimators import NAME
@@ -186,8 +187,8 @@ class _PrivateChoice(BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
-        request = Request(
-            data=NAME, epsilon=self.epsilon, delta=self.delta, method=self.METHOD,
+        request = FeatureRequest(
+            data=NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
             max_categories=self.max_categories, assume_public_schema=self.assume_public_schema,
             ledger=self.ledger, ledger_budget=self.ledger_budget, seed=self.random_state, **options,
         )  # fmt: skip
@@ -644,7 +645,7 @@ class _Found:
         return np.zeros(features), np.ones(features)
 
 
-def _run(request: Request, given: _Given, table: TableSchema) -> _Found:
+def _run(request: FeatureRequest, given: _Given, table: TableSchema) -> _Found:
     """Plan, charge and choose; the run's folder lives as long as that takes."""
     dataset, assumed = given.undeclared(table), ()
     if request.assume_public_schema:
@@ -660,26 +661,28 @@ def _run(request: Request, given: _Given, table: TableSchema) -> _Found:
         return _charged(prepared, given, known, folder)
 
 
-def _planned(request: Request, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
+def _planned(request: FeatureRequest, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
     """Return the plan: all slots for the choice, but a tenth for scores and for what is bought."""
-    choice = request.choice(request.method, _trainer(request))
+    choice = choice_of(request, request.method, _trainer(request))
     aside = choice.trains_candidates or bool(dataset.schema.undeclared)
     kept = max(1, round(dataset.n * VALIDATION_SHARE)) if aside else 0
     return make_feature_plan(
         name=NAME,
         schema=dataset.schema,
         public=False,
-        budget=request.budget,
+        budget=request.total,
         split=Split(train=dataset.n - kept, validation=kept, test=0),
         choice=choice,
         most_categories=request.max_categories,
         assumed_public=assumed,
-        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+        leak_share=leak_share(request),
         final=False,
     )
 
 
-def _charged(prepared: Prepared, given: _Given, table: TableSchema, folder: RunFolder) -> _Found:
+def _charged(
+    prepared: Prepared[FeaturePlan], given: _Given, table: TableSchema, folder: RunFolder
+) -> _Found:
     """Carry out a plan, each read under its charge; its keys are destroyed, whatever happens."""
     from pasearch.features.engine import FeatureSearch
 
@@ -709,7 +712,7 @@ def _charged(prepared: Prepared, given: _Given, table: TableSchema, folder: RunF
 
 
 def _document(
-    prepared: Prepared,
+    prepared: Prepared[FeaturePlan],
     table: TableSchema,
     bought: tuple[str, ...],
     chosen: Chosen,
@@ -746,7 +749,7 @@ def _check_classes(table: TableSchema) -> None:
         )
 
 
-def _trainer(request: Request) -> str:
+def _trainer(request: FeatureRequest) -> str:
     """Return how candidates are trained; where there are none, it does not matter how."""
     return "objective" if request.trainer == "auto" else request.trainer
 

@@ -25,7 +25,8 @@ import numpy as np
 
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
-from pasearch.api.lifecycle import LEDGER_LEAK, rendered, versions
+from pasearch.api.lifecycle import rendered, versions
+from pasearch.api.resolve import LEDGER_LEAK
 from pasearch.documents import (
     TO_VERIFY,
     TO_VERIFY_FEATURES,

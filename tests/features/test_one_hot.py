@@ -215,8 +215,8 @@ class TestRun:
             {"age": age.round(1), "city": city, "pay": np.where(age > 50, "high", "low")}
         )
         result = select_features(
-            frame, "pay", Budget(8.0), out=tmp_path / "x", method="one-hot", trainer="objective",
-            max_categories=4, seed=1,
+            frame, target="pay", budget=Budget(8.0), out=tmp_path / "x", method="one-hot",
+            trainer="objective", max_categories=4, seed=1,
         )  # fmt: skip
         document = result.document
         assert document["events"][0]["name"] == "schema"
@@ -233,8 +233,8 @@ class TestRun:
         city = rng.choice(["Rome", "Oslo", "Bonn"], 1500)
         frame = pd.DataFrame({"city": city, "pay": np.where(city == "Rome", "high", "low")})
         result = select_features(
-            frame, "pay", Budget(8.0), out=tmp_path / "x", method="one-hot", trainer="objective",
-            max_categories=4, seed=1,
+            frame, target="pay", budget=Budget(8.0), out=tmp_path / "x", method="one-hot",
+            trainer="objective", max_categories=4, seed=1,
         )  # fmt: skip
         first, second = result.document["trials"]
         assert first["features"] == second["features"]

@@ -306,7 +306,7 @@ class TestThroughThePlan:
     @pytest.mark.unit
     def test_a_preset_names_its_strategy(self):
         plan = plan_architecture_search(
-            unreadable(), budget=Budget(5.0), steps=5, preset="paas-paper"
+            unreadable(), budget=Budget(5.0), steps=5, strategy="paas-paper"
         )
         assert (plan.strategy.name, plan.auto) == ("paas", None)
 

@@ -17,7 +17,7 @@ import torch
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import search as api
-from pasearch.api.lifecycle import buy_schema
+from pasearch.api.lifecycle import Prepared, buy_schema
 from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.purchase import Purchase
@@ -61,7 +61,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def prepared(way: str, **options: Any) -> api.Prepared:
+def prepared(way: str, **options: Any) -> Prepared:
     settings = {"space": SPACE, "steps": 4, "batch": 30, "device": "cpu", **WAYS[way]}
     return api.prepare(arrays(), budget=Budget(3.0), **{**settings, **DECLARED, **options})
 

@@ -15,6 +15,7 @@ from scipy import stats
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Pure, Worst
 from pasearch.api import search as api
+from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.planning import events_by_partition
@@ -242,7 +243,7 @@ class TestRun:
         monkeypatch.setattr(engine, "train_candidate", once)
         with pytest.raises(InterruptedRunError):
             api.search_architecture("digits", budget=Budget(2.0), out=tmp_path / "x", **given)
-        resumed = api.resume_search(tmp_path / "x").document
+        resumed = resume(tmp_path / "x").document
         whole = api.search_architecture(
             "digits", budget=Budget(2.0), out=tmp_path / "y", **given
         ).document

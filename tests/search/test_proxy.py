@@ -15,8 +15,9 @@ from doubles import Untouchable
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import search as api
-from pasearch.api.request import check_same_form
-from pasearch.api.search import resume_search
+from pasearch.api.lifecycle import Prepared
+from pasearch.api.resolve import check_same_form
+from pasearch.api.resume import resume
 from pasearch.data.front_ends import PrincipalComponents, Raw
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.schema import Schema
@@ -256,7 +257,7 @@ PCA = Portfolio(
 )
 
 
-def prepared(on: Path, data: Any = None, **options: Any) -> api.Prepared:
+def prepared(on: Path, data: Any = None, **options: Any) -> Prepared:
     return api.prepare(
         arrays() if data is None else data, budget=BUDGET, search_on=on,
         **{"space": BOTH, "bounds": (-3, 3), "classes": 2, **OPTIONS, **options},
@@ -429,7 +430,7 @@ class TestRun:
                 api.run(made, out=tmp_path / "x", progress=None)
         monkeypatch.setattr(Proxy, "best", stop)
         assert engine.train_candidate is genuine
-        result = resume_search(tmp_path / "x", data=arrays())
+        result = resume(tmp_path / "x", data=arrays())
         assert result.best == made.plan.space.candidate((0,))
         whole = api.run(made, out=tmp_path / "y", progress=None)
         assert whole.document == result.document

@@ -27,7 +27,7 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch import Budget, api, verify
+from pasearch import Budget, verify
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import (
@@ -54,6 +54,7 @@ from pasearch.accounting.events import (
     to_json,
 )
 from pasearch.accounting.selection import Law
+from pasearch.api import search as api
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError

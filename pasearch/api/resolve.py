@@ -1,0 +1,213 @@
+"""From a request to what a plan is made of: the data's form, public data, the split, the network.
+
+Of the data that a request names only the form is looked at here: names, shapes, number types.
+
+Source: docs/rules.md, rules 1 and 13.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasearch.api.request import Request
+from pasearch.data.images import BUILT_IN
+from pasearch.data.partitions import Dataset, Split, make_split
+from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
+from pasearch.errors import UsageError
+from pasearch.planning import PURCHASE_DELTA
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+
+LEDGER_LEAK = 1e-3
+"""The share of delta for bought categories where runs share a ledger: it must do for all."""
+
+
+def device_of(request: Request) -> str:
+    """Return "cpu" or "cuda".
+
+    Raises:
+        UsageError: A GPU is demanded and there is none.
+    """
+    if request.device == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if request.device == "cuda":
+        raise UsageError(
+            "Device 'cuda' was demanded, but torch finds no CUDA GPU here: take `device='cpu'`, "
+            "or `device='auto'`."
+        )
+    return "cpu"
+
+
+def dataset_of(data: Any, request: Request) -> Dataset:
+    """Return the data that a request names, or was given: its form is looked at, no value.
+
+    Raises:
+        UsageError: Neither a name, a path, a frame, a pair (x, y) of arrays nor a data set.
+    """
+    if isinstance(data, Dataset):
+        return replace(data, public=data.public or request.data_is_public)
+    if isinstance(data, (str, Path)):
+        return load(str(data), request, tuple(BELONGS))
+    if isinstance(data, tuple) and len(data) == 2:
+        return from_arrays(*data, **_said(request, tuple(BELONGS)))
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return of_frame(data, request)
+    # Its type only: to show it would be to print records.
+    raise UsageError(
+        f"data is a {type(data).__name__}: expected a name, a path, a pandas frame, or a pair "
+        "(x, y) of arrays."
+    )
+
+
+def of_frame(frame: Any, request: Request) -> Dataset:
+    """Return a pandas frame as a data set: its columns' names and types are its form."""
+    from pasearch.data.tables import TableSchema, undeclared
+
+    names = [str(name) for name in frame.columns]
+    declared = None if request.schema is None else TableSchema.from_toml(request.schema)
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
+    for name, dtype in zip(names, frame.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") == "c":
+            raise UsageError(
+                f"The frame's column {name!r} is of type {dtype}: expected numbers or texts. Make "
+                "two columns of it, or leave it out."
+            )
+    if len(names) < 2:
+        raise UsageError("The frame has fewer than two columns: expected features and a target.")
+    schema = undeclared(names, names[-1]) if declared is None else declared
+    schema = schema.for_header(names, where="The frame", target=request.target)
+    if request.regression:
+        schema = replace(schema, target=replace(schema.target, kind="number"))
+    cells = frame.astype(object).to_numpy()
+    places = {name: place for place, name in enumerate(names)}
+    columns = [places[column.name] for column in schema.columns]
+    return Dataset(
+        name="frame" if declared is None else declared.name,
+        schema=schema,
+        features=cells[:, columns],
+        labels=cells[:, places[schema.target.name]],
+        public=request.data_is_public,
+        official_test=schema.official_test,
+    )
+
+
+def load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
+    """Return the data set at a path or of a built-in name, under some of the declarations."""
+    return load_dataset(source, **_said(request, declared))
+
+
+def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the user says about data, as `Declared` takes it."""
+    said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
+    return {**said, "public": request.data_is_public}
+
+
+def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
+    """Return the data set with everything undeclared read from its records, and its names."""
+    from pasearch.data.purchase import read_free
+
+    names = dataset.schema.undeclared
+    if not names:
+        return dataset, ()
+    return dataset.completed(lambda schema, x, y: read_free(schema, x, y, most)), names
+
+
+def public_data(
+    option: str, source: str, request: Request, dataset: Dataset
+) -> tuple[Dataset, Dataset, tuple[str, ...]]:
+    """Return public data, the private data with its schema completed by them, and what that is.
+
+    Args:
+        option: That names them.
+        source: Where they are.
+        request: What the user says about data.
+        dataset: The private ones.
+
+    Raises:
+        UsageError: Data of another form, or that may be the private ones themselves.
+    """
+    public = load(source, replace(request, data_is_public=True), useful(source))
+    _check_elsewhere(option, source, public, dataset)
+    public, _ = assume_public(public, request.max_categories)
+    assumed: tuple[str, ...] = ()
+    if dataset.schema.undeclared:
+        assumed = (f"everything undeclared, from the public data {public.name}",)
+        dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
+    check_same_form(public, dataset.schema, option)
+    return public, dataset, assumed
+
+
+def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
+    """Refuse public data that may be the private ones: by the number of records alone."""
+    itself = source in BUILT_IN and source == private.name and not private.public
+    if itself or (source not in BUILT_IN and public.n == private.n):
+        # Whether the records are equal, no answer may tell.
+        raise UsageError(
+            f"`{option}={source}`: it has as many records as the private data, {public.n:,}, so "
+            "it is taken for the private data themselves, which are not public. Name public data "
+            "of the same kind; if these are, leave one record out."
+        )
+
+
+def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
+    """Refuse public data of another form than the private data's.
+
+    Raises:
+        UsageError: Other features, another order of them, or another number of classes.
+    """
+    own = public.schema
+    same = own.shape == schema.shape and own.outputs == schema.outputs
+    labels = [getattr(getattr(e, "target", None), "categories", None) for e in (own, schema)]
+    same = same and (None in labels or labels[0] == labels[1])
+    if not (same and own.regression == schema.regression and own.names == schema.names):
+        raise UsageError(
+            f"`{option}=`: {public.name!r} has {own.describe()}, the private data "
+            f"{schema.describe()}: expected the same features in the same order, and the same "
+            "classes."
+        )
+
+
+def shares_of(split: str | None) -> Any:
+    """Return the shares of train, validation and test that `--split` names; None without any.
+
+    Raises:
+        UsageError: Not three numbers.
+    """
+    if split in (None, "paper"):
+        return None
+    try:
+        shares = tuple(float(share) for share in str(split).split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3:
+        raise UsageError(
+            f"`split={split!r}`: expected 'paper', or three shares 'train,validation,test' such as "
+            "'0.8,0.1,0.1'."
+        )
+    return shares
+
+
+def split_of(request: Request, n: int, official_test: int, **more: Any) -> Split:
+    """Return the sizes of the partitions; `more` as of `data.partitions.make_split`."""
+    return make_split(
+        n,
+        shares=shares_of(request.split),
+        official_test=official_test,
+        paper=request.split == "paper",
+        **more,
+    )
+
+
+def leak_share(request: Request) -> float:
+    """Return the share of delta that goes to categories which one record alone might show."""
+    return PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK

@@ -1,0 +1,385 @@
+"""From a search's request to its plan: recipes, the network or the space, strategy, public data.
+
+    request  ->  recipes read  ->  public data  ->  network or space  ->  strategy  ->  plan
+
+Source: docs/rules.md, rules 1 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasearch.accounting import calibration
+from pasearch.accounting.densities import GaussianNoise
+from pasearch.accounting.events import Gaussian
+from pasearch.api.lifecycle import Prepared
+from pasearch.api.request import SearchRequest
+from pasearch.api.resolve import assume_public, device_of, leak_share, public_data, split_of
+from pasearch.data.partitions import Dataset, Split
+from pasearch.errors import UsageError
+from pasearch.planning import planned_form
+from pasearch.search.auto import Option, choose
+from pasearch.search.plan import RECIPE, Plan, make_plan
+from pasearch.search.proxy import Proxy
+from pasearch.search.strategies import strategy as named_strategy
+from pasearch.spaces.portfolio import signal_of, study_for
+from pasearch.spaces.space import Portfolio, Space, read_candidate
+from pasearch.spaces.space import space as named_space
+from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
+from pasearch.training.recipe import Recipe, default_recipe
+from pasearch.training.schedules import Validation
+
+if TYPE_CHECKING:
+    from pasearch.accounting.densities import Density
+    from pasearch.search.strategy import Settings, Strategy
+    from pasearch.spaces.portfolio import Study
+    from pasearch.spaces.space import Candidate
+    from pasearch.training.presets import Preset
+
+GIVEN = "given"
+"""What the space of one given architecture is called."""
+
+FOUND = "found on public data"
+"""The name of a space of the one candidate that a search on public data found."""
+
+PAID_QUERIES = 20
+"""How many validation queries a training makes that pays for them, about: each costs epsilon."""
+
+PAPER = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02}}
+"""Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A)."""
+
+
+def spelt_out(request: SearchRequest) -> SearchRequest:
+    """Return the request with its recipes read, and a paper's strategy as what it stands for."""
+    settings: dict[str, Any] = PAPER.get(request.strategy, {})
+    if settings and request.score_epsilon is not None:
+        raise UsageError(
+            f"`strategy={request.strategy}` has the paper's epsilon of a score: leave "
+            "`score_epsilon=` out, or take `strategy=paas`."
+        )
+    return replace(request, **settings, recipe=[read_recipe(each) for each in request.recipes])
+
+
+def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
+    """Return a search with its solved plan; nothing private was read."""
+    request = spelt_out(asked)
+    searched_on, validated_on, assumed = None, None, ()
+    if request.search_on is not None:
+        searched_on, dataset, assumed = _searched_on(request, dataset)
+    if request.assume_public_schema or dataset.public:
+        dataset, read = assume_public(dataset, request.max_categories)
+        assumed = (*assumed, *read)
+    if request.validate_on is not None:
+        validated_on, dataset, read = _validated_on(request, dataset)
+        assumed = (*assumed, *read)
+    study = partial(_study, request, dataset)
+    request, space, given = _given(request, study)
+    names = [_recipe_name(each) for each in request.recipes]
+    request, ranked = _noised(request, dataset, space)
+    assembled = partial(assemble, request, dataset, assumed)
+    auto = None
+    if searched_on is not None:
+        _check_searchable(request, given)
+        plan = _found_on(request, searched_on, space, assembled)
+    elif request.strategy == "auto":
+        _check_auto(request)
+        choice = choose(
+            study(),
+            lambda option: (made := assembled(space, option), made.strategy),
+            device=device_of(request),
+        )
+        plan, auto = choice.plan, choice.to_json()
+    else:
+        plan = assembled(space, None)
+    return Prepared(
+        request=asked,
+        dataset=dataset,
+        plan=replace(plan, auto=auto, recipe_names=tuple(name + ranked for name in names)),
+        searched_on=searched_on,
+        validated_on=validated_on,
+        given=given,
+    )
+
+
+def _recipe_name(recipe: Mapping[str, Any]) -> str:
+    """Return the recipe's name and what it does, for the plan; nothing for the default."""
+    name = recipe.get("preset", "default")
+    own = sorted(set(recipe) - {"preset"})
+    if name == "default" and not own:
+        return ""
+    changed = f"; changed: {', '.join(own)}" if own else ""
+    return f"{name}: {preset_of(name).about}{changed}"
+
+
+def _given(
+    request: SearchRequest, study: Callable[[], Study]
+) -> tuple[SearchRequest, Space, Candidate | None]:
+    """Return the request, its space, and the network if one is given or changed by a recipe.
+
+    The network is as it was given; in the space each recipe has changed it.
+    """
+    presets = [preset_of(each.get("preset", "default")) for each in request.recipes]
+    several = len(presets) > 1
+    changing = [each for each in presets if each.activation or each.frozen]
+    if request.architecture is None and not changing and not several:
+        space = study().portfolio() if request.space == "auto" else named_space(request.space)
+        return request, space, None
+    strategy = "portions" if several else "fixed"
+    if request.strategy not in ("auto", strategy) or request.space != "auto":
+        recipe = f"The recipe {request.recipes[0].get('preset')} changes"
+        what = "`architecture=` gives" if request.architecture is not None else recipe
+        raise UsageError(
+            "Several recipes are chosen among for one network, by disjoint portions: leave "
+            "`strategy=` and `space=` out, or give one recipe."
+            if several
+            else f"{what} one network, so nothing is searched: leave `strategy=` and `space=` out, "
+            "or take another recipe."
+        )
+    if request.architecture is None:
+        candidate = study().portfolio().entries[0]
+    else:
+        candidate = read_candidate(request.architecture)
+    entries = tuple(
+        replace(_changed(candidate, preset), settings=_with_recipe(candidate, number))
+        for number, preset in enumerate(presets)
+    )
+    if several and request.candidates not in (None, len(presets)):
+        raise UsageError(
+            f"`candidates={request.candidates:g}`: {len(presets)} recipes are as many candidates: "
+            "leave it out."
+        )
+    count = float(len(presets)) if several else request.candidates
+    chosen = Portfolio(name=GIVEN, entries=entries if several else entries[:1])
+    return replace(request, strategy=strategy, candidates=count), chosen, candidate
+
+
+def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[SearchRequest, str]:
+    """Return the request with its recipes' noise of the law asked for, and why, in words."""
+    if request.noise is None:
+        return request, ""
+    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.noise_search import SEARCH, law_of, name_of
+
+    if not isinstance(request.noise, str):
+        raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
+    law = None if request.noise == SEARCH else law_of(request.noise)
+    bounds = [settings_of(each).get("bounding") for each in request.recipes]
+    if not all(isinstance(bound, Encoded) for bound in bounds):
+        raise UsageError(
+            f"`noise={request.noise}`: the law of the noise can be chosen where every coordinate "
+            "is bounded: take `recipe=encoded-gaussian`."
+        )
+    why = f"; noise {request.noise}"
+    if law is None:
+        law, why = _least_noise(request, dataset, space)
+    chosen = None if name_of(law) == GaussianNoise.name else law.unit.to_json()
+    return replace(request, recipe=[{**each, "noise": chosen} for each in request.recipes]), why
+
+
+def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
+    """Return the law of least error at the request's price, and why, in words."""
+    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.noise_search import name_of, ranking
+
+    if dataset.schema.undeclared:
+        raise UsageError(
+            "`noise=search` depends on the network's size, which an undeclared schema leaves open: "
+            "declare the schema, or leave `noise=` out."
+        )
+    once = replace(request, search_share=0.0)
+    slots = _split(once, dataset, named_strategy("fixed")).train
+    recipe = _recipe_maker(request)(slots)[0]
+    form = planned_form(dataset.schema, request.max_categories)
+    assert isinstance(recipe.bounding, Encoded)
+    found = ranking(
+        dimension=space.candidate(space.fixed()).parameters(*form)[1],
+        sampling_probability=recipe.sampling_probability(slots),
+        steps=recipe.steps,
+        budget=request.total.resolve(dataset.n),
+        bounding=recipe.bounding,
+    )
+    best, name = found[0], name_of(found[0].density)
+    second = next(each for each in found if name_of(each.density) != name)
+    return best.density, (
+        f"; noise {name}, of the least error at equal price (next: {name_of(second.density)}, "
+        f"{second.l1 / best.l1:.3f} times)"
+    )
+
+
+def _changed(candidate: Candidate, preset: Preset) -> Candidate:
+    """Return the network as a preset wants it."""
+    network = candidate.architecture
+    if preset.activation:
+        network = network.with_activation(preset.activation)
+    if preset.frozen:
+        network = network.frozen(preset.frozen)
+    return replace(candidate, architecture=network)
+
+
+def _with_recipe(candidate: Candidate, number: int) -> Settings:
+    """Return a candidate's settings when it has this one of the plan's recipes."""
+    chosen = ((RECIPE, float(number)),) if number else ()
+    return (*candidate.settings, *chosen)
+
+
+def _validated_on(
+    request: SearchRequest, dataset: Dataset
+) -> tuple[Dataset, Dataset, tuple[str, ...]]:
+    """Return the public records of a recipe's validation queries; see `public_data`."""
+    if not _queries(replace(request, validate_on=None)):
+        raise UsageError(
+            "`validate_on=` names public records for a recipe's validation queries, and this one "
+            "makes none: leave it out, or take sa-dpsgd or dynamic-validation."
+        )
+    return public_data("validate_on", str(request.validate_on), request, dataset)
+
+
+def assemble(
+    request: SearchRequest,
+    dataset: Dataset,
+    assumed: tuple[str, ...],
+    space: Space,
+    option: Option | None,
+    *,
+    free_front_ends: bool = False,
+) -> Plan:
+    """Return the plan of a request, or of an option that auto compares."""
+    settings: dict[str, Any] = {
+        "candidates": request.candidates,
+        "generations": request.generations,
+        "law": request.law,
+        "cap": request.max_candidates,
+    }
+    name = request.strategy
+    if option is not None:
+        name, settings = option.name, dict(option.settings)
+        request = replace(request, search_share=option.search_share)
+    strategy = named_strategy(name, **settings)
+    return make_plan(
+        name=dataset.name,
+        schema=dataset.schema,
+        public=dataset.public,
+        budget=request.total,
+        split=_split(request, dataset, strategy),
+        strategy=strategy,
+        space=space,
+        make_recipes=_recipe_maker(request),
+        score_epsilon=request.score_epsilon if strategy.scored else None,
+        most_categories=request.max_categories,
+        assumed_public=assumed,
+        free_front_ends=free_front_ends,
+        leak_share=leak_share(request),
+        judged_on=None if request.validate_on is None else Path(request.validate_on).stem,
+    )
+
+
+def _study(request: SearchRequest, dataset: Dataset) -> Study:
+    """Return the study of this kind of data, in order of what is best at about this signal."""
+    budget = request.total.resolve(dataset.n)
+    sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
+    outputs = planned_form(dataset.schema, request.max_categories)[1]
+    study = study_for(dataset.schema, dataset.name)
+    return study.ordered(signal_of(1.0 / sigma, dataset.n, outputs))
+
+
+def _check_auto(request: SearchRequest) -> None:
+    """Refuse what only one strategy has, when auto is to choose the strategy."""
+    given = {
+        "candidates": request.candidates, "generations": request.generations, "law": request.law,
+        "max_candidates": request.max_candidates, "search_share": request.search_share or None,
+        "score_epsilon": request.score_epsilon,
+    }  # fmt: skip
+    if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
+        raise UsageError(
+            f"{', '.join(named)}: auto chooses the strategy and its settings. Name a strategy, "
+            "such as `strategy=rs`, or leave that out."
+        )
+
+
+def _searched_on(
+    request: SearchRequest, dataset: Dataset
+) -> tuple[Dataset, Dataset, tuple[str, ...]]:
+    """Return the public records that are searched on; see `public_data`."""
+    if request.strategy not in ("auto", "fixed"):
+        raise UsageError(
+            f"`search_on=` searches on public data and trains once: `strategy={request.strategy}` "
+            "has no place there. Leave it out."
+        )
+    _check_auto(request)
+    return public_data("search_on", str(request.search_on), request, dataset)
+
+
+def _check_searchable(request: SearchRequest, given: Candidate | None) -> None:
+    """Refuse a search on public data where nothing is left to search, or nothing to query."""
+    if given is not None:
+        raise UsageError(
+            "`search_on=` searches, and `architecture=`, several recipes, or a recipe that changes "
+            "the network leave one network to train: leave one of them out."
+        )
+    if _queries(replace(request, validate_on=None)):
+        raise UsageError(
+            "`search_on=` trains on the public data, and a recipe with validation queries has no "
+            "validation records there: take another recipe, or leave it out."
+        )
+
+
+def _found_on(
+    request: SearchRequest, public: Dataset, space: Space, assembled: Callable[..., Plan]
+) -> Plan:
+    """Return the plan of one training of the candidate that does best on the public data."""
+    once = Option(name="fixed")
+    if isinstance(space, Portfolio) and space.name == FOUND:
+        best = space.entries[0]
+    else:
+        plan = assembled(space, once, free_front_ends=True)
+        best = Proxy(dataset=public).best(plan, space, device=device_of(request))
+    found = Portfolio(name=FOUND, entries=(best,))
+    plan = assembled(found, once, free_front_ends=True)
+    return replace(plan, searched_on=public.name)
+
+
+def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Split:
+    if request.search_share and not (strategy.scored and strategy.private_trials):
+        raise UsageError(
+            f"`search_share=` keeps records for a private search; strategy {strategy.name!r} makes "
+            "none. Leave it out, or take rs, mgrs or paas."
+        )
+    return split_of(
+        request,
+        dataset.n,
+        dataset.official_test,
+        search_share=request.search_share,
+        scored=strategy.scored or _queries(request),
+        portions=strategy.portions,
+    )
+
+
+def _queries(request: SearchRequest) -> bool:
+    """Return whether a recipe makes validation queries on private records."""
+    every = [settings_of(each) for each in request.recipes]
+    queries = [isinstance(s.get("schedule"), Validation) or s.get("screening") for s in every]
+    return request.validate_on is None and any(queries)
+
+
+def _recipe_maker(request: SearchRequest) -> Callable[[int], tuple[Recipe, ...]]:
+    return lambda slots: tuple(_made(request, each, slots) for each in request.recipes)
+
+
+def _made(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
+    """Return one of the request's recipes, for so many slots."""
+    settings = settings_of(values)
+    if request.learning_rate is not None:
+        settings["learning_rate"] = request.learning_rate
+    own = (settings.pop("expected_batch_size", None), settings.pop("steps", None))
+    batch, steps = request.batch or own[0], request.steps or own[1]
+    recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
+    recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
+    recipe = fitted(recipe, values, slots)
+    if recipe.screening is not None and request.validate_on is None:
+        every = max(recipe.screening.every, recipe.steps // PAID_QUERIES)
+        recipe = replace(recipe, screening=replace(recipe.screening, every=every))
+    return recipe

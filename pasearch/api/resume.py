@@ -1,0 +1,41 @@
+"""Finish a run that was interrupted, whatever its task; what it has paid for is not paid again.
+
+Source: docs/rules.md, rules 11 and 12.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasearch.api import features, search
+from pasearch.api.lifecycle import found_run, request_of
+from pasearch.api.request import FeatureRequest, SearchRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pasearch.progress import Progress
+    from pasearch.results import Result
+
+TASKS: dict[str, Any] = {SearchRequest.task: search, FeatureRequest.task: features}
+"""Who finishes what; the training of one network is a search among one."""
+
+REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureRequest}
+
+
+def resume(path: str | Path, *, data: Any = None, progress: Progress | None = None) -> Result:
+    """Finish a run that was interrupted; what it has paid for is not paid for again.
+
+    Args:
+        path: The run's folder.
+        data: The same records again, if they were in memory.
+        progress: What to report.
+
+    Raises:
+        UsageError: No run there, or a finished one.
+        BudgetError: Data, plan, code, versions or device differ from the run that began.
+    """
+    with found_run(path) as folder:
+        request = request_of(folder.private, REQUESTS, data)
+        task = TASKS[request.task]
+        return task.carried_out(task.prepared(request), folder, resumed=True, progress=progress)

@@ -1,0 +1,71 @@
+"""The training of one network by one recipe, without a search: plan it, or run it.
+
+Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from pasearch.api import search
+from pasearch.api.request import SearchRequest, TrainRequest, takes
+
+if TYPE_CHECKING:
+    from pasearch.api.lifecycle import Prepared
+    from pasearch.results import SearchResult
+    from pasearch.search.plan import Plan
+
+run = search.run
+
+
+@takes(TrainRequest)
+def plan_training(request: TrainRequest) -> Plan:
+    """Return the plan of a training: what it would release, with its noise solved, and the price.
+
+    Args:
+        data: As of `train`.
+
+    Raises:
+        UsageError: Data or settings of bad form.
+        BudgetError: The budget is too small; the message names the smallest that would do.
+
+    Cost: none: it depends on n, shapes and declared bounds only.
+    """
+    return prepared(request).plan
+
+
+@takes(TrainRequest)
+def train(request: TrainRequest) -> SearchResult:
+    """Train one network by one recipe under one budget; of several recipes one is chosen.
+
+    Without `architecture` it is the first network of the portfolio for this kind of data. Several
+    recipes are compared on disjoint portions of the records.
+
+    Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
+    zero-out adjacency, as the privacy card states.
+
+    Args:
+        data: `digits`, `mnist`, `fashion-mnist`, a path, a pandas frame, (x, y) arrays, or a data
+            set.
+
+    Returns:
+        SearchResult: The model, its price and its card.
+
+    Raises:
+        UsageError: Data or settings of bad form; nothing was written.
+        BudgetError: The budget is too small; nothing was written.
+
+    Cost: the budget, at most: `plan_training` gives the price beforehand.
+    """
+    return run(prepared(request))
+
+
+def prepared(request: TrainRequest) -> Prepared[Plan]:
+    """Load the data's form and solve the plan; nothing is written."""
+    values = {each.name: getattr(request, each.name) for each in fields(request)}
+    strategy = "auto" if len(request.recipes) > 1 else "fixed"
+    return search.prepared(SearchRequest(**values, strategy=strategy))
+
+
+prepare = takes(TrainRequest)(prepared)

@@ -1,0 +1,128 @@
+"""What is done with a finished run: `verify`, `report`, `predict`, and signatures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pasearch.cli.app import Json, Run, app
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.results import Result
+
+
+@app.command()
+def verify(
+    path: Run,
+    public_key: Annotated[
+        Path | None,
+        typer.Option("--public-key", help="The signer's public key: its signature is demanded."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check all that can be of a finished run: price, plan, result.json, card, report, model.
+
+    Whoever makes all of them anew from other numbers passes, unless the result is signed and you
+    give the signer's public key.
+    """
+    from pasearch.results import release_of
+    from pasearch.verification.signing import signed_words
+    from pasearch.verification.verify import verify as check_all
+
+    price, problems = check_all(path, public_key)
+    if as_json:
+        typer.echo(
+            json.dumps({"epsilon": price.epsilon, "delta": price.delta,
+                        "accountant": price.accountant, "problems": problems}, indent=2)
+        )  # fmt: skip
+    elif not problems:
+        typer.echo(
+            f"Verified: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant}), "
+            "recomputed from the events; result.json, card, report and model agree with it.\n"
+            + signed_words(release_of(path), trusted=public_key is not None)
+        )
+    if problems:
+        raise UsageError(f"{path} does not verify:", *problems)
+
+
+@app.command()
+def key(
+    path: Annotated[Path, typer.Argument(help="A new file, for the private key.")],
+) -> None:
+    """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
+    from pasearch.verification.signing import new_key
+
+    public = new_key(path)
+    typer.echo(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+
+
+@app.command()
+def sign(
+    path: Run,
+    key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
+) -> None:
+    """Sign a finished run that verifies: release/result.sig."""
+    from pasearch.verification.signing import private_key
+    from pasearch.verification.signing import sign as write
+    from pasearch.verification.verify import verify as check_all
+
+    signer = private_key(key)
+    if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
+        raise UsageError(f"{path} does not verify, so it is not signed:", *problems)
+    typer.echo(f"Signed: {write(path, signer)}")
+
+
+@app.command()
+def report(path: Run, as_json: Json = False) -> None:
+    """Say what a finished run found, and at what price; and where its report is."""
+    from pasearch.cli.tasks import show_result
+    from pasearch.results import load_result, release_of
+
+    show_result(load_result(path), as_json=as_json, quiet=False)
+    if not as_json:
+        typer.echo(f"Report: {release_of(path) / 'report.html'}")
+
+
+@app.command()
+def predict(
+    path: Run,
+    data: Annotated[
+        Path, typer.Argument(help="New records: a .csv with the data's columns, or a .npz with x.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new .csv. [default: print the predictions]")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also the probability of each class.")
+    ] = False,
+) -> None:
+    """Predict new records with a finished run's model. What it prints is as private as they are."""
+    from pasearch.files import write_new
+    from pasearch.results import load_result
+
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists: name a new file for the predictions.")
+    text = _csv(load_result(path), data, probabilities=probabilities)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_new(out, text)
+    typer.echo(f"Predictions: {out}. They are as private as the records that they are of.")
+
+
+def _csv(result: Result, data: Path, *, probabilities: bool) -> str:
+    """Return predictions as .csv, a record a line."""
+    header, columns = ["prediction"], [result.predict(data)]
+    if probabilities:
+        header += [f"probability of {name}" for name in result.classes_]
+        columns += list(result.predict_proba(data).T)
+    rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()

@@ -1,0 +1,166 @@
+"""A task's request as options of a command: names, types, defaults, help and groups.
+
+Source: `api.request`, which says each option once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from pasearch.accounting.budget import Budget
+from pasearch.api import request as requests
+from pasearch.api.request import BUDGET, DATA, GROUPS, USUAL_EPSILON, Option, Request, options_of
+from pasearch.errors import FIELD
+
+DATA_HELP = (
+    "digits, mnist, fashion-mnist, cifar10, svhn, a .csv, a .npz with arrays x and y, or a folder "
+    "of images."
+)
+EPSILON = Option(
+    "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"
+)
+DELTA = Option("Delta of the whole run.", BUDGET, usual="power of ten below 1/n")
+FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
+    name: option.flag.split("/")[0]
+    for kind in (requests.SearchRequest, requests.FeatureRequest)
+    for name, _, option in options_of(kind)
+    if option.flag
+}
+"""Fields whose flag is not their name with dashes."""
+
+KNOWN = {
+    name
+    for kind in (requests.SearchRequest, requests.FeatureRequest)
+    for name, _, _ in options_of(kind)
+} | {"epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"}
+"""What a message may begin with that is an option here."""
+
+
+METAVARS = {"tuple[float, float] | None": "<float> <float>", "list[str]": "<str>"}
+"""How types of several values are shown."""
+
+
+class Grouped(TyperCommand):
+    """A command whose `--help` shows its options under the headings of their groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write each group's options, in the order of `GROUPS`; then the command's own."""
+        shown: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                group = getattr(each, "rich_help_panel", None) or "Output"
+                shown.setdefault(group, []).append(record)
+        for group in sorted(shown, key=lambda name: [*GROUPS, "Output"].index(name)):
+            with formatter.section(group):
+                formatter.write_dl(shown[group])
+
+
+def flag_of(name: str) -> str:
+    """Return what a field of a request is called on the command line."""
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def with_flags(message: str) -> str:
+    """Return a message with every option as the command line has it.
+
+    >>> with_flags("leave `search_share=` out, or take `strategy='rs'`")
+    'leave --search-share out, or take --strategy rs'
+    """
+    message = FIELD.sub(lambda found: _flag(found[1], found[2].strip("'\"")), message)
+    name, is_, rest = message.partition(" is ")
+    names = name.split(" + ")
+    if is_ and KNOWN.issuperset(names):
+        name = " + ".join(map(flag_of, names))
+    return f"{name}{is_}{rest}"
+
+
+def _flag(name: str, value: str) -> str:
+    flag = flag_of(name)
+    if value == "False":
+        return flag.replace("--", "--no-", 1)
+    return flag if value in ("", "True") else f"{flag} {value}"
+
+
+def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., None]]:
+    """Give a command, whose first argument is `asked`, the options of a request in its place.
+
+    Args:
+        request: Whose options.
+        run: Whether the command runs what it plans, so that the folder can be named.
+    """
+    every = [_argument(), _epsilon("eps", EPSILON, "--eps", "--epsilon"), _epsilon("delta", DELTA)]
+    every += [
+        _option(name, default, option, request)
+        for name, default, option in options_of(request)
+        if option.flag is not None and (run or name != "out")
+    ]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            each.replace(annotation=hints[each.name])
+            for each in list(inspect.signature(command).parameters.values())[1:]
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            asked = {each.name: given.pop(each.name, each.default) for each in every}
+            eps, delta = asked.pop("eps"), asked.pop("delta")
+            if eps is not None or delta is not None:
+                asked["budget"] = Budget(USUAL_EPSILON if eps is None else eps, delta)
+            command(asked, **given)
+
+        parameters = [*every, *own]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorated
+
+
+def _argument() -> inspect.Parameter:
+    argument = typer.Argument(help=DATA_HELP, rich_help_panel=DATA)
+    return _parameter("data", "digits", Annotated[str, argument])
+
+
+def _epsilon(name: str, option: Option, *flags: str) -> inspect.Parameter:
+    told = typer.Option(*(flags or (f"--{name}",)), help=option.words, rich_help_panel=option.group)
+    return _parameter(name, None, Annotated[float | None, told])
+
+
+def _option(name: str, default: Any, option: Option, request: type[Request]) -> inspect.Parameter:
+    """Return a field as a parameter that typer reads."""
+    kind = option.reads
+    if kind is None:
+        kind = eval(_annotations(request)[name], dict(vars(requests)))
+    elif default is None:
+        kind = kind | None
+    if kind == list[str]:
+        default = [default]
+    told = typer.Option(
+        option.flag or flag_of(name),
+        help=option.words,
+        metavar=METAVARS.get(str(kind)),
+        rich_help_panel=option.group,
+        show_default=str(default[0]) if isinstance(default, list) else default is not None,
+    )
+    return _parameter(name, default, Annotated[kind, told])
+
+
+def _annotations(request: type[Request]) -> dict[str, str]:
+    """Return the types of a request's fields, as they are written."""
+    found: dict[str, str] = {}
+    for kind in reversed(request.__mro__):
+        found |= {name: str(text) for name, text in getattr(kind, "__annotations__", {}).items()}
+    return found
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
