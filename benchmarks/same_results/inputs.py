@@ -11,7 +11,9 @@
 | `cifar-like.npz` | images of 3 x 32 x 32 |
 | `breast.npz` | nine numbers, two classes |
 | `points.npz` | arrays and a number to predict |
+| `many.npz` | more records than one forward pass takes |
 | `pictures/` | a folder of images |
+| `data/MNIST/raw/` | images of 12 x 12 in MNIST's files |
 """
 
 from __future__ import annotations
@@ -70,10 +72,12 @@ def write_inputs(folder: Path) -> None:
     _write_arrays(folder / "mnist-like.npz", (150, 28, 28), 9, 2, official_test=np.array(30))
     _write_arrays(folder / "cifar-like.npz", (80, 3, 32, 32), 10, 2)
     _write_arrays(folder / "breast.npz", (400, 9), 11, 2)
+    _write_arrays(folder / "many.npz", (9000, 5), 15, 3)
     generator = np.random.Generator(np.random.PCG64(12))
     x = generator.random((400, 5))
     np.savez(folder / "points.npz", x=x, y=x[:, 0] - x[:, 1])
     _write_pictures(folder / "pictures")
+    _write_idx(folder / "data" / "MNIST" / "raw")
 
 
 def _write_table(path: Path, n: int, seed: int, *, number: bool) -> None:
@@ -137,3 +141,15 @@ def _write_pictures(folder: Path) -> None:
             pixels[: 10 if label == "cats" else 20] //= 2
             Image.fromarray(pixels).save(folder / label / f"{number:03}.png")
     (folder / "dogs" / "broken.png").write_bytes(b"no image")
+
+
+def _write_idx(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    generator = np.random.Generator(np.random.PCG64(16))
+    for part, n in (("train", 300), ("t10k", 100)):
+        labels = generator.integers(0, 10, n, dtype=np.uint8)
+        images = generator.integers(0, 100, (n, 12, 12), dtype=np.uint8)
+        images[np.arange(n), labels] += 150
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            (folder / f"{part}-{name}-ubyte").write_bytes(head + array.tobytes())

@@ -33,6 +33,9 @@ OUT = "run"
 RUNS = ("arch", "train", "features")
 """Commands that make a run: they are given a seed, a folder and the CPU."""
 
+TOLD = ("check",)
+"""Commands whose lines are kept: they have no JSON."""
+
 MOST_NUMBERS = 48
 """A longer list of numbers is kept as its length and hash."""
 
@@ -183,6 +186,8 @@ def _run_command(argv: list[str], kept: dict[str, Any], renames: dict[str, Any])
     finally:
         sys.argv = given
     kept["exits"].append(code)
+    if argv[0] in TOLD:
+        kept.setdefault("told", []).append(out.getvalue().splitlines())
     if "--json" in argv and code == 0:
         kept["printed"].append(_kept_json(json.loads(out.getvalue())))
     if code != 0:
@@ -281,8 +286,10 @@ def _flat(held: Any) -> Iterator[Any]:
 def _array(array: np.ndarray[Any, Any]) -> str:
     shape = "x".join(map(str, array.shape))
     if array.dtype.kind == "O":
-        return f"object {shape} {_hash(json.dumps(array.tolist(), default=str).encode())[:32]}"
-    return f"{array.dtype} {shape} {_hash(np.ascontiguousarray(array).tobytes())[:32]}"
+        content = json.dumps(array.tolist(), default=str).encode()
+    else:
+        content = np.ascontiguousarray(array).tobytes()
+    return f"{array.dtype} {shape} {_hash(content)[:20]}"
 
 
 def _hash(content: bytes) -> str:
