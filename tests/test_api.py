@@ -1136,9 +1136,7 @@ def test_the_cache_is_private_and_gone_unless_it_was_asked_for(tmp_path: Path):
 @pytest.mark.unit
 @pytest.mark.parametrize("given", [{"age": [31337]}, ("31337",), [[31337.0]], 31337])
 def test_data_of_another_kind_are_refused_without_being_shown(given: Any):
-    with pytest.raises(
-        UsageError, match="expected a name, a path, a pandas frame"
-    ) as refused:
+    with pytest.raises(UsageError, match="expected a name, a path, a pandas frame") as refused:
         api.prepare(given, budget=Budget(1.0))
     assert "31337" not in str(refused.value)
 

@@ -303,7 +303,6 @@ class TestRefusals:
             ({"strategy": "paas", "score_epsilon": 0.0}, "epsilon"),
             ({"strategy": "paas", "score_epsilon": float("nan")}, "epsilon"),
             ({"device": "abacus"}, "abacus"),
-            ({"preset": "magic"}, "magic"),
             ({"seed": -1}, "-1"),
             ({"seed": True}, "True"),
             ({"seed": 1.5}, "1.5"),

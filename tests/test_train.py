@@ -197,7 +197,7 @@ class TestLooks:
     def test_at_as_many_public_records_are_refused(self, tmp_path: Path):
         x, y = np.zeros((400, 5)), np.zeros(400, dtype=int)
         np.savez(tmp_path / "same.npz", x=x, y=y, bounds=np.array([-3.0, 3.0]), classes=3)
-        with pytest.raises(UsageError, match=r"--validate-on .*the private data themselves"):
+        with pytest.raises(UsageError, match=r"`validate_on=.*the private data themselves"):
             asked("sa-dpsgd", validate_on=tmp_path / "same.npz")
 
     @pytest.mark.unit
@@ -207,7 +207,7 @@ class TestLooks:
 
     @pytest.mark.unit
     def test_with_a_search_elsewhere_are_refused(self, others: Path):
-        with pytest.raises(UsageError, match="--search-on trains on the public data"):
+        with pytest.raises(UsageError, match="`search_on=` trains on the public data"):
             prepare(
                 people(), budget=BUDGET, recipe="dynamic-validation", search_on=others,
                 validate_on=others, space="fcn",
@@ -215,13 +215,13 @@ class TestLooks:
 
     @pytest.mark.unit
     def test_at_data_of_another_form_are_refused(self):
-        with pytest.raises(UsageError, match="--validate-on: 'digits'"):
+        with pytest.raises(UsageError, match="`validate_on=`: 'digits'"):
             asked("sa-dpsgd", validate_on="digits")
 
     @pytest.mark.unit
     @pytest.mark.parametrize("name", LOOKING)
     def test_at_private_records_are_refused_in_a_search(self, name: str):
-        with pytest.raises(UsageError, match=r"--validate-on|nothing is searched"):
+        with pytest.raises(UsageError, match=r"validate_on=|nothing is searched|search_on="):
             prepare(people(), budget=BUDGET, recipe=name, strategy="rs", space="fcn", steps=24)
 
     @pytest.mark.contract
@@ -310,13 +310,13 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("options", "match"),
         [
-            ({"strategy": "rs"}, "--architecture gives"),
-            ({"space": "fcn"}, "--architecture gives"),
+            ({"strategy": "rs"}, "`architecture=` gives"),
+            ({"space": "fcn"}, "`architecture=` gives"),
             ({"recipe": "rwt", "architecture": None, "strategy": "rs"}, "The recipe rwt changes"),
             ({"recipe": "nonsense"}, "Recipe 'nonsense' is not known"),
             ({"architecture": {"layers": 3}}, "list of layers"),
             ({"architecture": "no.toml"}, "no.toml"),
-            ({"recipe": "auto-s", "validate_on": "digits"}, "this one does not"),
+            ({"recipe": "auto-s", "validate_on": "digits"}, "this one makes none"),
             ({"recipe": {"preset": {"name": "dpsgd"}}}, "is not known"),
             ({"recipe": {"bounding": "flat"}}, "expected a table, such as .* name = .flat."),
             ({"recipe": {"schedule": {"name": "time"}}}, "'time' lacks rate"),

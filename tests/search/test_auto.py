@@ -291,12 +291,12 @@ class TestThroughThePlan:
     @pytest.mark.parametrize(
         ("more", "word"),
         [
-            ({"candidates": 4}, "--candidates"),
-            ({"generations": 2}, "--generations"),
-            ({"law": "poisson"}, "--law"),
-            ({"max_candidates": 9}, "--max-candidates"),
-            ({"search_share": 0.2}, "--search-share"),
-            ({"score_epsilon": 0.1}, "--score-eps"),
+            ({"candidates": 4}, "`candidates=`"),
+            ({"generations": 2}, "`generations=`"),
+            ({"law": "poisson"}, "`law=`"),
+            ({"max_candidates": 9}, "`max_candidates=`"),
+            ({"search_share": 0.2}, "`search_share=`"),
+            ({"score_epsilon": 0.1}, "`score_epsilon=`"),
         ],
     )
     def test_settings_of_one_strategy_are_refused(self, more: dict, word: str):

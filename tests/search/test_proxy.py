@@ -104,12 +104,12 @@ class TestForm:
         ],
     )
     def test_data_of_another_form_are_refused(self, private: Schema):
-        with pytest.raises(UsageError, match="--search-on: 'others'"):
-            check_same_form(public(), private, "--search-on")
+        with pytest.raises(UsageError, match="`search_on=`: 'others'"):
+            check_same_form(public(), private, "search_on")
 
     @pytest.mark.unit
     def test_other_bounds_are_no_other_form(self):
-        check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "--search-on")
+        check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "search_on")
 
     @pytest.mark.contract
     def test_private_records_cannot_be_searched_on(self):
@@ -309,12 +309,12 @@ class TestPlan:
     @pytest.mark.unit
     @pytest.mark.parametrize("strategy", ["rs", "mgrs", "paas", "stw"])
     def test_a_private_search_has_no_place_beside_it(self, others: Path, strategy: str):
-        with pytest.raises(UsageError, match=f"--strategy {strategy} has no place"):
+        with pytest.raises(UsageError, match=f"`strategy={strategy}` has no place"):
             prepared(others, strategy=strategy)
 
     @pytest.mark.unit
     def test_settings_of_a_search_have_no_place_either(self, others: Path):
-        with pytest.raises(UsageError, match="--candidates"):
+        with pytest.raises(UsageError, match="`candidates=`"):
             prepared(others, candidates=4)
 
     @pytest.mark.unit
@@ -330,7 +330,9 @@ class TestPlan:
     def test_one_network_leaves_nothing_to_search(
         self, others: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, Any]
     ):
-        said = "--search-on searches, and --architecture, several recipes, or a recipe that changes"
+        said = (
+            "`search_on=` searches, and `architecture=`, several recipes, or a recipe that changes"
+        )
         with watched(monkeypatch) as told, pytest.raises(UsageError, match=said):
             prepared(others, unreadable(), **{"space": "auto", **one})
         assert told == [], "refused before a candidate was tried"
@@ -369,8 +371,8 @@ class TestPlan:
         except UsageError:
             assert header != "age,city,y"
             return
-        assert made.proxy is not None
-        schemas = made.dataset.schema, made.proxy.dataset.schema
+        assert made.searched_on is not None
+        schemas = made.dataset.schema, made.searched_on.schema
         names = [each.feature_names() for each in schemas]  # type: ignore[union-attr]
         assert names[0] == names[1]
 
