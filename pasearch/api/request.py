@@ -145,6 +145,9 @@ class Request:
         None, "Shares 'train,validation,test' of the records, or 'paper'.", DATA,
         usual="0.8,0.1,0.1, or the data's own test set",
     )  # fmt: skip
+    search_share: float = said(
+        0.0, "Share of the training records that only the search or the choice reads.", SEARCH
+    )
     ledger: str | Path | None = said(
         None, "A file that adds up all runs on these data, and refuses one too many.", BUDGET,
         reads=Path,
@@ -267,9 +270,6 @@ class TrainRequest(Request):
 class ChoiceRequest(Request):
     """What a choice among candidates is asked for, of networks or of features."""
 
-    search_share: float = said(
-        0.0, "Share of the training records that only the search or the choice reads.", SEARCH
-    )
     candidates: float | None = said(
         None, "Mean number of trainings; of paas and stw, candidates a generation.", SEARCH,
         of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4", "subsets": "8"},
