@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
-from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed, Worst
+from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
 from pasearch.data.partitions import Split
 from pasearch.data.purchase import Purchase
 from pasearch.runs.ledger import Line
@@ -234,12 +234,9 @@ def solve_front_ends(
     share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
     for each in dict.fromkeys(front for front in front_ends if front.fitted):
         name = f"front end {each.text}"
-        sigma = dials.smallest(
-            name, lambda value: Gaussian(noise_multiplier=value), share, *SIGMA_RANGE
-        )
-        event = Gaussian(noise_multiplier=sigma)
+        sigma = dials.smallest(name, each.event, share, *SIGMA_RANGE)
         noise.append((each.text, sigma))
-        lines.append(Line(name=name, partition=partition, event=event, count=1))
+        lines.append(Line(name=name, partition=partition, event=each.event(sigma), count=1))
     return tuple(noise), lines
 
 

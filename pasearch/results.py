@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
     from pasearch.spaces.space import Candidate
 
-SCHEMA_VERSION = 3
-READABLE = (2, SCHEMA_VERSION)
-"""Versions that can be loaded; version 2 has no `plan` and no `files`, so it cannot be verified."""
+SCHEMA_VERSION = 4
+READABLE = (2, 3, SCHEMA_VERSION)
+"""Versions that can be loaded; only the last can be verified."""
 
 FEATURES = "feature selection"
 """The task of a feature selection, as `result.json` names it."""

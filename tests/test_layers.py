@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
     {"shown"},
-    {"accounting", "files"},
+    {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"data"},
     {"spaces"},

@@ -155,7 +155,7 @@ class TestLooks:
         """Teeth: what the training is told is not what the records say."""
         exact: list[int] = []
         told: list[float] = []
-        measure = engine.energy_points
+        measure = engine.loss_points
         judge = engine.Search._judge
 
         def measured(*arguments: Any, **options: Any) -> int:
@@ -172,7 +172,7 @@ class TestLooks:
 
             return listened
 
-        monkeypatch.setattr(engine, "energy_points", measured)
+        monkeypatch.setattr(engine, "loss_points", measured)
         monkeypatch.setattr(engine.Search, "_judge", watched)
         prepared = asked("sa-dpsgd")
         run(prepared, out=tmp_path / "run")
@@ -190,7 +190,7 @@ class TestLooks:
         assert LOOK not in [line.name for line in prepared.plan.lines]
         assert "validation" not in {line.partition for line in prepared.plan.lines}
         document = run(prepared, out=tmp_path / "run").document
-        assert document["judged_on"] == "others"
+        assert document["validated_on"] == "others"
         assert verify(tmp_path / "run")[1] == []
 
     @pytest.mark.unit
@@ -259,7 +259,7 @@ class TestLooks:
         assert bought.purchase is not None
         assert plans[0].purchase is None
         document = run(prepared[1], out=tmp_path / "run").document
-        assert document["judged_on"] == "others"
+        assert document["validated_on"] == "others"
         assert verify(tmp_path / "run")[1] == []
 
     @pytest.mark.contract

@@ -29,21 +29,29 @@ from torch import Tensor, nn
 from pasearch.accounting.densities import Density, GaussianNoise, StudentT
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding import Flat
-from pasearch.training.encoded.denoising import KolmogorovSmirnov, begin_noise
-from pasearch.training.encoded.gradients import Encoded, encode, encoded_sum
-from pasearch.training.per_example import clipped_sum, formed_gradients
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import encode
+from pasearch.training.encoded.laws import begin_noise
+from pasearch.training.per_example import Loss, clipped_sum, formed_gradients
 
 CLIP = 0.25
 Summed = Callable[..., list[Tensor]]
 GAUSSIAN = GaussianNoise(scale=CLIP)
-ENCODED = partial(encoded_sum, bounding=Encoded(clip_norm=CLIP))
 FLAT = partial(clipped_sum, bounding=Flat(clip_norm=CLIP))
+
+
+def encoded(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, vectors: int) -> list[Tensor]:
+    """Return the sum of encoded gradients."""
+    return Encoded(clip_norm=CLIP, vectors=vectors).sums(network, x, loss, mask)[0]
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {"summed": FLAT},
-    "encoded": {"summed": ENCODED},
+    "encoded": {"summed": partial(encoded, vectors=1000)},
     "encoded, one vector": {
-        "summed": partial(encoded_sum, bounding=Encoded(clip_norm=CLIP, vectors=1))
+        "summed": partial(encoded, vectors=1),
     },
     "student-t noise": {"noise": StudentT(scale=CLIP)},
     "denoised, histogram": {"denoising": KolmogorovSmirnov()},

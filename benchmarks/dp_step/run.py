@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from pasearch.runs.keys import Keys
-from pasearch.training.bounding import Flat
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 

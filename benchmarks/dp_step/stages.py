@@ -22,9 +22,13 @@ import torch
 from run import CLASSES, FEATURES, RECORDS, Step, network, seconds
 
 from pasearch.runs.keys import Keys
-from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat, PerLayer
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules import TimeBased, Validation
+from pasearch.training.schedules.decays import TimeBased
+from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing, mean_loss
 from pasearch.training.trainer import Training
 
@@ -56,7 +60,7 @@ def step_of(records: SimpleNamespace, seen: SimpleNamespace, batch: int, device:
     def judge(network: torch.nn.Module, asked: int) -> float:
         return mean_loss(network, seen, device=device) if recipe.screening else 0.5
 
-    training = Training(network(), records, recipe, streams, device=device, judge=judge)
+    training = Training(network(), records, recipe, streams, device=device, query=judge)
     return training.step
 
 

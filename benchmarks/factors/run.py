@@ -59,8 +59,11 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.space import read_candidate
-from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, PerLayer
-from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients, trainable_layers
 from pasearch.training.recipe import Recipe
 from pasearch.training.tpvd import tpvd
@@ -281,25 +284,25 @@ class Study:
         return architecture.build(shape, 10, Keys.from_seed(seed).stream("weights").generator())
 
     def _recipe(self, cell: Cell, rate: float, n: int) -> Recipe:
-        bounding: Bounding | None = None
+        bounding: Bound | None = None
         order = None
         if cell.bounding is not None:
             bounding = BOUNDINGS[cell.bounding](cell.clip)
         if cell.order.startswith("AC"):
-            order = NoiseFirst(record_bound=cell.clip if cell.order == "AC private" else None)
+            order = NoiseBeforeClip(record_bound=cell.clip if cell.order == "AC private" else None)
         recipe = Recipe(
             expected_batch_size=self._batch, steps=self._steps, learning_rate=rate,
             noise_multiplier=None if cell.order == "none" else cell.sigma or 1.0,
-            bounding=bounding, order=order, optimizer=cell.optimizer, average=None,
+            bounding=bounding, noise_before_clip=order, optimizer=cell.optimizer, average=None,
         )  # fmt: skip
         if cell.epsilon is None:
             return recipe
         return recipe.with_noise(self._noise(order, cell.epsilon, n))
 
-    def _noise_at_price(self, order: NoiseFirst | None, epsilon: float, n: int) -> float:
+    def _noise_at_price(self, order: NoiseBeforeClip | None, epsilon: float, n: int) -> float:
         recipe = Recipe(
             expected_batch_size=self._batch, steps=self._steps, noise_multiplier=1.0,
-            bounding=Flat(clip_norm=1.0), order=order,
+            bounding=Flat(clip_norm=1.0), noise_before_clip=order,
         )  # fmt: skip
         budget = Budget(epsilon, self._delta(n))
         return calibration.smallest(lambda z: recipe.with_noise(z).event(n), budget, 0.2, 100.0)

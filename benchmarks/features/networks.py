@@ -20,7 +20,8 @@ import torch
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.bounding import SLACK, Flat
+from pasearch.training.bounding.bound import SLACK
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
 

@@ -40,16 +40,16 @@ from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture, Dense
-from pasearch.training.bounding import PerLayer
+from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules import (
+from pasearch.training.schedules.decays import (
     Exponential,
     Polynomial,
     StepDecay,
     TimeBased,
     Uniform,
-    Validation,
 )
+from pasearch.training.schedules.validation import Validation
 from pasearch.training.trainer import Training
 
 RESULTS = Path(__file__).parent / "results" / "runs.jsonl"

@@ -24,7 +24,7 @@ gamma, sech). Proof: docs/guarantees/encoding.md.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -38,6 +38,7 @@ from pasearch.accounting.checks import kind_of, nonnegative, positive
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.quadrature import kronrod
 from pasearch.errors import UsageError
+from pasearch.registry import Stage
 
 CATALAN = 0.915965594177219015
 LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
@@ -53,7 +54,7 @@ Generator = np.random.Generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Density(ABC):
+class Density(Stage):
     """A symmetric density on the line.
 
     Methods that begin with `unit` are of the density whose scale is 1; their x is 0 or above.
@@ -72,7 +73,7 @@ class Density(ABC):
         object.__setattr__(self, "scale", positive("scale", self.scale))
         self._check()
 
-    def _check(self) -> None:  # noqa: B027 - not every density has more
+    def _check(self) -> None:
         """Check the numbers that a density has beside its scale."""
 
     @abstractmethod
@@ -182,9 +183,10 @@ class Density(ABC):
         halves = _log_twice_sinh(orders * ratio / 2) + _log_twice_sinh((orders - 1) * ratio / 2)
         return halves + math.log(mass)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"name": self.name, **{each.name: getattr(self, each.name) for each in fields(self)}}
+    def words(self) -> str:
+        """Return the law and its own numbers; its scale follows from a noise multiplier."""
+        own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
+        return _law_words(", ".join([self.name, *own]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,10 +607,13 @@ class Tabulated(Density):
         at = int(np.searchsorted(self.knots, x, side="right")) - 1
         return float(-np.min(slopes[at:]))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        each = {"knots": list(self.knots), "log_values": list(self.log_values)}
-        return {"name": self.name, "scale": self.scale, **each}
+    def words(self) -> str:
+        """Return what it is, and how many numbers it has."""
+        return _law_words(f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
+
+
+def _law_words(law: str) -> str:
+    return f"noise of a chosen law ({law}), as informative as Gaussian noise of that multiplier"
 
 
 DENSITIES: dict[str, type[Density]] = {

@@ -266,7 +266,7 @@ def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, An
         "bought": plan.bought(),
         "alternatives": [],
         "searched_on": plan.searched_on,
-        "judged_on": None,
+        "validated_on": None,
         **tail(plan, made),
         "plan": plan.basis,
         **found.shown,

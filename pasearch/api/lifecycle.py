@@ -35,6 +35,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
 from pasearch.planning import events_by_partition
+from pasearch.registry import extension_files
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 from pasearch.search.plan import Plan
 
@@ -506,8 +507,9 @@ def fingerprint(
     import torch
 
     code = hashlib.sha256()
-    for file in sorted(PACKAGE.rglob("*.py")):
-        code.update(str(file.relative_to(PACKAGE)).encode() + b"\0")
+    for file in [*sorted(PACKAGE.rglob("*.py")), *extension_files()]:
+        inside = file.is_relative_to(PACKAGE)
+        code.update(str(file.relative_to(PACKAGE) if inside else file).encode() + b"\0")
         code.update(file.read_bytes())
     parts = {
         "data": dataset.fingerprint(),

@@ -31,7 +31,6 @@ from pasearch.spaces.space import Portfolio, Space, read_candidate
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
-from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
     from pasearch.accounting.densities import Density
@@ -161,14 +160,13 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
     """Return the request with its recipes' noise of the law asked for, and why, in words."""
     if request.noise is None:
         return request, ""
-    from pasearch.training.encoded.gradients import Encoded
     from pasearch.training.encoded.noise_search import SEARCH, law_of, name_of
 
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
     law = None if request.noise == SEARCH else law_of(request.noise)
     bounds = [settings_of(each).get("bounding") for each in request.recipes]
-    if not all(isinstance(bound, Encoded) for bound in bounds):
+    if not all(bound is not None and bound.limits_coordinates for bound in bounds):
         raise UsageError(
             f"`noise={request.noise}`: the law of the noise can be chosen where every coordinate "
             "is bounded: take `recipe=encoded-gaussian`."
@@ -182,7 +180,7 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
 
 def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
     """Return the law of least error at the request's price, and why, in words."""
-    from pasearch.training.encoded.gradients import Encoded
+    from pasearch.training.encoded.bound import Encoded
     from pasearch.training.encoded.noise_search import name_of, ranking
 
     if dataset.schema.undeclared:
@@ -273,7 +271,7 @@ def assemble(
         assumed_public=assumed,
         free_front_ends=free_front_ends,
         leak_share=leak_share(request),
-        judged_on=None if request.validate_on is None else Path(request.validate_on).stem,
+        validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
     )
 
 
@@ -361,7 +359,7 @@ def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Spli
 def _queries(request: SearchRequest) -> bool:
     """Return whether a recipe makes validation queries on private records."""
     every = [settings_of(each) for each in request.recipes]
-    queries = [isinstance(s.get("schedule"), Validation) or s.get("screening") for s in every]
+    queries = [s.get("screening") or getattr(s.get("schedule"), "steered", False) for s in every]
     return request.validate_on is None and any(queries)
 
 

@@ -29,7 +29,6 @@ from pasearch.search.auto import Option
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import to_settings
 from pasearch.spaces.space import BUILT_IN as SPACES
-from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
@@ -259,7 +258,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
         "bought": plan.bought(),
         "alternatives": plan.alternatives(),
         "searched_on": plan.searched_on,
-        "judged_on": plan.judged_on,
+        "validated_on": plan.validated_on,
         **tail(plan, made),
         "plan": {
             **plan.basis,
@@ -267,7 +266,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
             "recipe_names": list(plan.recipe_names),
         },
     }
-    if isinstance(recipe.schedule, Validation):
+    if recipe.schedule.steered:
         document["recipe"]["steps_made"] = found.steps_made
     if not strategy.hides_trials:
         document["trials"] = [

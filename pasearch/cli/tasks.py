@@ -269,7 +269,7 @@ def _best_words(document: dict[str, Any]) -> str:
 
     if document["task"] == FEATURES:
         return _features_words(document)
-    from pasearch.report.stages import TRAINING, setting_words, steps_words
+    from pasearch.report.stages import TRAINING, recipe_of, setting_words, steps_words
     from pasearch.spaces.space import Candidate
 
     best, recipe = document["best"], document["recipe"]
@@ -278,7 +278,7 @@ def _best_words(document: dict[str, Any]) -> str:
     details = [f"{total:,} parameters, {'all' if total == trained else f'{trained:,}'} trained"]
     details += [f"{setting} {value}" for setting, value in setting_words(best["settings"])]
     if "steps_made" in recipe:
-        details.append(f"{steps_words(recipe)} steps")
+        details.append(f"{steps_words(recipe_of(recipe), recipe['steps_made'])} steps")
     return f"{name}: {Candidate.from_json(best).describe_network()} ({'; '.join(details)})"
 
 

@@ -74,7 +74,7 @@ from pasearch.planning import (
     untold,
 )
 from pasearch.runs.ledger import Line
-from pasearch.training.bounding import Flat
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -9,21 +9,25 @@ Source: docs/rules.md, rules 2, 8, 10 to 15.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.events import describe, from_json
+from pasearch.data.front_ends import front_end
 from pasearch.report.stages import (
     TRAINING,
     batching_words,
-    bound_words,
     claim_words,
     noise_words,
     optimizer_words,
+    recipe_of,
     stage_words,
     steps_words,
 )
 from pasearch.results import FEATURES
 from pasearch.shown import shown
+
+if TYPE_CHECKING:
+    from pasearch.training.recipe import Recipe
 
 Section = tuple[str, list[str]]
 
@@ -154,9 +158,9 @@ def _setting(document: dict[str, Any]) -> list[str]:
         f"Central model: the curator's machine sees the records; {leaves} may leave it.",
         f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
         *_searched_on(document),
-        f"Data: {data['name']}, n = {data['n']:,} slots (public): {slots}; split by a permutation "
-        "that sees no value. A record that cannot be read or does not fit the declared schema is "
-        "the null record, which counts as an error in every score.",
+        f"Data: {data['name']}, n = {data['n']:,} records (public): {slots}; a random split. A "
+        "record that cannot be read or does not fit the declared schema is the null record, which "
+        "counts as an error in every score.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "Nothing was searched: one network, fixed beforehand, was trained once."
         if document["task"] == TRAINING
@@ -209,22 +213,33 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
             "norm, the minimiser found to 1e-7; the proof is for the exact minimiser."
         )
     if recipe["bounding"] is not None:
-        items.append(
-            f"The released model: {steps_words(recipe)} steps of DP-SGD ({optimizer_words(recipe)})"
-            f", noise multiplier {noise_words(recipe)}, {_sampled(recipe)}, its gradient "
-            f"{bound_words(recipe['bounding'])}; sums divided by the public "
-            f"{recipe['expected_batch_size']:,}, never by the batch's realised size."
-        )
-        items += [f"In it: {words}." for words in stage_words(recipe)]
-        items += [f"Its recipe is {recipe['name']}."] if recipe.get("name") else []
+        items += _released_training(recipe)
+    if document["task"] != FEATURES:
+        items.append(f"The network is given {front_end(document['best']['front_end']).words()}.")
     return items
 
 
-def _sampled(recipe: dict[str, Any]) -> str:
-    if recipe["sampling_probability"] == 1.0:
+def _released_training(values: dict[str, Any]) -> list[str]:
+    """Return how the released model was trained, stage by stage."""
+    recipe = recipe_of(values)
+    assert recipe.bounding is not None
+    steps = steps_words(recipe, values.get("steps_made"))
+    return [
+        f"The released model: {steps} steps of DP-SGD ({optimizer_words(recipe)}), noise "
+        f"multiplier {noise_words(recipe)}, {_sampled(recipe, values)}, its gradient "
+        f"{recipe.bounding.words()}; sums divided by the public {recipe.expected_batch_size:,}, "
+        "never by the batch's realised size.",
+        *(f"In it: {words}." for words in stage_words(recipe)),
+        *([f"Its recipe is {values['name']}."] if values.get("name") else []),
+    ]
+
+
+def _sampled(recipe: Recipe, values: dict[str, Any]) -> str:
+    share = values["sampling_probability"]
+    if share == 1.0:
         return "every record in every batch"
-    share = f"{recipe['sampling_probability']:.5f}"
-    return f"each record in a batch with probability {share} ({batching_words(recipe)})"
+    words = batching_words(recipe, values)
+    return f"each record in a batch with probability {share:.5f} ({words})"
 
 
 def _mechanism(line: dict[str, Any]) -> str:
@@ -260,7 +275,7 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
 def _trainings(recipe: dict[str, Any]) -> str:
     if recipe.get("trainer") == "objective" or recipe["sampling_probability"] == 1.0:
         return "Every training has noise of its own."
-    return "Poisson sampling is exact (geometric gaps); every trial has its own batches and noise."
+    return f"{recipe_of(recipe).sampling.assumes}; every trial has its own batches and noise."
 
 
 def _claims(document: dict[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +21,23 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
+from pasearch.report.networks import capital, network_words, parts_of, stages_of, training_rows
 from pasearch.report.stages import (
     TRAINING,
-    batching_words,
-    bound_words,
     claim_words,
     noise_words,
     optimizer_words,
-    setting_words,
+    recipe_of,
     stage_words,
     steps_words,
 )
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
-from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from pasearch.data.partitions import AnySchema
-    from pasearch.spaces.architecture import Layer
-    from pasearch.spaces.space import Candidate
 
 Values = dict[str, Any]
 
@@ -56,12 +51,6 @@ MOST_ROWS = 25
 
 MOST_NAMES = 6
 """How many names a sentence lists."""
-
-FRONT_ENDS = {
-    "raw": "the record as it is",
-    "scattering": "scattering coefficients",
-    "standardise": "standardised features",
-}
 
 
 def report_html(document: dict[str, Any]) -> str:
@@ -141,10 +130,10 @@ def _of_network(document: Values, schema: AnySchema) -> Values:
 
     candidate = Candidate.from_json(document["best"])
     return {
-        "found": _network_words(candidate, schema),
-        "network": figures.network(_stages(candidate, schema)),
+        "found": network_words(candidate, schema),
+        "network": figures.network(stages_of(candidate, schema)),
         "features": None,
-        "training": _training(document),
+        "training": training_rows(document),
         "trials": _trials(document),
     }
 
@@ -238,14 +227,17 @@ def _linear_training(document: Values) -> list[tuple[str, str]]:
             ("Training", "objective perturbation"),
             ("Its epsilon", f"{recipe['epsilon']:.4g}, pure"),
         ]
+    trained = recipe_of(recipe)
+    assert trained.bounding is not None
     return [
         *rows,
         ("Training", "DP-SGD, full batches"),
-        ("Steps", steps_words(recipe)),
-        ("Learning rate", f"{recipe['learning_rate']:.4g}"),
-        ("Optimizer", _capital(optimizer_words(recipe))),
-        ("Each gradient", bound_words(recipe["bounding"])),
-        ("Noise multiplier", noise_words(recipe)),
+        ("Steps", steps_words(trained)),
+        ("Learning rate", f"{trained.learning_rate:.4g}"),
+        ("Optimizer", capital(optimizer_words(trained))),
+        ("Each gradient", capital(trained.bounding.words())),
+        ("Noise multiplier", noise_words(trained)),
+        *(("Also", capital(words)) for words in stage_words(trained)),
     ]
 
 
@@ -355,107 +347,6 @@ def _not_covered(document: Values, card: Values) -> list[str]:
     if assumed := document["assumed_public"]:
         lines.insert(0, f"What was read from the records for nothing: {_some(assumed)}")
     return lines
-
-
-def _stages(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
-    front, architecture = candidate.front_end, candidate.architecture
-    shape = tuple(schema.shape)
-    stages = [_given("A record", shape)]
-    if front.text != "raw":
-        stages.append(_given(_capital(_front_words(front.text)), front.output_shape(shape)))
-    shapes = architecture.shapes(front.output_shape(shape))
-    for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
-        stages.append(_stage(layer, layer.parameters(entering), leaving))
-    last = Dense(units=schema.outputs).parameters(shapes[-1])
-    title = "A number" if schema.regression else f"{schema.outputs} classes"
-    notes = ("output layer", f"{_count(last, 'parameter')}")
-    return [*stages, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
-
-
-def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
-    values = math.prod(shape)
-    notes = (_count(values, "number"),)
-    if len(shape) > 1:
-        notes = (_sides(shape), *notes)
-    return figures.Stage(title=title, notes=notes, values=values, tone="given")
-
-
-def _stage(layer: Layer, parameters: int, leaving: tuple[int, ...]) -> figures.Stage:
-    frozen = not getattr(layer, "trainable", True)
-    more = [_count(parameters, "parameter")] if parameters else ["no parameters"]
-    more += ["frozen"] if frozen else []
-    if dropout := getattr(layer, "dropout", 0.0):
-        more.append(f"dropout {dropout:g}")
-    return figures.Stage(
-        title=_capital(_layer_words(layer)),
-        notes=(f"{_sides(leaving)} out", ", ".join(more)),
-        values=math.prod(leaving),
-        tone="frozen" if frozen else "layer",
-    )
-
-
-def _layer_words(layer: Layer) -> str:
-    match layer:
-        case Dense():
-            return f"{layer.units} {_activation(layer.activation)} units"
-        case Conv():
-            side = f"{layer.kernel} \u00d7 {layer.kernel}"
-            return f"{layer.filters} {_activation(layer.activation)} filters of {side}"
-        case Pool():
-            name = "average" if layer.average else "max"
-            return f"{layer.size} \u00d7 {layer.size} {name} pooling"
-    return Architecture(layers=(layer,)).describe()
-
-
-def _activation(name: str) -> str:
-    kind, _, numbers = name.partition(":")
-    return kind.replace("_", " ") + (f" ({numbers.replace(',', ', ')})" if numbers else "")
-
-
-def _front_words(text: str) -> str:
-    name, _, number = text.partition(":")
-    if name == "pca":
-        return f"{number} principal components"
-    if name == "max_pool":
-        return f"{number} \u00d7 {number} max pooling"
-    return FRONT_ENDS.get(text, text)
-
-
-def _network_words(candidate: Candidate, schema: AnySchema) -> str:
-    """Return the network in one sentence."""
-    front = candidate.front_end.text
-    classes = f"one output for each of {schema.outputs} classes"
-    output = "one predicted number" if schema.regression else classes
-    if candidate.architecture.layers:
-        return f"A network of {', then '.join(_parts(candidate))}, then {output}."
-    behind = "the features" if front == "raw" else _front_words(front)
-    return f"A linear model: {output}, straight from {behind}."
-
-
-def _training(document: Values) -> list[tuple[str, str]]:
-    """Return how the released network was trained, as names and values."""
-    recipe, best = document["recipe"], document["best"]
-    slots = round(recipe["expected_batch_size"] / recipe["sampling_probability"])
-    total, trained = best["parameters"], best["trainable_parameters"]
-    batching = batching_words(recipe)
-    rows = [
-        ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
-        ("Steps", steps_words(recipe)),
-        ("Batch", f"{recipe['expected_batch_size']:,} of {slots:,} records, expected ({batching})"),
-        ("Learning rate", f"{recipe['learning_rate']:.4g}"),
-        ("Optimizer", _capital(optimizer_words(recipe))),
-    ]
-    if recipe["bounding"] is None:
-        return [*rows, ("Gradients", "without bound or noise, on data declared public")]
-    name = recipe.get("name")
-    return [
-        *([("Recipe", name)] if name else []),
-        *rows,
-        ("Each gradient", bound_words(recipe["bounding"])),
-        ("Noise multiplier", noise_words(recipe)),
-        *(("Also", words) for words in stage_words(recipe)),
-        *((_capital(name), value) for name, value in setting_words(best["settings"])),
-    ]
 
 
 def _partitions(document: Values) -> list[Values]:
@@ -691,14 +582,7 @@ def _trial_words(parameters: Values) -> dict[str, str]:
 
     settings = parameters.get("settings") or {}
     words = ", ".join(f"{_spaced(name)} {value:g}" for name, value in settings.items())
-    return {"network": ", then ".join(_parts(Candidate.from_json(parameters))), "settings": words}
-
-
-def _parts(candidate: Candidate) -> list[str]:
-    """Return front end and layers in words; a network without hidden layers is linear."""
-    front = candidate.front_end.text
-    layers = [_layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
-    return layers if front == "raw" else [_front_words(front), *layers]
+    return {"network": ", then ".join(parts_of(Candidate.from_json(parameters))), "settings": words}
 
 
 def _most_points(document: Values) -> int | None:
@@ -722,22 +606,10 @@ def _times(line: Values) -> str:
     return f"{f'{count:,} times ' if count > 1 else ''}the best of a secret number"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
-
-
 def _number(value: float | None) -> str:
     if value is None:
         return "\N{EM DASH}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _sides(shape: Iterable[int]) -> str:
-    return " \u00d7 ".join(f"{side:,}" for side in shape)
 
 
 def _spaced(name: str) -> str:

@@ -10,7 +10,6 @@ from pasearch.report.stages import (
     CHOICE,
     SEARCH,
     TRAINING,
-    bound_words,
     optimizer_words,
     stage_words,
     steps_words,
@@ -38,6 +37,7 @@ def plan_text(plan: Plan, *, usual: bool = False) -> str:
             _row(
                 "Training", ("by the first: " if task_of(plan) == CHOICE else "") + _training(plan)
             ),
+            _row("Input", _inputs(plan)),
             _row("Time", time_text(plan)),
             *_priced(plan),
             *_hint(plan),
@@ -87,7 +87,7 @@ def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
         f"run reads and releases (unit: one of {plan.split.n:,} records).",
         "",
         _row("Data", _data(plan)),
-        _row("Slots", _slots(plan)),
+        _row("Split", _split(plan)),
     ]
 
 
@@ -186,9 +186,9 @@ def _data(plan: Plan | FeaturePlan) -> str:
     return f"{plan.name}: {plan.schema.describe()}{declared}"
 
 
-def _slots(plan: Plan | FeaturePlan) -> str:
+def _split(plan: Plan | FeaturePlan) -> str:
     sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
-    return f"{sizes}; by a permutation that sees no value"
+    return f"{sizes} records; a random split"
 
 
 def _chosen(plan: Plan) -> list[str]:
@@ -224,20 +224,25 @@ def _way(plan: Plan) -> str:
 def _training(plan: Plan) -> str:
     recipe = plan.recipe
     slots = plan.kept_slots
-    values = recipe.to_json()
     bound = recipe.bounding
-    clip = [] if bound is None else [f"each gradient {bound_words(bound.to_json())}"]
-    size = "an expected" if recipe.batching != "reshuffled" else "a reshuffled"
+    clip = [] if bound is None else [f"each gradient {bound.words()}"]
+    expected = "an expected " if recipe.sampling.sampled else ""
     return "; ".join(
         [
-            f"{steps_words(values)} steps, each with {size} {recipe.expected_batch_size:,} of "
-            f"{slots:,} records",
+            f"{steps_words(recipe)} steps, each with {expected}{recipe.expected_batch_size:,} of "
+            f"{slots:,} records ({recipe.batches(slots).words()})",
             *clip,
-            optimizer_words(values),
-            *stage_words(values),
-            *_looks(plan),
+            optimizer_words(recipe),
+            *stage_words(recipe),
+            *_queries(plan),
         ]
     )
+
+
+def _inputs(plan: Plan) -> str:
+    """Return what networks are given, or may be."""
+    words = [front.words() for front in plan.strategy.front_ends(plan.space)]
+    return words[0] if len(words) == 1 else f"one of: {', '.join(words)}"
 
 
 def _space(plan: Plan) -> str:
@@ -260,10 +265,13 @@ def _fixed(plan: Plan) -> str:
     return plan.space.candidate(plan.space.fixed()).describe_network()
 
 
-def _looks(plan: Plan) -> list[str]:
-    if plan.judged_on is not None:
-        return [f"looks at the public data {plan.judged_on}, which costs nothing"]
-    return [] if plan.judge is None else ["looks at validation slots, each look charged"]
+def _queries(plan: Plan) -> list[str]:
+    if plan.validated_on is not None:
+        on = plan.validated_on
+        return [f"the validation queries are of the public data {on}, which costs nothing"]
+    if plan.validation_noise is None:
+        return []
+    return ["the validation queries are of the validation records, and each is charged"]
 
 
 def _noise(event: Event) -> list[str]:

@@ -26,10 +26,9 @@ from pasearch.files import read_json
 from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
-from pasearch.search.plan import LOOK
+from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.search.strategy import Fitness, Round, Strategy
-from pasearch.training.schedules import Validation
-from pasearch.training.screening import energy_points, mean_energy, mean_loss
+from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe
-    from pasearch.training.trainer import Judge
+    from pasearch.training.steering import ValidationQuery
 
 
 CURVE_POINTS = 20
-"""How often a training on public data is looked at, for its curve."""
+"""How often the accuracy of a training on public data is measured, for its curve."""
 
 CURVE_RECORDS = 2000
 """On how many of the test records, at most."""
@@ -160,7 +159,7 @@ class Search:
         folder: The run's folder; trial weights go to `private/`.
         device: "cpu" or "cuda".
         progress: What to report.
-        public: Declared-public records that a recipe looks at while it trains, if any.
+        public: Declared-public records that validation queries are of, if any.
     """
 
     plan: Plan
@@ -282,12 +281,12 @@ class Search:
         opened = self.dataset[partition].through(front)
         course = Course()
         watch = self._watch(front, recipe.steps, course)
-        judge = self._judge(recipe, front, stream)
+        query = self._validation_query(recipe, front, stream)
         with self.ledger.charged(line, opened, key=key) as records:
             try:
                 network = train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device,
-                    on_step=watch, judge=judge,
+                    on_step=watch, query=query,
                 )  # fmt: skip
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
@@ -314,13 +313,15 @@ class Search:
 
         return watch
 
-    def _judge(self, recipe: Recipe, front: Fitted, stream: Stream) -> Judge | None:
-        """Return what the training asks how good the network is: public, or charged and noisy.
+    def _validation_query(
+        self, recipe: Recipe, front: Fitted, stream: Stream
+    ) -> ValidationQuery | None:
+        """Return what a training asks how good its network is: public, or charged and noisy.
 
-        An energy (a mean loss, less is better) for screening, else an accuracy in [0, 1].
+        The answer is a mean loss for screening, and an accuracy in [0, 1] for a schedule.
         """
         screening = recipe.screening is not None
-        if not screening and not isinstance(recipe.schedule, Validation):
+        if not screening and not recipe.schedule.steered:
             return None
         if self.public is not None:
             seen = self.public.all_records(front)
@@ -331,16 +332,19 @@ class Search:
                 return points(network, seen, device=self.device) / self._most(len(seen))
 
             return of_public
-        noise, opened = self.plan.judge, self.dataset["validation"].through(front)
-        assert noise is not None, "the plan solved no noise for looks"
-        measure = energy_points if screening else points
+        noise = self.plan.validation_noise
+        opened = self.dataset["validation"].through(front)
+        assert noise is not None, "the plan solved no noise for validation queries"
+        measure = loss_points if screening else points
 
         def of_private(network: nn.Module, asked: int) -> float:
-            with self.ledger.charged(LOOK, opened, key=f"look {asked}") as records:
+            key = f"query {asked}"
+            with self.ledger.charged(VALIDATION_QUERY, opened, key=key) as records:
                 found = measure(network, records, device=self.device)
+                # The stream's old name: a fixed seed draws the noise that it always drew.
                 noisy = noise.release(found, stream.child("look", asked))
             if screening:
-                return mean_energy(noisy, records.y)
+                return mean_of_points(noisy, records.y)
             return noisy / self._most(self.plan.split.validation)
 
         return of_private

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Candidate
     from pasearch.training.recipe import Recipe
-    from pasearch.training.trainer import Judge
+    from pasearch.training.steering import ValidationQuery
 
 PURPOSES = ("batch", "noise", "dropout")
 
@@ -42,7 +42,7 @@ def train_candidate(
     *,
     device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
-    judge: Judge | None = None,
+    query: ValidationQuery | None = None,
 ) -> nn.Module:
     """Return the candidate's network, trained on an open partition.
 
@@ -54,14 +54,14 @@ def train_candidate(
         stream: The trial's own key: no other trial shares a batch or a noise draw with it.
         device: "cpu" or "cuda".
         on_step: Called with the number of finished steps and the network as it is.
-        judge: What a recipe asks that looks at records while it trains; see `trainer.train`.
+        query: The validation query of a recipe that has them; see `trainer.train`.
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
     network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
     streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
     told = None if on_step is None else lambda finished: on_step(finished, network)
-    train(network, records, recipe, streams, device=device, on_step=told, judge=judge)
+    train(network, records, recipe, streams, device=device, on_step=told, query=query)
     return network
 
 

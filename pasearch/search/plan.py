@@ -23,13 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import (
-    Claim,
-    eq8,
-    eq9_corrected,
-    fu_theorem1,
-    yu_theorem3_schedule,
-)
+from pasearch.accounting.claims import Claim, eq8, eq9_corrected
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Event, Geometric, Worst
 from pasearch.errors import BudgetError, UsageError
@@ -58,7 +52,6 @@ from pasearch.runs.sums import NoisySum
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.space import Portfolio
 from pasearch.training.recipe import Recipe, tuned_learning_rate
-from pasearch.training.schedules import Uniform, Validation
 from pasearch.training.screening import GRID
 
 if TYPE_CHECKING:
@@ -71,8 +64,8 @@ Release = ScoreNoise | ExponentialPick
 RECIPE = "recipe"
 """The setting that says which of a plan's recipes a candidate has."""
 
-LOOK = "look while training"
-"""The name of the line of a recipe's looks at validation slots."""
+VALIDATION_QUERY = "validation query"
+"""The name of the line of a recipe's queries of validation records while it trains."""
 
 STRONG_SIGNAL = 4000.0
 """Training records times mu from which `learning_rate_growth` makes a candidate's rate grow, as the
@@ -95,9 +88,9 @@ class Plan(Charged):
         test: The noise of the printed accuracy.
         front_noise: Noise multipliers of the fitted front ends, by their text.
         searched_on: Name of the declared-public data that the candidate was found on, if any.
-        judge: The noise of each look at the validation slots while training; None when there is
-            none, or when public records are looked at instead.
-        judged_on: Name of those public records, if any.
+        validation_noise: Of each validation query while training; None when there is none, or
+            when the queries are of public records.
+        validated_on: Name of those public records, if any.
         recipe_names: What the user calls each recipe, and what it does; empty for the default.
         dimensions: How many numbers the networks train, where a recipe's price depends on it.
     """
@@ -112,8 +105,8 @@ class Plan(Charged):
     test: ScoreNoise
     front_noise: tuple[tuple[str, float], ...] = ()
     searched_on: str | None = None
-    judge: ScoreNoise | None = None
-    judged_on: str | None = None
+    validation_noise: ScoreNoise | None = None
+    validated_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
 
@@ -237,23 +230,9 @@ class Plan(Charged):
     def _of_recipe(self, recipe: Recipe) -> list[Claim]:
         """Return what the papers would charge for one training of the released network."""
         slots, mu = self.kept_slots, self.final_mu if self.aside else self.trial_mu
-        if mu is None or recipe.noise is not None:  # their theorems are for Gaussian noise
+        if mu is None:
             return []
-        sigma, q = recipe.noise_for_mu(mu, slots), recipe.sampling_probability(slots)
-        if recipe.screening is not None:
-            return [
-                fu_theorem1(
-                    sampling_probability=q,
-                    noise_multiplier=sigma,
-                    accepted=max(1, recipe.steps // 2),
-                    delta=self.delta,
-                    condition="if half of the updates are accepted",
-                )
-            ]
-        if isinstance(recipe.schedule, Uniform | Validation) or recipe.batching != "poisson":
-            return []
-        releases = [(q, sigma * factor, count) for factor, count in recipe.levels(slots)]
-        return [yu_theorem3_schedule(releases, self.delta)]
+        return noised_recipe(recipe, recipe.steps, mu, slots).claims(slots, self.delta)
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> Callable[[float], Event]:
         return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
@@ -268,7 +247,7 @@ class Plan(Charged):
             "recipe": self.recipe.to_json(),
             "recipes": [recipe.to_json() for recipe in self.recipes],
             "searched_on": self.searched_on,
-            "judged_on": self.judged_on,
+            "validated_on": self.validated_on,
         }
 
 
@@ -346,7 +325,7 @@ def make_plan(
     assumed_public: tuple[str, ...] = (),
     free_front_ends: bool = False,
     leak_share: float = PURCHASE_DELTA,
-    judged_on: str | None = None,
+    validated_on: str | None = None,
     dials: Dials | None = None,
 ) -> Plan:
     """Solve the noise of everything a run will release.
@@ -366,7 +345,7 @@ def make_plan(
         assumed_public: What was read from the records for nothing, because the user said so.
         free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
         leak_share: The share of delta that may go to categories which one record might show.
-        judged_on: Name of the public records that a recipe looks at while it trains, if it does.
+        validated_on: Name of the public records that validation queries are of, if they are.
         dials: What solves the noise; None solves it against the budget.
 
     Returns:
@@ -392,9 +371,9 @@ def make_plan(
         recipes[0].with_noise(None)  # what needs noise is refused here
     aside = bool(split.search) or not strategy.private_trials
     finals = make_recipes(split.train) if aside else ()
-    looks = _most_looks(recipes, strategy.settings(space), slots)
-    if looks and judged_on is None:
-        _check_judge(strategy, split, aside)
+    queries = _most_queries(recipes, strategy.settings(space), slots)
+    if queries and validated_on is None:
+        _check_queries(strategy, split, aside)
     _check_views(recipes, space, form[0])
     dimensions = _dimensions(recipes, strategy, space, schema, form)
 
@@ -422,19 +401,11 @@ def make_plan(
     if strategy.scored:
         score, charged = _solve_score(strategy, budget, score_epsilon, lines, dials)
         lines += charged
-    judge = None
-    if looks and judged_on is None:
-        value, charged = solve(
-            lambda value: [
-                Line(name=LOOK, partition="validation", event=Geometric(epsilon=value), count=looks)
-            ],
-            budget,
-            SCORE_RANGE,
-            lines,
-            dials,
-        )
+    validation_noise = None
+    if queries and validated_on is None:
+        value, charged = solve(_query_lines(queries), budget, SCORE_RANGE, lines, dials)
         screens = recipes[0].screening is not None
-        judge = (
+        validation_noise = (
             NoisySum(epsilon=value, most=GRID) if screens else score_noise(schema.regression, value)
         )
         lines += charged
@@ -467,8 +438,8 @@ def make_plan(
         front_noise=front_noise,
         assumed_public=assumed_public,
         most=most_categories,
-        judge=judge,
-        judged_on=judged_on if looks else None,
+        validation_noise=validation_noise,
+        validated_on=validated_on if queries else None,
         dimensions=dimensions,
         basis={
             "declared": schema.to_json(),
@@ -569,23 +540,35 @@ def _final_lines(of_mu: Callable[[float], Event]) -> Dial:
     return lambda mu: [Line(name="final training", partition="train", event=of_mu(mu), count=1)]
 
 
-def _most_looks(recipes: tuple[Recipe, ...], settings: list[Settings], slots: int) -> int:
-    """Return how often any candidate's training looks at validation slots, at most."""
+def _most_queries(recipes: tuple[Recipe, ...], settings: list[Settings], slots: int) -> int:
+    """Return how many validation queries any candidate's training has, at most."""
     used = [(recipes[recipe_of(each)], each) for each in settings]
-    return max(replace(r, steps=_steps(r, each)).judgements(slots) for r, each in used)
+    return max(replace(r, steps=_steps(r, each)).validation_queries(slots) for r, each in used)
 
 
-def _check_judge(strategy: Strategy, split: Split, aside: bool) -> None:
-    """Refuse looks at private records in a search: each candidate would need lines of its own."""
+def _query_lines(count: int) -> Dial:
+    """Return the dial of the validation queries: the epsilon of each to their line."""
+    return lambda epsilon: [
+        Line(
+            name=VALIDATION_QUERY,
+            partition="validation",
+            event=Geometric(epsilon=epsilon),
+            count=count,
+        )
+    ]
+
+
+def _check_queries(strategy: Strategy, split: Split, aside: bool) -> None:
+    """Refuse queries of private records in a search: each candidate would need lines of its own."""
     if strategy.scored or not strategy.private_trials or aside:
         raise UsageError(
-            "This recipe looks at validation records while it trains, and in a search every "
-            "candidate would pay for its looks. Give public records of the same kind "
-            "(--validate-on), or train one architecture (pasearch train, or --strategy fixed)."
+            "This recipe makes validation queries while it trains, and in a search every candidate "
+            "would pay for its own. Give public records of the same kind (--validate-on), or train "
+            "one architecture (pasearch train, or --strategy fixed)."
         )
     if not split.validation > 0:
         raise UsageError(
-            "This recipe looks at validation records while it trains: give the split a validation "
+            "This recipe makes validation queries while it trains: give the split a validation "
             "share, or public records of the same kind (--validate-on)."
         )
 

@@ -10,14 +10,15 @@ Source: De et al. 2022 (augmentation multiplicity). Proof: docs/guarantees/bound
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
+from pasearch.registry import Registry, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +29,7 @@ MOST_VIEWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Augmentation:
+class Augmentation(Stage):
     """How views of an image are made.
 
     Args:
@@ -37,6 +38,8 @@ class Augmentation:
         flip: Whether half of the views are mirrored left to right.
     """
 
+    name: ClassVar[str] = "shifted-views"
+    named: ClassVar[bool] = False
     views: int = 4
     shift: int = 2
     flip: bool = False
@@ -114,23 +117,21 @@ class Augmentation:
         views = torch.where(inside[:, None], views, torch.zeros_like(views))
         return views if x.ndim == 4 else views[:, 0]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+    def words(self) -> str:
+        """Return how many views, and how they are made."""
+        pixels = "pixel" if self.shift == 1 else "pixels"
+        moves = [f"moved by up to {self.shift:,} {pixels}"] if self.shift else []
+        moves += ["mirrored at random"] if self.flip else []
+        how = f", {' and '.join(moves)}" if moves else ""
+        many = f"{self.views:,} views of each record{how}"
+        return f"{many}; their gradients averaged before the clip"
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Augmentation:
-        """Read what `to_json` wrote.
 
-        Raises:
-            UsageError: Not a table of known names.
-        """
-        known = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) - set(known):
-            raise UsageError(
-                f"augmentation is {values!r}: expected a table with {', '.join(known)}."
-            )
-        return cls(**values)
+AUGMENTATIONS = Registry(
+    "augmentation", Augmentation, "pasearch.training.augmentation", default=Augmentation.name,
+    example="{ views = 4, shift = 2, flip = false }",
+)  # fmt: skip
+AUGMENTATIONS.register(Augmentation)
 
 
 def _within(places: Tensor, size: int) -> Tensor:

@@ -17,8 +17,9 @@ docs/guarantees/batching.md.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -30,25 +31,79 @@ from pasearch.accounting.events import (
     TruncatedPoissonGaussian,
 )
 from pasearch.errors import UsageError
+from pasearch.registry import Registry, Stage
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
 
+class Batching(Stage):
+    """How a step's slots are drawn, and the event of a Gaussian release on them."""
+
+    __slots__ = ()
+
+    capped: ClassVar[bool] = False
+    """Whether a recipe's `cap` means anything to it."""
+    sampled: ClassVar[bool] = True
+    """Whether each step has a Poisson sample of its own, and its price; of others see `charges`."""
+    filtered: ClassVar[bool] = True
+    """Whether a step has a price in Renyi orders, which a filter adds up."""
+    independent: ClassVar[bool] = False
+    """Whether all that is known of a record is a coin of its own."""
+    assumes: ClassVar[str] = "Poisson sampling is exact (geometric gaps)"
+    """What its price takes for granted, and the code does."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
+        """Return how batches are drawn from n slots."""
+
+    @abstractmethod
+    def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
+        """Return a step's slots, ascending, from the trial's batch stream."""
+
+    @abstractmethod
+    def epoch(self, step: int) -> int:
+        """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
+
+    @abstractmethod
+    def event(self, noise_multiplier: float) -> Event:
+        """Return what a sum over such a batch costs, with Gaussian noise on it."""
+
+    def charges(self, steps: int) -> int:
+        """Return how many events so many steps of one epoch cost: one each."""
+        return steps
+
+    def all_charges(self, steps: int) -> int:
+        """Return how many events so many steps cost, if all have the same noise."""
+        return steps
+
+
+BATCHINGS = Registry("batching", Batching, "pasearch.training.batching", example='"poisson"')
+
+
+@BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poisson:
+class Poisson(Batching):
     """Poisson sampling, and the event of a Gaussian release on such a sample.
 
     Args:
         sampling_probability: q, in (0, 1].
     """
 
+    name: ClassVar[str] = "poisson"
+    independent: ClassVar[bool] = True
     sampling_probability: float
 
     def __post_init__(self) -> None:
         """Check the number."""
         q = probability("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", q)
+
+    @classmethod
+    def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
+        """Return the sampling of n slots."""
+        return cls(sampling_probability=expected_batch_size / n)
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
         """Return the chosen slots, ascending.
@@ -89,13 +144,14 @@ class Poisson:
             return Gaussian(noise_multiplier)
         return PoissonGaussian(self.sampling_probability, noise_multiplier)
 
-    def charges(self, steps: int) -> int:
-        """Return how many events so many steps of one epoch cost: one each."""
-        return steps
+    def words(self) -> str:
+        """Return how batches are drawn."""
+        return "Poisson sampling"
 
 
+@BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruncatedPoisson:
+class TruncatedPoisson(Batching):
     """Poisson sampling that keeps at most `cap` slots of a batch, uniformly at random.
 
     Args:
@@ -104,6 +160,9 @@ class TruncatedPoisson:
         cap: Public, at least q n + 6 sqrt(q n); None takes that. A tighter one is dear.
     """
 
+    name: ClassVar[str] = "truncated"
+    capped: ClassVar[bool] = True
+    filtered: ClassVar[bool] = False
     n: int
     expected_batch_size: int
     cap: int | None = None
@@ -123,6 +182,11 @@ class TruncatedPoisson:
                 f"{self.expected_batch_size} (their expected size and six standard deviations); "
                 "a tighter cap costs more privacy than it saves memory."
             )
+
+    @classmethod
+    def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
+        """Return the sampling of n slots."""
+        return cls(n=n, expected_batch_size=expected_batch_size, cap=cap)
 
     @property
     def poisson(self) -> Poisson:
@@ -150,13 +214,14 @@ class TruncatedPoisson:
             return self.poisson.event(noise_multiplier)
         return TruncatedPoissonGaussian(self.n, q, self.cap, noise_multiplier)
 
-    def charges(self, steps: int) -> int:
-        """Return how many events so many steps of one epoch cost: one each."""
-        return steps
+    def words(self) -> str:
+        """Return how batches are drawn."""
+        return f"Poisson sampling, at most {self.cap:,} records"
 
 
+@BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reshuffled:
+class Reshuffled(Batching):
     """Disjoint batches of a fresh permutation in every epoch; the last one may be smaller.
 
     Args:
@@ -164,6 +229,9 @@ class Reshuffled:
         batch_size: Slots of a batch.
     """
 
+    name: ClassVar[str] = "reshuffled"
+    sampled: ClassVar[bool] = False
+    assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
     n: int
     batch_size: int
 
@@ -171,6 +239,11 @@ class Reshuffled:
         """Check the numbers."""
         whole("n", self.n)
         whole("batch_size", self.batch_size)
+
+    @classmethod
+    def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
+        """Return the batches of n slots."""
+        return cls(n=n, batch_size=expected_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -195,9 +268,13 @@ class Reshuffled:
         """Return how many events an epoch costs of which so many steps were made: one."""
         return 1 if steps else 0
 
+    def all_charges(self, steps: int) -> int:
+        """Return how many epochs were started."""
+        return self.epoch(steps - 1) + 1
 
-Batching = Poisson | TruncatedPoisson | Reshuffled
-BATCHINGS = ("poisson", "truncated", "reshuffled")
+    def words(self) -> str:
+        """Return how batches are drawn."""
+        return "disjoint batches, reshuffled in every epoch"
 
 
 def least_cap(expected_batch_size: int) -> int:

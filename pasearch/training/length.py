@@ -13,7 +13,7 @@ Source: Yu et al., sections IV-A2 and V-B2. Proof: docs/guarantees/schedules.md.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
@@ -25,11 +25,8 @@ from pasearch.accounting.sketch import estimate
 from pasearch.accounting.zcdp import MOST_EPOCHS
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MOST_STEPS, Recipe
-from pasearch.training.schedules import RATES, Schedule, Uniform, Validation, schedule_from_json
-
-DIAL = {"time": (1e-9, 1e6), "exponential": (1e-9, 50.0), "step": (1e-9, 27.0),
-        "polynomial": (1e-6, 1e4)}  # fmt: skip
-"""How steep each decay may be: its rate, or for "step" minus the logarithm of it."""
+from pasearch.training.schedules.decays import Uniform
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness, decay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +53,19 @@ class Course:
             object.__setattr__(self, name, whole(name, getattr(self, name)))
         object.__setattr__(self, "budget", self.budget.resolve(self.n))
         self.recipe(Uniform(), 1).sampling_probability(self.n)
-        if self.batching == "truncated":
-            raise UsageError("batching is 'truncated': expected poisson or reshuffled.")
+        if self.recipe(Uniform(), 1).sampling.capped:
+            raise UsageError(f"batching is {self.batching!r}: expected poisson or reshuffled.")
 
     def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
         """Return the recipe of so many whole epochs."""
+        once = Recipe(
+            expected_batch_size=self.batch, steps=1, noise_multiplier=self.noise_multiplier,
+            batching=self.batching, schedule=schedule,
+        )  # fmt: skip
         # A reshuffled epoch ends with a smaller batch, and is a whole number of steps.
         whole_steps = epochs * math.ceil(self.n / self.batch)
         sampled = math.ceil(epochs * self.n / self.batch)
-        return Recipe(
-            expected_batch_size=self.batch,
-            steps=whole_steps if self.batching == "reshuffled" else sampled,
-            noise_multiplier=self.noise_multiplier, batching=self.batching, schedule=schedule,
-        )  # fmt: skip
+        return replace(once, steps=sampled if once.sampling.sampled else whole_steps)
 
     def event(self, schedule: Schedule, epochs: int) -> Event:
         """Return what so many epochs cost."""
@@ -124,11 +121,12 @@ class Course:
         """
         epochs = whole("epochs", epochs)
 
-        def made(dial: float) -> Schedule:
-            rate = math.exp(-dial) if kind == "step" else dial
-            return _schedule(kind, rate, settings)
+        steepness = _known(kind)[1]
+        low, high = steepness.flattest, steepness.steepest
 
-        low, high = DIAL[kind]
+        def made(dial: float) -> Schedule:
+            return decay(kind, math.exp(-dial) if steepness.falling else dial, settings)
+
         if self.price(made(high), epochs).epsilon <= self.budget.epsilon:
             raise UsageError(
                 f"{epochs} epochs cost less than the budget however fast the noise falls from "
@@ -220,30 +218,36 @@ def answer(
         noise_multiplier=noise_multiplier, batch=batch, n=n, batching=batching,
         budget=Budget(epsilon, delta),
     )  # fmt: skip
-    if kind not in ("uniform", *RATES):
-        raise UsageError(f"kind is {kind!r}: expected one of uniform, {', '.join(RATES)}.")
-    own = {name: value for name, value in settings.items() if value is not None}
-    if kind == "uniform":
+    solved = "epochs"
+    if kind == Uniform.name:
         if rate is not None or epochs is not None:
             raise UsageError("uniform has no rate: leave --rate and --epochs out, or see a decay.")
         schedule: Schedule = Uniform()
     elif (rate is None) == (epochs is None):
         raise UsageError("give --rate, and the epochs are solved; or --epochs, and the rate is.")
-    elif epochs is not None:
-        schedule = course.rate(kind, epochs, **own)
     else:
-        schedule = _schedule(kind, rate, own)
+        names, steepness = _known(kind)
+        own = {name: v for name, v in settings.items() if name in names or v not in (None, 1)}
+        own = {name: value for name, value in own.items() if value is not None}
+        if epochs is None:
+            assert rate is not None
+            schedule = decay(kind, rate, own)
+        else:
+            schedule, solved = course.rate(kind, epochs, **own), steepness.field
     found = course.epochs(schedule) if epochs is None else epochs
     sigma = course.noise_multiplier
     return Answer(
-        solved="epochs" if epochs is None else RATES[kind][0], schedule=schedule, epochs=found,
+        solved=solved, schedule=schedule, epochs=found,
         first=sigma * schedule.factor(0), last=sigma * schedule.factor(found - 1),
         price=course.price(schedule, found),
     )  # fmt: skip
 
 
-def _schedule(kind: str, rate: float | None, settings: dict[str, Any]) -> Schedule:
-    """Return a decay with this rate."""
-    schedule = schedule_from_json({**settings, "name": kind, RATES[kind][0]: rate})
-    assert not isinstance(schedule, Validation)
-    return schedule
+def _known(kind: str) -> tuple[list[str], Steepness]:
+    """Return the fields of a schedule whose rate can be solved for, and how steep it may be."""
+    known = {name: each for name, each in SCHEDULES.kinds().items() if each.steepness is not None}
+    if kind not in known:
+        raise UsageError(f"kind is {kind!r}: expected one of uniform, {', '.join(known)}.")
+    steepness = known[kind].steepness
+    assert steepness is not None
+    return known[kind].field_names(), steepness

@@ -13,15 +13,14 @@ Source: Kingma and Ba 2015; Tang, Shpilevskiy and Lecuyer 2023 ("DP-AdamBC").
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from pasearch.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasearch.training.recipe import Recipe
+from pasearch.registry import Registry, Stage
 
 SECOND = 0.999
 """Adam's beta_2."""
@@ -29,29 +28,100 @@ SECOND = 0.999
 FLOOR = 0.1
 """f, as a share of the noise's standard deviation s."""
 
+Parameters = list[nn.Parameter]
 
-def optimizer_of(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the recipe's optimizer.
 
-    Raises:
-        UsageError: No learning rate is known.
-    """
-    rate = recipe.learning_rate
-    if rate is None:
-        raise UsageError(
-            "The recipe has no learning rate: give `learning_rate`, or take "
-            "`tuned_learning_rate(recipe, mu, n)`."
-        )
-    match recipe.optimizer:
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=rate)
-        case "momentum":
-            return torch.optim.SGD(
-                parameters, lr=rate * (1.0 - recipe.momentum), momentum=recipe.momentum
-            )
-        case "adam-corrected":
-            return CorrectedAdam(parameters, rate, recipe.momentum)
-    return torch.optim.Adam(parameters, lr=rate, betas=(recipe.momentum, SECOND))
+class Optimizer(Stage):
+    """How weights are moved; its fields are those of the recipe with the same name."""
+
+    __slots__ = ()
+
+    usual_rate: ClassVar[float | None] = None
+    """The learning rate that suits any noise; None where it follows the noise."""
+    takes_noise_off: ClassVar[bool] = False
+    """Whether it needs the variance of the noise: see `tell_noise`."""
+
+    @abstractmethod
+    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+        """Return torch's optimizer of these parameters, at this learning rate."""
+
+    def tell_noise(self, optimizer: Any, variance: float) -> None:
+        """Say, before a step, the variance of the noise on one coordinate of its mean gradient."""
+
+
+OPTIMIZERS = Registry("optimizer", Optimizer, "pasearch.training.optimizers", example='"adam"')
+
+
+@OPTIMIZERS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sgd(Optimizer):
+    """Plain SGD."""
+
+    name: ClassVar[str] = "sgd"
+
+    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+        """Return torch's SGD."""
+        return torch.optim.SGD(parameters, lr=rate)
+
+    def words(self) -> str:
+        """Return its name."""
+        return "plain SGD"
+
+
+@OPTIMIZERS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Momentum(Optimizer):
+    """SGD with momentum, in [0, 1); its rate is scaled so that it means the same without."""
+
+    name: ClassVar[str] = "momentum"
+    momentum: float = 0.9
+
+    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+        """Return torch's SGD."""
+        return torch.optim.SGD(parameters, lr=rate * (1.0 - self.momentum), momentum=self.momentum)
+
+    def words(self) -> str:
+        """Return its name and momentum."""
+        return f"SGD with momentum {self.momentum:g}"
+
+
+@OPTIMIZERS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(Optimizer):
+    """Adam, whose steps have the scale of the learning rate itself; its momentum is beta_1."""
+
+    name: ClassVar[str] = "adam"
+    usual_rate: ClassVar[float | None] = 1e-3
+    momentum: float = 0.9
+
+    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+        """Return torch's Adam."""
+        return torch.optim.Adam(parameters, lr=rate, betas=(self.momentum, SECOND))
+
+    def words(self) -> str:
+        """Return its name and momentum."""
+        return f"Adam with momentum {self.momentum:g}"
+
+
+@OPTIMIZERS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamCorrected(Adam):
+    """Adam, the noise's variance taken off its second moment."""
+
+    name: ClassVar[str] = "adam-corrected"
+    takes_noise_off: ClassVar[bool] = True
+
+    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+        """Return the optimizer below."""
+        return CorrectedAdam(parameters, rate, self.momentum)
+
+    def tell_noise(self, optimizer: Any, variance: float) -> None:
+        """Say what is taken off."""
+        optimizer.noise_variance = variance
+
+    def words(self) -> str:
+        """Return its name and momentum."""
+        return f"Adam with momentum {self.momentum:g}, the noise's variance taken off"
 
 
 class CorrectedAdam(torch.optim.Optimizer):

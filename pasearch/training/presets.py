@@ -16,32 +16,20 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pasearch.accounting.densities import LaplaceNoise, StudentT
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
-from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.gradients import Encoded
-from pasearch.training.noise_first import NoiseFirst
-from pasearch.training.recipe import READERS, Recipe
-from pasearch.training.schedules import (
-    Exponential,
-    Polynomial,
-    StepDecay,
-    TimeBased,
-    Uniform,
-    Validation,
-    stretched,
-)
-from pasearch.training.screening import Annealing
+from pasearch.training.recipe import READERS, STAGES, Recipe
 
 PLAIN: dict[str, Any] = {
-    "bounding": Flat(clip_norm=1.0),
+    "bounding": {"name": "flat", "clip_norm": 1.0},
     "optimizer": "sgd",
     "momentum": 0.0,
     "average": None,
 }
 """Plain DP-SGD: no momentum, no average."""
+
+ENCODED = {**PLAIN, "bounding": {"name": "encoded", "clip_norm": 1.0}}
+"""Plain DP-SGD on encoded gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +39,7 @@ class Preset:
     Args:
         about: One line.
         source: Paper, and where in it.
-        recipe: Fields of `Recipe`.
+        recipe: Fields of `Recipe`, as plain values.
         activation: Of every hidden layer, instead of the architecture's own; None keeps it.
         frozen: How many of the first layers keep their random start.
         epochs: What the paper's schedule is made for; it is stretched to a run's own epochs.
@@ -84,81 +72,93 @@ PRESETS: dict[str, Preset] = {
     "auto-s": Preset(
         about="every gradient scaled to about one norm, instead of clipped",
         source="Bu et al. 2022, AUTO-S",
-        recipe={**PLAIN, "bounding": AutoS(bound=1.0, gamma=0.01)},
+        recipe={**PLAIN, "bounding": {"name": "auto-s", "bound": 1.0, "gamma": 0.01}},
     ),
     "sa-dpsgd": Preset(
-        about="updates that raise the energy, the loss of other records, are mostly undone",
+        about="updates that raise the loss of validation records are mostly undone",
         source="Fu et al., Algorithm 2",
-        recipe={**PLAIN, "screening": Annealing(q0=10.0, mu0=10)},
+        recipe={**PLAIN, "screening": {"q0": 10.0, "mu0": 10}},
     ),
     "dynamic-uniform": Preset(
         about="the same noise in every epoch; the schedules' own baseline",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": Uniform()},
+        recipe={**PLAIN, "schedule": {"name": "uniform"}},
     ),
     "dynamic-time": Preset(
         about="noise falls from epoch to epoch, as 1 / (1 + k epoch)",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": TimeBased(rate=0.05)},
+        recipe={**PLAIN, "schedule": {"name": "time", "rate": 0.05}},
         epochs=38,
     ),
     "dynamic-exponential": Preset(
         about="noise falls from epoch to epoch, as exp(-k epoch)",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": Exponential(rate=0.01)},
+        recipe={**PLAIN, "schedule": {"name": "exponential", "rate": 0.01}},
         epochs=71,
     ),
     "dynamic-step": Preset(
         about="noise is multiplied by k < 1 every few epochs",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": StepDecay(rate=0.6, period=10)},
+        recipe={**PLAIN, "schedule": {"name": "step", "rate": 0.6, "period": 10}},
         epochs=31,
     ),
     "dynamic-polynomial": Preset(
         about="noise falls from epoch to epoch, as a power of what is left",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": Polynomial(power=3.0, end=0.2, period=100)},
+        recipe={
+            **PLAIN,
+            "schedule": {"name": "polynomial", "power": 3.0, "end": 0.2, "period": 100},
+        },
         epochs=44,
     ),
     "dynamic-validation": Preset(
         about="less noise when the validation accuracy stops rising, until the budget ends",
         source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": Validation(rate=0.7, threshold=0.01, average=5, period=10)},
+        recipe={
+            **PLAIN,
+            "schedule": {
+                "name": "validation",
+                "rate": 0.7,
+                "threshold": 0.01,
+                "average": 5,
+                "period": 10,
+            },
+        },
     ),
     "noisy-gradient": Preset(
         about="noise on each record's bounded gradient, and the clip after it",
         source="Lin et al., order AC",
-        recipe={**PLAIN, "order": NoiseFirst(record_bound=1.0)},
+        recipe={**PLAIN, "noise_before_clip": {"record_bound": 1.0}},
     ),
     "adaptive-flat": Preset(
         about="one bound that follows the noisy median of the norms",
         source="Lin et al.; Andrew et al. 2021",
-        recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0)},
+        recipe={**PLAIN, "bounding": {"name": "adaptive", "clip_norm": 1.0}},
     ),
     "adaptive-per-layer": Preset(
         about="a bound for every layer, which follows the noisy median of its norms",
         source="Lin et al.; Andrew et al. 2021",
-        recipe={**PLAIN, "bounding": AdaptiveQuantile(clip_norm=1.0, per_layer=True)},
+        recipe={**PLAIN, "bounding": {"name": "adaptive", "clip_norm": 1.0, "per_layer": True}},
     ),
     "encoded-gaussian": Preset(
         about="every gradient clamped, rank by rank, to the nearest of 1,000 public vectors",
         source="Nasr et al., Algorithms 1 and 2",
-        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0)},
+        recipe=ENCODED,
     ),
     "encoded-student-t": Preset(
         about="the same, with noise of Student's t law, 9 degrees of freedom",
         source="Nasr et al., section 5",
-        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0), "noise": StudentT(freedom=9.0)},
+        recipe={**ENCODED, "noise": {"name": "student-t", "freedom": 9.0}},
     ),
     "encoded-laplace": Preset(
         about="the same, with Laplace noise on every coordinate",
         source="Nasr et al., section 4",
-        recipe={**PLAIN, "bounding": Encoded(clip_norm=1.0), "noise": LaplaceNoise()},
+        recipe={**ENCODED, "noise": {"name": "laplace"}},
     ),
     "denoised-gaussian": Preset(
         about="plain DP-SGD, each noisy sum weighed by its distance from pure noise",
         source="Nasr et al., section 3.2",
-        recipe={**PLAIN, "denoising": KolmogorovSmirnov()},
+        recipe={**PLAIN, "denoising": {"name": "kolmogorov-smirnov"}},
     ),
     "rwt": Preset(
         about="dpsgd on all but the first layer, which keeps its random start",
@@ -170,13 +170,8 @@ PRESETS: dict[str, Preset] = {
 
 
 EXAMPLES = {
-    "bounding": '{ name = "flat", clip_norm = 1.0 }',
-    "order": "{ record_bound = 1.0 }",
-    "schedule": '{ name = "exponential", rate = 0.01 }',
-    "screening": "{ q0 = 10.0, mu0 = 10, every = 1 }",
-    "augmentation": "{ views = 4, shift = 2, flip = false }",
     "noise": '{ name = "student-t", freedom = 9.0 }',
-    "denoising": "{ cells = 4096 }",
+    **{name: registry.example for name, registry in STAGES.items()},
 }
 """A table for each stage that is one."""
 
@@ -244,7 +239,10 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: As of `read_recipe`.
     """
-    settings = dict(preset_of(values.get("preset", "default")).recipe)
+    settings = {
+        name: READERS[name](value) if name in READERS else value
+        for name, value in preset_of(values.get("preset", "default")).recipe.items()
+    }
     for name, value in values.items():
         if name == "preset":
             continue
@@ -278,7 +276,8 @@ def preset_json(name: str) -> dict[str, Any]:
         UsageError: There is none of that name.
     """
     preset = preset_of(name)
-    values = said(Recipe(expected_batch_size=1, steps=1, **preset.recipe).to_json())
+    made = Recipe(expected_batch_size=1, steps=1, **settings_of({"preset": name}))
+    values = said(made.to_json())
     left = {"expected_batch_size", "steps", "learning_rate"}
     left |= set() if preset.epochs is None else {"schedule"}
     return {"preset": name} | {key: values[key] for key in values if key not in left}
@@ -316,7 +315,7 @@ def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
     epochs = preset_of(values.get("preset", "default")).epochs
     if epochs is not None and "schedule" not in values:
         own = max(1, recipe.batches(slots).epoch(recipe.steps))
-        recipe = replace(recipe, schedule=stretched(recipe.schedule, own / epochs))
+        recipe = replace(recipe, schedule=recipe.schedule.stretched(own / epochs))
     if (levels := len(recipe.levels(slots))) >= MANY_LEVELS:
         logger.info(
             "Pricing %d noise levels, each on its own: this may take half a minute. A schedule "

@@ -2,10 +2,10 @@
 
     step t:  batch     Poisson(q = expected_batch_size / n), with a cap, reshuffled  batching.py
              views     K views of each record, averaged before the bound       augmentation.py
-             bound     each record's gradient, to sensitivity C       bounding.py, encoding.py
-             noise     + N(0, (sigma_t C)^2) on the sum; or on each record first   noise.py,
-                                                                               noise_first.py
-             schedule  sigma_t = sigma * factor(epoch of t)                       schedules.py
+             bound     each record's gradient, to sensitivity C               bounding/, encoded/
+             noise     + N(0, (sigma_t C)^2) on the sum; or on each record before the clip
+                                                                    noise.py, noise_before_clip.py
+             schedule  sigma_t = sigma * factor(epoch of t)                         schedules/
              clean     times the Kolmogorov-Smirnov distance from noise           denoising.py
              step      optimizer, on the sum / expected_batch_size               optimizers.py
              screen    take the update, or go back                                screening.py
@@ -14,8 +14,9 @@
     price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
             noise of another density, on encoded gradients:    Additive(q, density_t, shifts)
 
-A choice at one stage never changes another stage's code; what has no proof together is refused
-(`CONFLICTS`). Screening and schedules that look at a validation set pay for that look elsewhere.
+A choice at one stage never changes another stage's code: each stage says of itself what the others
+must know, and what has no proof together is refused (`CONFLICTS`). Screening and schedules that are
+steered by validation queries pay for these elsewhere.
 
 Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2, 6 and 7. Proof: the pages of
 docs/guarantees, dp-sgd.md first.
@@ -27,15 +28,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pasearch.accounting import calibration
-from pasearch.accounting.additive import Shifts
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
+from pasearch.accounting.claims import Claim
 from pasearch.accounting.densities import Density, GaussianNoise, density_from_json, known
 from pasearch.accounting.events import (
     Additive,
@@ -47,16 +47,18 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.renyi import best_order
 from pasearch.errors import UsageError
-from pasearch.training.augmentation import Augmentation
-from pasearch.training.batching import BATCHINGS, Batching, Poisson, Reshuffled, TruncatedPoisson
-from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, bounding_from_json
-from pasearch.training.encoded.denoising import KolmogorovSmirnov, denoising_from_json
-from pasearch.training.encoded.gradients import Encoded
-from pasearch.training.noise_first import NoiseFirst
-from pasearch.training.schedules import Schedule, Uniform, Validation, schedule_from_json
-from pasearch.training.screening import Annealing
+from pasearch.registry import Registry, Stage, Steps
+from pasearch.training.augmentation import AUGMENTATIONS, Augmentation
+from pasearch.training.batching import BATCHINGS, Batching
+from pasearch.training.bounding.bound import BOUNDINGS, Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.denoising import DENOISINGS, Denoising
+from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip
+from pasearch.training.optimizers import OPTIMIZERS, Optimizer
+from pasearch.training.schedules.decays import Uniform
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule
+from pasearch.training.screening import SCREENINGS, Annealing
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adam-corrected")
 USUAL_BOUNDING = Flat(clip_norm=0.25)
 MOST_LEVELS = 1000
 """How many different noises one training may have: each is priced on its own."""
@@ -79,8 +81,8 @@ class Recipe:
             `expected_batch_size`, without amplification).
         cap: Of "truncated"; None takes the least, q n + 6 sqrt(q n).
         bounding: How a record's gradient is bounded; None only without noise.
-        order: None bounds each record and adds noise to the sum ("CA"); NoiseFirst adds noise to
-            each record, then clips ("AC").
+        noise_before_clip: None bounds each record and adds noise to the sum ("CA"); otherwise
+            noise is added to each record, which is then clipped ("AC").
         schedule: How the noise changes from epoch to epoch.
         screening: Which updates are taken; None takes all.
         augmentation: Views of each record, averaged before the bound; None for one.
@@ -102,13 +104,13 @@ class Recipe:
     noise_multiplier: float | None = None
     batching: str = "poisson"
     cap: int | None = None
-    bounding: Bounding | Encoded | None = USUAL_BOUNDING
-    order: NoiseFirst | None = None
-    schedule: Schedule | Validation = Uniform()  # noqa: RUF009 - a frozen value
+    bounding: Bound | None = USUAL_BOUNDING
+    noise_before_clip: NoiseBeforeClip | None = None
+    schedule: Schedule = Uniform()  # noqa: RUF009 - a frozen value
     screening: Annealing | None = None
     augmentation: Augmentation | None = None
     noise: Density | None = None
-    denoising: KolmogorovSmirnov | None = None
+    denoising: Denoising | None = None
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
@@ -132,20 +134,16 @@ class Recipe:
             object.__setattr__(self, name, value)
         if not self.momentum < 1.0:
             raise UsageError(f"momentum is {self.momentum}: expected a number in [0, 1).")
-        if self.optimizer not in OPTIMIZERS:
-            raise UsageError(
-                f"optimizer {self.optimizer!r} is unknown: expected one of {', '.join(OPTIMIZERS)}."
-            )
-        if self.batching not in BATCHINGS:
-            raise UsageError(
-                f"batching is {self.batching!r}: expected one of {', '.join(BATCHINGS)}."
-            )
-        for name, (kinds, words) in STAGES.items():
-            if not isinstance(getattr(self, name), kinds):
-                raise UsageError(f"{name} is {getattr(self, name)!r}: expected {words}.")
+        for name, registry in NAMED.items():
+            if registry.find(value := getattr(self, name)) is None:
+                names = ", ".join(registry.kinds())
+                raise UsageError(f"{name} {value!r} is unknown: expected one of {names}.")
+        for name, registry in STAGES.items():
+            if getattr(self, name) is not None or name == "schedule":
+                registry.check(name, getattr(self, name))
         if self.noise is not None:
             known("noise", self.noise)
-        if self.cap is not None and self.batching != "truncated":
+        if self.cap is not None and not self.sampling.capped:
             raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
         if self.noise_multiplier is not None and self.bounding is None:
             raise UsageError("noise without a bound has no guarantee: give a bounding, like Flat.")
@@ -155,6 +153,41 @@ class Recipe:
     def problems(self) -> list[str]:
         """Return every reason why the stages do not go together; none is good."""
         return [reason for reason, conflict in CONFLICTS.items() if conflict(self)]
+
+    @property
+    def sampling(self) -> type[Batching]:
+        """How batches are drawn, whatever n is."""
+        return BATCHINGS[self.batching]
+
+    @property
+    def optimizing(self) -> Optimizer:
+        """How weights are moved, with the recipe's own numbers."""
+        kind = OPTIMIZERS[self.optimizer]
+        return kind(**{name: getattr(self, name) for name in kind.field_names()})
+
+    def stages(self) -> list[Stage]:
+        """Return the stages beside batches, bound and optimizer, in the order of a step."""
+        given = (
+            self.augmentation, self.noise_before_clip, self.noise, self.schedule, self.denoising,
+            self.screening,
+        )  # fmt: skip
+        return [each for each in given if each is not None]
+
+    def claims(self, n: int, delta: float) -> list[Claim]:
+        """Return what a paper's own formula would charge for this training; never charged here."""
+        if self.noise_multiplier is None or self.noise is not None:  # they are for Gaussian noise
+            return []
+        steps = Steps(
+            sampling_probability=self.sampling_probability(n),
+            noise_multiplier=self.noise_multiplier,
+            count=self.steps,
+            noises=tuple((self.noise_multiplier * each, many) for each, many in self.levels(n)),
+            sampled=self.sampling.independent,
+            delta=delta,
+        )
+        # A screening's theorem is about all of a step, whatever the schedule of its noise.
+        found = (each.claims(steps) for each in reversed(self.stages()))
+        return next(filter(None, found), [])
 
     def sampling_probability(self, n: int) -> float:
         """Return q for n slots.
@@ -171,15 +204,8 @@ class Recipe:
 
     def batches(self, n: int) -> Batching:
         """Return how a step's records are drawn from n slots."""
-        q = self.sampling_probability(n)
-        match self.batching:
-            case "truncated":
-                return TruncatedPoisson(
-                    n=n, expected_batch_size=self.expected_batch_size, cap=self.cap
-                )
-            case "reshuffled":
-                return Reshuffled(n=n, batch_size=self.expected_batch_size)
-        return Poisson(sampling_probability=q)
+        self.sampling_probability(n)  # a batch larger than n is refused here
+        return self.sampling.of(n, self.expected_batch_size, self.cap)
 
     def event(self, n: int, dimension: int | None = None) -> Event:
         """Return what the whole training costs the partition of n slots that it reads.
@@ -199,7 +225,7 @@ class Recipe:
             for factor, count in self.levels(n)
         )
         whole_plan = events[0] if len(events) == 1 else Composed(events=events)
-        if not isinstance(self.schedule, Validation):
+        if not self.schedule.steered:
             return whole_plan
         # Orders above the one that sets the price would only end the training sooner. Which one
         # that is depends on delta: of the default one, which n fixes.
@@ -209,29 +235,27 @@ class Recipe:
 
     def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
         """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""
-        batches = self.batches(n)
+        q = self.sampling_probability(n)
         if self.noise is not None:
-            assert isinstance(self.bounding, Encoded)
-            assert isinstance(batches, Poisson)
+            assert self.bounding is not None
             if dimension is None:
                 raise UsageError(
                     f"{self.noise.name} noise is priced for one size of network: say how many "
                     "numbers are trained."
                 )
             return Additive(
-                sampling_probability=batches.sampling_probability,
+                sampling_probability=q,
                 density=self.density(noise_multiplier),
-                shifts=_envelope(self.bounding, dimension),
+                shifts=self.bounding.shifts(dimension),
             )
-        if self.order is None:
-            return batches.event(noise_multiplier)
-        if self.order.record_bound is None:
+        if self.noise_before_clip is None:
+            return self.batches(n).event(noise_multiplier)
+        if self.noise_before_clip.record_bound is None:
             raise UsageError(
                 "noise on gradients that were not bounded first has no guarantee, epsilon inf: "
-                "give the order a record_bound. Without, it is for declared-public data."
+                "give noise_before_clip a record_bound. Without, it is for declared-public data."
             )
-        assert isinstance(batches, Poisson)
-        return NoisyRecords(batches.sampling_probability, noise_multiplier)
+        return NoisyRecords(q, noise_multiplier)
 
     def density(self, noise_multiplier: float) -> Density:
         """Return the law of the noise on one coordinate of a step's sum, in the sum's own unit.
@@ -246,11 +270,8 @@ class Recipe:
     def levels(self, n: int) -> list[tuple[float, int]]:
         """Return the factors on sigma, in order, and how many releases each has."""
         batches = self.batches(n)
-        if isinstance(self.schedule, (Uniform, Validation)):
-            charges = batches.charges(self.steps)
-            if isinstance(batches, Reshuffled):
-                charges = batches.epoch(self.steps - 1) + 1
-            return [(1.0, charges)]
+        if self.schedule.steered or not self.schedule.varies:
+            return [(1.0, batches.all_charges(self.steps))]
         last = batches.epoch(self.steps - 1)
         found: dict[float, int] = {}
         starts = _first_steps(batches, last, self.steps)
@@ -264,28 +285,29 @@ class Recipe:
                 )
         return [(factor, count) for factor, count in found.items() if count]
 
-    def judgements(self, n: int) -> int:
-        """Return how often, at most, a training asks how good the network is.
+    def validation_queries(self, n: int) -> int:
+        """Return how many validation queries a training makes, at most.
 
         Screening asks before the first step and at every `every`-th; a validation-driven schedule
         at the end of every `every`-th epoch.
         """
         if self.screening is not None:
-            return self.screening.releases(self.steps)
-        if isinstance(self.schedule, Validation):
-            return max(1, self.batches(n).epoch(self.steps) // self.schedule.every)
-        return 0
+            return self.screening.validation_queries(self.steps)
+        if not self.schedule.steered:
+            return 0
+        return self.schedule.validation_queries(self.batches(n).epoch(self.steps))
 
     def noise_for_mu(self, mu: float, n: int) -> float:
         """Return sigma for the whole training's mu, by the central limit rule: a dial, no price."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
-        if len(levels) == 1 and self.batching != "reshuffled" and self.order is None:
+        sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
+        if len(levels) == 1 and sampled and not on_records:
             return calibration.noise_for_mu(mu, q, levels[0][1])
         weight = math.fsum(count / factor**2 for factor, count in levels)
-        if self.batching == "reshuffled":
+        if not sampled:
             return math.sqrt(weight) / mu
-        if self.order is not None:
+        if on_records:
             return math.sqrt(q * weight) / mu
         low, high = 1e-3, 2.0 * math.sqrt(weight) * q / mu + 1e3
         for _ in range(100):
@@ -298,7 +320,7 @@ class Recipe:
 
     def noise_at(self, step: int, n: int) -> float | None:
         """Return sigma_t of a step, both counted from 0, of a schedule fixed before the data."""
-        if self.noise_multiplier is None or isinstance(self.schedule, (Uniform, Validation)):
+        if self.noise_multiplier is None or not self.schedule.varies:
             return self.noise_multiplier
         return self.noise_multiplier * self.schedule.factor(self.batches(n).epoch(step))
 
@@ -347,107 +369,85 @@ def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 
 
-STAGES: dict[str, tuple[Any, str]] = {
-    "bounding": (
-        Bounding | Encoded | None,
-        "Flat, AutoS, PerLayer, AdaptiveQuantile, Encoded or None",
-    ),
-    "order": (NoiseFirst | None, "NoiseFirst or None"),
-    "schedule": (Schedule | Validation, "a schedule, such as Uniform()"),
-    "screening": (Annealing | None, "Annealing or None"),
-    "augmentation": (Augmentation | None, "Augmentation or None"),
-    "noise": (Density | None, "a density, such as StudentT(freedom=9.0), or None"),
-    "denoising": (KolmogorovSmirnov | None, "KolmogorovSmirnov or None"),
+NAMED: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
+"""Stages that a recipe names, and whose numbers are the recipe's own."""
+
+STAGES: dict[str, Registry[Any]] = {
+    "bounding": BOUNDINGS,
+    "noise_before_clip": ORDERS,
+    "schedule": SCHEDULES,
+    "screening": SCREENINGS,
+    "augmentation": AUGMENTATIONS,
+    "denoising": DENOISINGS,
 }
-"""What each stage may hold, and in words."""
+"""Stages that are tables in a recipe, but for the law of the noise."""
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "bounding": bounding_from_json,
-    "order": NoiseFirst.from_json,
-    "schedule": schedule_from_json,
-    "screening": Annealing.from_json,
-    "augmentation": Augmentation.from_json,
+    **{name: registry.from_json for name, registry in STAGES.items()},
     "noise": density_from_json,
-    "denoising": denoising_from_json,
 }
-
-
-def _watches(recipe: Recipe) -> bool:
-    return isinstance(recipe.schedule, Validation)
-
-
-def _adapts(recipe: Recipe) -> bool:
-    return isinstance(recipe.bounding, AdaptiveQuantile)
-
-
-def _encodes(recipe: Recipe) -> bool:
-    return isinstance(recipe.bounding, Encoded)
-
-
-@lru_cache(maxsize=8)
-def _envelope(bounding: Encoded, dimension: int) -> Shifts:
-    return bounding.codebook(dimension).envelope()
 
 
 CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "a cap on the batch has no Renyi bound, which the filter of a validation-driven schedule "
-    "needs: take batching 'poisson'.": lambda r: _watches(r) and r.batching == "truncated",
+    "needs: take batching 'poisson'.": lambda r: r.schedule.steered and not r.sampling.filtered,
     "reshuffled batches are charged by the epoch, and the filter of a validation-driven schedule "
     "stops between steps: take batching 'poisson'.": lambda r: (
-        _watches(r) and r.batching == "reshuffled"
+        r.schedule.steered and not r.sampling.sampled
     ),
     "screening and a validation-driven schedule would both steer by the same releases, which is "
-    "not priced: take one of them.": lambda r: _watches(r) and r.screening is not None,
+    "not priced: take one of them.": lambda r: r.schedule.steered and r.screening is not None,
     "noise on each record is priced on a Poisson sample whose coins are revealed: take batching "
-    "'poisson'.": lambda r: r.order is not None and r.batching != "poisson",
+    "'poisson'.": lambda r: r.noise_before_clip is not None and not r.sampling.independent,
     "noise on each record is followed by one flat clip: take bounding 'flat'.": lambda r: (
-        r.order is not None and r.bounding is not None and not isinstance(r.bounding, Flat)
+        r.noise_before_clip is not None and r.bounding is not None and not r.bounding.clips_noise
     ),
     "noise on each record and a filter are not priced together: take another schedule.": lambda r: (
-        r.order is not None and _watches(r)
+        r.noise_before_clip is not None and r.schedule.steered
     ),
     "noise on each record is clipped after it, so its variance is not known: take another "
     "optimizer than 'adam-corrected'.": lambda r: (
-        r.order is not None and r.optimizer == "adam-corrected"
+        r.noise_before_clip is not None and r.optimizing.takes_noise_off
     ),
     "noise on each record takes one gradient a record: leave the augmentation out.": lambda r: (
-        r.order is not None and r.augmentation is not None
+        r.noise_before_clip is not None and r.augmentation is not None
     ),
     "'adam-corrected' takes the noise off, and without noise there is none: take 'adam'.": (
-        lambda r: r.optimizer == "adam-corrected" and r.bounding is None
+        lambda r: r.optimizing.takes_noise_off and r.bounding is None
     ),
     "bounds of their own give the layers different noise, and 'adam-corrected' takes off one "
     "variance: take another optimizer, or one bound.": lambda r: (
-        r.optimizer == "adam-corrected"
-        and (isinstance(r.bounding, AdaptiveQuantile) and r.bounding.per_layer)
+        r.optimizing.takes_noise_off and r.bounding is not None and not r.bounding.one_variance
     ),
     "an adaptive bound is released with the noise of its step, and reshuffled steps are charged by "
     "the epoch, so a record's count and gradient are one release there too; the quantile then "
     "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (
-        _adapts(r) and r.batching == "reshuffled"
+        r.bounding is not None and r.bounding.adapts and not r.sampling.sampled
     ),
     "noise of another law than Gaussian is priced where every coordinate is bounded, and a bound "
     "on the norm alone does not: take bounding 'encoded'.": lambda r: (
-        r.noise is not None and not _encodes(r) and r.bounding is not None
+        r.noise is not None and r.bounding is not None and not r.bounding.limits_coordinates
     ),
     "noise of another law than Gaussian is priced on a Poisson sample: take batching 'poisson'.": (
-        lambda r: r.noise is not None and r.batching != "poisson"
+        lambda r: r.noise is not None and not r.sampling.independent
     ),
     "noise of another law than Gaussian and a filter are not priced together: take another "
-    "schedule.": lambda r: r.noise is not None and _watches(r),
+    "schedule.": lambda r: r.noise is not None and r.schedule.steered,
     "encoding takes one gradient a record: leave the augmentation out.": lambda r: (
-        _encodes(r) and r.augmentation is not None
+        r.augmentation is not None and r.bounding is not None and not r.bounding.takes_views
     ),
     "'adam-corrected' takes off the variance of Gaussian noise as it was added: take another "
     "optimizer with other noise, or with denoising.": lambda r: (
-        r.optimizer == "adam-corrected" and (r.noise is not None or r.denoising is not None)
+        r.optimizing.takes_noise_off and (r.noise is not None or r.denoising is not None)
     ),
     "denoising compares a sum with the law of the noise on each coordinate, and noise on each "
     "record is clipped after it: leave one of them out.": lambda r: (
-        r.denoising is not None and r.order is not None
+        r.denoising is not None and r.noise_before_clip is not None
     ),
     "denoising compares all coordinates with one law, and adaptive bounds give each layer its own: "
-    "take another bounding.": lambda r: r.denoising is not None and _adapts(r),
+    "take another bounding.": lambda r: (
+        r.denoising is not None and r.bounding is not None and r.bounding.adapts
+    ),
     "denoising takes noise off, and without noise there is none: leave it out.": lambda r: (
         r.denoising is not None and r.bounding is None
     ),
@@ -487,8 +487,8 @@ def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     fitted on digits and MNIST at totals from .5 to 4. Without noise: 0.5. Adam's steps have the
     scale of the learning rate itself: 1e-3.
     """
-    if recipe.optimizer.startswith("adam"):
-        return 1e-3
+    if (rate := recipe.optimizing.usual_rate) is not None:
+        return rate
     if mu is None or recipe.bounding is None:
         return 0.5
     return 1.3 * (mu * slots) ** 0.8 / (recipe.steps * recipe.bounding.sensitivity)

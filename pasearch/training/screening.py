@@ -1,15 +1,15 @@
-"""Screening: an update that makes the energy worse is taken with a falling probability only.
+"""Screening: an update that makes the loss worse is taken with a falling probability only.
 
     dE = J(w_new) - J(w)          P = 1 if dE <= 0, else exp(-dE Q)          Q = q0 accepted
     taken  if  coin <= P  or  rejected_in_a_row >= mu0
 
-J(w) is the *stored* energy, so that each screening needs one energy more, and no more. As printed,
-Q is q0 at the very first screening, and q0 * 0 = 0 if that one was rejected: then the next update
-is taken for sure.
+J(w), the paper's energy, is the mean loss that a validation query told, and is *stored*: so each
+screening needs one query more, and no more. As printed, Q is q0 at the very first screening, and
+q0 * 0 = 0 if that one was rejected: then the next update is taken for sure.
 
-J is the mean loss of public records, or a noisy sum over private ones (`energy_points`), charged
-for every screening, and for the first J, whatever is taken. Every update is charged too, taken or
-not: the paper's Theorem 1, which charges the taken ones only, is no valid bound.
+A query is of public records, or a noisy sum over private ones (`loss_points`), charged for every
+screening, and for the first J, whatever is taken. Every update is charged too, taken or not: the
+paper's Theorem 1, which charges the taken ones only, is no valid bound.
 
 Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rule 9. Proof: docs/guarantees/screening.md.
 """
@@ -19,24 +19,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.accounting.checks import nonnegative, positive, whole
-from pasearch.accounting.events import Event, SelfComposed
+from pasearch.accounting.checks import nonnegative, whole
+from pasearch.accounting.claims import Claim, fu_theorem1
 from pasearch.errors import UsageError
-from pasearch.runs.sums import NoisySum
+from pasearch.registry import Registry, Stage, Steps
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
 GRID = 100
-"""G: the most points a record adds to an energy; the sensitivity of `energy_points`."""
+"""G: the most points a record adds to a query; the sensitivity of `loss_points`."""
 LOSS_BOUND = 4.0
 """L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
 ERROR_BOUND = 0.5
@@ -72,21 +72,21 @@ class AnnealingState:
     """Where a screening stands.
 
     Args:
-        energy: J(w) of the weights that were kept last, as it was measured then.
+        loss: J(w) of the weights that were kept last, as the validation query told it then.
         accepted: tau, screenings that ended with the update taken.
         rejected_in_a_row: mu, since the last one.
     """
 
-    energy: float
+    loss: float
     accepted: int = 0
     rejected_in_a_row: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annealing:
-    """Which updates are taken, as a pure function of energies and coins.
+class Annealing(Stage):
+    """Which updates are taken, as a pure function of losses and coins.
 
-    Guarantee: sees energies and coins only, so it costs nothing beside these.
+    Guarantee: sees the answers of validation queries and coins only, so it costs nothing beside.
 
     Args:
         q0: Q_0, the rise of the inverse temperature with each accepted update, 0 or above.
@@ -94,6 +94,8 @@ class Annealing:
         every: Updates from one screening to the next, taken or undone together; 1 or more.
     """
 
+    name: ClassVar[str] = "annealing"
+    named: ClassVar[bool] = False
     q0: float
     mu0: int
     every: int = 1
@@ -104,35 +106,35 @@ class Annealing:
         object.__setattr__(self, "mu0", _count("mu0", self.mu0))
         object.__setattr__(self, "every", whole("every", self.every))
 
-    def start(self, energy: float) -> AnnealingState:
-        """Return the first state, from the energy before the first update."""
-        return AnnealingState(energy=_energy(energy))
+    def start(self, loss: float) -> AnnealingState:
+        """Return the first state, from the loss before the first update."""
+        return AnnealingState(loss=_loss(loss))
 
     def screens(self, finished: int) -> bool:
         """Return whether an update is screened, the first being number 1."""
         return finished % self.every == 0
 
-    def releases(self, steps: int) -> int:
-        """Return how many energies a training asks for: floor(steps / every) + 1."""
-        return releases(steps, self.every)
+    def validation_queries(self, steps: int) -> int:
+        """Return how many queries a training makes: floor(steps / every) + 1, with the first J."""
+        return whole("steps", steps) // self.every + 1
 
-    def probability(self, state: AnnealingState, new_energy: float) -> float:
-        """Return P, that an update is taken, before the limit on rejections is looked at."""
-        new = _energy(new_energy)
+    def probability(self, state: AnnealingState, new_loss: float) -> float:
+        """Return P, that an update is taken, before the limit on rejections counts."""
+        new = _loss(new_loss)
         first = state.accepted == state.rejected_in_a_row == 0
         temperature = self.q0 * (1 if first else state.accepted)
-        if new <= state.energy or temperature == 0:
+        if new <= state.loss or temperature == 0:
             return 1.0
-        return math.exp(-min((new - state.energy) * temperature, 1e4))
+        return math.exp(-min((new - state.loss) * temperature, 1e4))
 
     def decide(
-        self, state: AnnealingState, new_energy: float, coin: float
+        self, state: AnnealingState, new_loss: float, coin: float
     ) -> tuple[AnnealingState, bool]:
         """Return the next state, and whether the update is taken.
 
         Args:
             state: Where the screening stands.
-            new_energy: J(w_new): released, or of public records. One that is no number counts as
+            new_loss: J(w_new): released, or of public records. One that is no number counts as
                 the worst, so no value stops a training.
             coin: Uniform in [0, 1), secret, and of this screening alone.
 
@@ -142,35 +144,41 @@ class Annealing:
         if isinstance(coin, bool) or not isinstance(coin, Real) or not 0 <= float(coin) <= 1:
             raise UsageError(f"coin is {coin!r}: expected a number in [0, 1); see `coin`.")
         forced = state.rejected_in_a_row >= self.mu0
-        if forced or float(coin) <= self.probability(state, new_energy):
-            return AnnealingState(energy=_energy(new_energy), accepted=state.accepted + 1), True
+        if forced or float(coin) <= self.probability(state, new_loss):
+            return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
         kept = AnnealingState(
-            energy=state.energy,
+            loss=state.loss,
             accepted=state.accepted,
             rejected_in_a_row=state.rejected_in_a_row + 1,
         )
         return kept, False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+    def words(self) -> str:
+        """Return when updates are screened, and by what."""
+        steps, they = ("step", "it") if self.every == 1 else (f"{self.every:,} steps", "they")
+        return (
+            f"a validation query after every {steps}: if the loss rose, {they} may be undone "
+            f"(annealing, Q0 {self.q0:g}, mu0 {self.mu0:,})"
+        )
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Annealing:
-        """Read what `to_json` wrote.
+    def claims(self, steps: Steps) -> list[Claim]:
+        """Return Theorem 1 of Fu et al., which charges accepted updates only."""
+        return [
+            fu_theorem1(
+                sampling_probability=steps.sampling_probability,
+                noise_multiplier=steps.noise_multiplier,
+                accepted=max(1, steps.count // 2),
+                delta=steps.delta,
+                condition="if half of the updates are accepted",
+            )
+        ]
 
-        Raises:
-            UsageError: Another field, a missing one, or a number out of its range.
-        """
-        names = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(names):
-            raise UsageError(f"screening is {values!r}: expected exactly {', '.join(names)}.")
-        return cls(**values)
 
-
-def releases(steps: int, every: int) -> int:
-    """Return how many energies are released: floor(steps / every) screenings, and the first J."""
-    return whole("steps", steps) // whole("every", every) + 1
+SCREENINGS = Registry(
+    "screening", Annealing, "pasearch.training.screening", default=Annealing.name,
+    example="{ q0 = 10.0, mu0 = 10, every = 1 }",
+)  # fmt: skip
+SCREENINGS.register(Annealing)
 
 
 def coin(stream: Stream, screening: int) -> float:
@@ -184,7 +192,7 @@ def coin(stream: Stream, screening: int) -> float:
 
 
 @torch.no_grad()
-def energy_points(
+def loss_points(
     network: nn.Module, records: Scored, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
     """Return the sum over records of round(G min(loss, L) / L), in whole points.
@@ -209,7 +217,7 @@ def energy_points(
     return total
 
 
-def mean_energy(points: float, y: Tensor) -> float:
+def mean_of_points(points: float, y: Tensor) -> float:
     """Return points, noisy or not, as a mean loss: points L / (G slots), all public but points."""
     return points * loss_bound(y) / (GRID * max(1, len(y)))
 
@@ -225,49 +233,21 @@ def mean_loss(
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
 
-    Args: as of `energy_points`.
+    Args: as of `loss_points`.
 
     Raises:
         UsageError: The records were not declared public.
     """
     if records.public is not True:
         raise UsageError(
-            "an energy without noise is for records declared public: give public records, or "
-            "release `energy_points` with noise and charge it."
+            "a validation query without noise is for records declared public: give public records, "
+            "or release `loss_points` with noise and charge it."
         )
     total, count = 0.0, 0
     for losses, mask in _losses(network, records, device, chunk):
         total += float(losses[mask].double().sum())
         count += int(mask.sum())
     return total / max(1, count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energies:
-    """Noisy energies of private records: what one costs, and all of a training.
-
-    Args:
-        epsilon: The price of one release, above 0.
-    """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-
-    def event(self, steps: int, every: int) -> Event:
-        """Return what all energies of a training cost, on the partition that they are taken of."""
-        return SelfComposed(self._noise.event, releases(steps, every))
-
-    def release(self, network: nn.Module, records: Scored, stream: Stream, device: str) -> float:
-        """Return a noisy mean loss; charge one release first, and keep a stream for it alone."""
-        found = energy_points(network, records, device=device)
-        return mean_energy(self._noise.release(found, stream), records.y)
-
-    @property
-    def _noise(self) -> NoisySum:
-        return NoisySum(epsilon=self.epsilon, most=GRID)
 
 
 def _losses(
@@ -298,7 +278,7 @@ def _evaluating(network: nn.Module, device: str) -> Iterator[None]:
             module.training = mode
 
 
-def _energy(value: float) -> float:
+def _loss(value: float) -> float:
     return math.inf if math.isnan(value) else float(value)
 
 

@@ -8,11 +8,11 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,32 +21,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.accounting.densities import Density
-from pasearch.accounting.events import Filtered
-from pasearch.accounting.filters import Filter
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import UsageError
 from pasearch.runs.normals import normals
-from pasearch.training.bounding import AdaptiveQuantile, Flat
-from pasearch.training.encoded.denoising import KolmogorovSmirnov, begin_noise
-from pasearch.training.encoded.gradients import Encoded, encoded_sum
-from pasearch.training.noise import GaussianNoise, add_scaled, draw
-from pasearch.training.noise_first import noise_first_sum
-from pasearch.training.optimizers import CorrectedAdam, optimizer_of
+from pasearch.training.denoising import Denoising
+from pasearch.training.noise import Drawn, GaussianNoise, add_scaled, draw
+from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import (
     clipped_sum_and_counts,
     trainable_layers,
     trainable_parameters,
     validate,
 )
-from pasearch.training.schedules import Validation
-from pasearch.training.screening import Annealing, coin
+from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
+    from pasearch.training.bounding.bound import Bound
     from pasearch.training.recipe import Recipe
-
-Judge = Callable[[nn.Module, int], float]
-"""From the network as it is, and how often it was asked before, to an energy or an accuracy: of
-public records, or a noisy release that its maker has charged."""
 
 
 class Trainable(Protocol):
@@ -81,12 +72,12 @@ def train(
     *,
     device: str = "cpu",
     on_step: Callable[[int], None] | None = None,
-    judge: Judge | None = None,
+    query: ValidationQuery | None = None,
 ) -> None:
     """Train a network in place.
 
     Guarantee: with noise, the final weights cost `recipe.event(len(records.y))` on the partition,
-    beside what `judge` has released.
+    beside what the validation queries have released.
 
     Args:
         network: Accepted by `per_example.validate`.
@@ -95,7 +86,7 @@ def train(
         streams: One stream each for "batch", "noise" and "dropout", used for nothing else.
         device: "cpu" or "cuda"; the network stays there.
         on_step: Called with the number of finished steps.
-        judge: Of screening (an energy, less is better) or of a validation-driven schedule (an
+        query: The validation query of screening (a loss), or of a schedule that is steered (an
             accuracy); needed by these two alone.
 
     Raises:
@@ -104,7 +95,7 @@ def train(
 
     Cost: charged by the caller before `records` was opened.
     """
-    training = Training(network, records, recipe, streams, device=device, judge=judge)
+    training = Training(network, records, recipe, streams, device=device, query=query)
     try:
         for finished in range(1, recipe.steps + 1):
             if not training.step():
@@ -117,7 +108,7 @@ def train(
 
 
 class Training:
-    """A training under way: `train` in single steps, for what must look between them.
+    """A training under way: `train` in single steps, for what must see the network between them.
 
     Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
 
@@ -132,23 +123,30 @@ class Training:
         streams: Mapping[str, Stream],
         *,
         device: str = "cpu",
-        judge: Judge | None = None,
+        query: ValidationQuery | None = None,
     ):
         if recipe.noise_multiplier is None and records.public is not True:
             raise UsageError(
                 "Training without noise is for data declared public (--data-is-public)."
             )
-        unbounded = recipe.order is not None and recipe.order.record_bound is None
+        before = recipe.noise_before_clip
+        unbounded = before is not None and before.record_bound is None
         if unbounded and records.public is not True:
             raise UsageError(
                 "Noise on gradients that were not bounded first is for data declared public: give "
-                "the order a record_bound."
+                "noise_before_clip a record_bound."
             )
         if problems := validate(network):
             raise UsageError("This network cannot be trained privately: " + " ".join(problems))
         self._network, self._recipe, self._streams = network, recipe, streams
         self._parameters = trainable_parameters(network)
-        self._optimizer = optimizer_of(recipe, self._parameters)
+        if recipe.learning_rate is None:
+            raise UsageError(
+                "The recipe has no learning rate: give `learning_rate`, or take "
+                "`tuned_learning_rate(recipe, mu, n)`."
+            )
+        self._optimizing = recipe.optimizing
+        self._optimizer = self._optimizing.of(self._parameters, recipe.learning_rate)
         self._state = State.start(network, recipe)
         network.to(device).train()
         self._slots = _Slots(
@@ -157,8 +155,9 @@ class Training:
         _check_apart(network, self._slots.x)
         self._average = _Average(self._parameters, recipe)
         self._finished = 0
-        self._pace = _Pace.of(recipe, len(records.y), judge)
-        self._screen = _Screen.of(self, judge)
+        self._pace = Pace.of(recipe, len(records.y), query)
+        coins = streams["noise"].child("screening")
+        self._screen = Screen.of(recipe.screening, network, self._optimizer, coins, query)
 
     def step(self) -> bool:
         """Draw a batch, take its noisy sum, and move the weights by it.
@@ -179,9 +178,8 @@ class Training:
             )  # fmt: skip
         for parameter, value in zip(self._parameters, sums, strict=True):
             parameter.grad = value.div_(recipe.expected_batch_size)
-        if isinstance(self._optimizer, CorrectedAdam):
-            deviation = self._state.noise_deviation / recipe.expected_batch_size
-            self._optimizer.noise_variance = deviation**2
+        deviation = self._state.noise_deviation / recipe.expected_batch_size
+        self._optimizing.tell_noise(self._optimizer, deviation**2)
         self._optimizer.step()
         if self._screen is not None:
             self._screen.after(self._finished)
@@ -227,9 +225,8 @@ class State:
     @classmethod
     def start(cls, network: nn.Module, recipe: Recipe) -> State:
         """Return the state before the first step."""
-        if isinstance(recipe.bounding, AdaptiveQuantile):
-            return cls(bounds=recipe.bounding.start(len(trainable_layers(network))))
-        return cls()
+        layers = len(trainable_layers(network))
+        return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
 
 def batch_sum(
@@ -258,19 +255,64 @@ def batch_sum(
     chosen = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
     chosen = chosen.to(slots.x.device)
     _reseed_dropout(network, streams["dropout"], step)
-    if recipe.order is not None and sigma is not None:
-        return _noise_first(network, slots, recipe, streams["noise"], step, chosen, sigma)
-    parameters = trainable_parameters(network)
-    drawn = None
-    if sigma is not None:
-        count = sum(parameter.numel() for parameter in parameters)
-        if recipe.noise is None:
-            drawn = draw(count, slots.x.device, streams["noise"], step)
-        else:
-            drawn = begin_noise(recipe.noise.unit, count, slots.x.device, streams["noise"], step)
-    bounding = recipe.bounding
-    if isinstance(bounding, AdaptiveQuantile):
-        bounding = bounding.at(state.bounds)
+    if recipe.noise_before_clip is not None and sigma is not None:
+        return _noise_before_clip(network, slots, recipe, streams["noise"], step, chosen, sigma)
+    if sigma is None:
+        return _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)[0]
+    # Drawn while the gradients are computed.
+    drawn = _begin_noise(network, recipe, slots.x.device, streams["noise"], step)
+    sums, counts = _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)
+    assert recipe.bounding is not None
+    bounds = state.bounds
+    sensitivity = recipe.bounding.at(bounds).sensitivity
+    if bounds:
+        sigma = _adapt(recipe.bounding, recipe, state, sigma, counts, streams["noise"], step)
+    if recipe.noise is None:
+        GaussianNoise(noise_multiplier=sigma).add_(sums, sensitivity, streams["noise"], step, drawn)
+    else:
+        add_scaled(sums, drawn(), recipe.density(sigma).scale)
+    state.noise_deviation = sigma * sensitivity
+    if recipe.denoising is not None:
+        _denoise(sums, recipe.denoising, recipe.density(sigma), state)
+    if bounds:
+        _rescale(network, recipe.bounding, state, sums, bounds)
+    return sums
+
+
+def _begin_noise(
+    network: nn.Module, recipe: Recipe, device: torch.device, stream: Stream, step: int
+) -> Drawn:
+    """Begin to draw a step's noise, at scale 1."""
+    count = sum(parameter.numel() for parameter in trainable_parameters(network))
+    if recipe.noise is None:
+        return draw(count, device, stream, step)
+    from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
+
+    return begin_noise(recipe.noise.unit, count, device, stream, step)
+
+
+def _bounded_sum(
+    network: nn.Module,
+    slots: _Slots,
+    recipe: Recipe,
+    stream: Stream,
+    step: int,
+    chosen: Tensor,
+    state: State,
+) -> tuple[list[Tensor], Tensor]:
+    """Return the sum of bounded gradients of the chosen slots, and the counts of a bound's norms.
+
+    Args:
+        network: As of `batch_sum`, like slots, recipe, step and state.
+        slots: The records.
+        recipe: How.
+        stream: "batch", for the views.
+        step: Which.
+        chosen: Slots of the batch; perhaps none.
+        state: Read only.
+    """
+    bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
+    summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
     sums: list[Tensor] = []
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     views = recipe.augmentation
@@ -281,41 +323,17 @@ def batch_sum(
         # A null record's class is never read: whatever stands there, its loss is a number.
         y, x = slots.y.index_select(0, part).where(mask, 0), slots.x.index_select(0, part)
         if views is not None:
-            generator = streams["batch"].child("views", place).generator(step)
+            generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        if isinstance(bounding, Encoded):
-            values, found = encoded_sum(network, x, _Loss(y), mask, bounding), counts
-        else:
-            values, found = clipped_sum_and_counts(
-                network, x, _Loss(y), bounding, mask, views=1 if views is None else views.views
-            )
+        many = 1 if views is None else views.views
+        values, found = summed(network, x, _Loss(y), mask=mask, views=many)
         if state.bounds:
             counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
-    sums = sums or [torch.zeros_like(parameter) for parameter in parameters]
-    if sigma is not None:
-        assert bounding is not None
-        assert drawn is not None
-        bounds = state.bounds
-        if bounds:
-            sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
-        if recipe.noise is None:
-            GaussianNoise(noise_multiplier=sigma).add_(
-                sums, bounding.sensitivity, streams["noise"], step, drawn
-            )
-        else:
-            add_scaled(sums, drawn(), recipe.density(sigma).scale)
-        state.noise_deviation = sigma * bounding.sensitivity
-        if recipe.denoising is not None:
-            _denoise(sums, recipe.denoising, recipe.density(sigma), state)
-        if bounds:
-            _rescale(network, recipe, state, sums, bounds)
-    return sums
+    return sums or [torch.zeros_like(p) for p in trainable_parameters(network)], counts
 
 
-def _denoise(
-    sums: list[Tensor], denoising: KolmogorovSmirnov, density: Density, state: State
-) -> None:
+def _denoise(sums: list[Tensor], denoising: Denoising, density: Density, state: State) -> None:
     """Weigh the noisy sum by its distance from pure noise: post-processing.
 
     The weight stays on the device, which is not waited for.
@@ -335,11 +353,15 @@ def _rows(recipe: Recipe) -> int:
 
 
 def _adapt(
-    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
+    adaptive: Bound,
+    recipe: Recipe,
+    state: State,
+    sigma: float,
+    counts: Tensor,
+    stream: Stream,
+    step: int,
 ) -> float:
     """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
-    adaptive = recipe.bounding
-    assert isinstance(adaptive, AdaptiveQuantile)
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
     noisy = counts.clone().numpy()
     normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
@@ -348,24 +370,23 @@ def _adapt(
 
 
 def _rescale(
-    network: nn.Module, recipe: Recipe, state: State, sums: list[Tensor], bounds: tuple[float, ...]
+    network: nn.Module, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
 ) -> None:
     """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
 
     Post-processing: the bounds are released.
     """
-    adaptive, layers = recipe.bounding, trainable_layers(network)
-    assert isinstance(adaptive, AdaptiveQuantile)
+    layers = trainable_layers(network)
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
     state.noise_deviation *= factors[0]
-    each = factors if adaptive.per_layer else factors * len(layers)
+    each = factors if len(factors) == len(layers) else factors * len(layers)
     of = {id(p): f for layer, f in zip(layers, each, strict=True)
           for p in layer.parameters(recurse=False)}  # fmt: skip
     for parameter, value in zip(trainable_parameters(network), sums, strict=True):
         value.mul_(of[id(parameter)])
 
 
-def _noise_first(
+def _noise_before_clip(
     network: nn.Module,
     slots: _Slots,
     recipe: Recipe,
@@ -375,132 +396,24 @@ def _noise_first(
     sigma: float,
 ) -> list[Tensor]:
     """Return the sum of clipped noisy gradients."""
-    order, clip = recipe.order, recipe.bounding
+    order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
-    assert isinstance(clip, Flat), "noise on each record needs a clip after it"
+    assert clip is not None, "noise on each record needs a clip after it"
     if not len(chosen):
         return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
     mask = slots.valid.index_select(0, chosen)
     y = slots.y.index_select(0, chosen).where(mask, 0)
-    return noise_first_sum(
+    return noise_before_clip_sum(
         network,
         slots.x.index_select(0, chosen),
         lambda part: _Loss(y[part]),
         mask,
         order=order,
         clip=clip,
-        standard_deviation=sigma * (order.record_bound or clip.clip_norm),
+        standard_deviation=sigma * (order.record_bound or clip.sensitivity),
         stream=stream,
         step=step,
     )
-
-
-class _Pace:
-    """The noise of a validation-driven schedule, and the filter that ends the training.
-
-    Guarantee: the steps that are made cost `recipe.event(n)` together, whatever the judge says.
-    """
-
-    def __init__(self, recipe: Recipe, n: int, judge: Judge):
-        assert isinstance(recipe.schedule, Validation)
-        self._recipe, self._judge, self._batches = recipe, judge, recipe.batches(n)
-        self._state = recipe.schedule.start()
-        # Without noise there is nothing to limit: that is for public data.
-        limit = None if recipe.noise_multiplier is None else recipe.event(n)
-        self._filter = None
-        if isinstance(limit, Filtered):
-            self._filter = Filter(limit.event, limit.highest_order)
-        self._asked = 0
-
-    @classmethod
-    def of(cls, recipe: Recipe, n: int, judge: Judge | None) -> _Pace | None:
-        if not isinstance(recipe.schedule, Validation):
-            return None
-        if judge is None:
-            raise UsageError(
-                "a validation-driven schedule asks for accuracies: give a judge, from public "
-                "records or from charged releases."
-            )
-        return cls(recipe, n, judge)
-
-    def spend(self, first: float) -> float | None:
-        """Return sigma of the next step, charged to the filter; None if it does not fit.
-
-        Args:
-            first: sigma of the first step.
-        """
-        assert self._filter is not None
-        sigma = first * self._state.factor
-        try:
-            self._filter.spend(self._batches.event(sigma))
-        except BudgetError:
-            return None
-        return sigma
-
-    def after(self, step: int, network: nn.Module) -> None:
-        """Ask for an accuracy at the end of each epoch that the schedule looks at."""
-        schedule = self._recipe.schedule
-        assert isinstance(schedule, Validation)
-        epoch = self._batches.epoch(step + 1)
-        if epoch > self._batches.epoch(step) and epoch % schedule.every == 0:
-            self._state = self._state.tell(self._judge(network, self._asked))
-            self._asked += 1
-            network.train()
-
-
-class _Screen:
-    """Annealed screening: the update stays, or weights and optimizer go back to the last ones.
-
-    Post-processing of noisy sums that are all paid for, and of energies that the judge has charged.
-    """
-
-    def __init__(self, training: Training, annealing: Annealing, judge: Judge):
-        self._training, self._annealing, self._judge = training, annealing, judge
-        self._coins = training._streams["noise"].child("screening")
-        self._state = annealing.start(self._energy(0))
-        self._kept = self._snapshot()
-        self._asked = 1
-
-    @classmethod
-    def of(cls, training: Training, judge: Judge | None) -> _Screen | None:
-        annealing = training._recipe.screening
-        if annealing is None:
-            return None
-        if judge is None:
-            raise UsageError(
-                "screening asks for energies: give a judge, from public records or from charged "
-                "releases. Un-noised energies of private records would have no price."
-            )
-        return cls(training, annealing, judge)
-
-    def after(self, step: int) -> None:
-        """Take the updates since the last screening, or undo them."""
-        if not self._annealing.screens(step + 1):
-            return
-        energy = self._energy(self._asked)
-        self._asked += 1
-        drawn = coin(self._coins, step)
-        self._state, accepted = self._annealing.decide(self._state, energy, drawn)
-        if accepted:
-            self._kept = self._snapshot()
-        else:
-            self._restore()
-
-    def _energy(self, asked: int) -> float:
-        energy = self._judge(self._training._network, asked)
-        self._training._network.train()
-        return energy
-
-    def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
-        weights = [p.detach().clone() for p in self._training._parameters]
-        return weights, copy.deepcopy(self._training._optimizer.state_dict())
-
-    @torch.no_grad()
-    def _restore(self) -> None:
-        weights, optimizer = self._kept
-        for parameter, kept in zip(self._training._parameters, weights, strict=True):
-            parameter.copy_(kept)
-        self._training._optimizer.load_state_dict(copy.deepcopy(optimizer))
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
         assumed_public=tuple(document["assumed_public"]),
         free_front_ends=basis["free_front_ends"],
         leak_share=basis["leak_share"],
-        judged_on=document["judged_on"],
+        validated_on=document["validated_on"],
         dials=dials,
     )
     names = tuple(basis["recipe_names"])

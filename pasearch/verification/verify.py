@@ -303,7 +303,7 @@ def _of_basis(document: Document) -> list[str]:
     wrote, own = document["versions"], versions()
     if wrote.get("pasearch") in (None, own["pasearch"]) and set(wrote) != set(own):
         problems.append("versions does not list what a result of this version lists.")
-    for name in ("searched_on", "judged_on"):
+    for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):
             problems.append(f"{name} is {shown(document[name])}: expected a name, or null.")
     return problems

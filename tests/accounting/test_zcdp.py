@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rates import solve_rate
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.claims import (
@@ -32,18 +33,15 @@ from pasearch.accounting.zcdp import (
     uniform_noise,
 )
 from pasearch.errors import UsageError
-from pasearch.training.schedules import (
-    SCHEDULES,
+from pasearch.training.schedules.decays import (
     Exponential,
     Polynomial,
-    Schedule,
     StepDecay,
     TimeBased,
     Uniform,
-    Validation,
-    schedule_from_json,
-    solve_rate,
 )
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule
+from pasearch.training.schedules.validation import Validation
 
 DELTA = 1e-5
 RHO, FIRST = 0.78125, 10.0
@@ -80,7 +78,7 @@ DECAYS = [
 
 def decay(kind: str, rate: float) -> Schedule:
     field = "power" if kind == "polynomial" else "rate"
-    found = schedule_from_json({"name": kind, field: rate, **SETTINGS.get(kind, {})})
+    found = SCHEDULES.from_json({"name": kind, field: rate, **SETTINGS.get(kind, {})})
     assert not isinstance(found, Validation)
     return found
 
@@ -451,4 +449,4 @@ def test_bad_numbers_are_refused(call):
 
 @pytest.mark.contract
 def test_every_fixed_schedule_is_tried_here():
-    assert {type(schedule) for schedule in DECAYS} == set(SCHEDULES.values()) - {Validation}
+    assert {type(schedule) for schedule in DECAYS} == set(SCHEDULES.kinds().values()) - {Validation}

@@ -17,7 +17,7 @@ from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import report_html, standard_error
 from pasearch.shown import shown as spelt_out
-from pasearch.training.schedules import Validation
+from pasearch.training.schedules.validation import Validation
 
 VOID = {"meta", "br"}
 BLOCKS = {"br", "dd", "div", "dt", "li", "p", "td", "th"}

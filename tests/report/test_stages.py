@@ -25,12 +25,16 @@ from pasearch.report.stages import (
     steps_words,
 )
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding import BOUNDINGS, AdaptiveQuantile, PerLayer
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.bound import BOUNDINGS
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import OPTIMIZERS, Recipe
-from pasearch.training.schedules import SCHEDULES, TimeBased, Validation
+from pasearch.training.schedules.decays import TimeBased
+from pasearch.training.schedules.schedule import SCHEDULES
+from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
 
 SETTINGS: dict[str, dict[str, Any]] = {

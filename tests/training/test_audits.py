@@ -56,21 +56,25 @@ from pasearch.runs.normals import Normals
 from pasearch.search.engine import Progress, Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import LOOK
-from pasearch.training import noise, screening, trainer
+from pasearch.training import noise, screening, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
-from pasearch.training.bounding import AdaptiveQuantile, AutoS, Bounding, Flat, PerLayer
-from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules import (
+from pasearch.training.schedules.decays import (
     Exponential,
     Polynomial,
     StepDecay,
     TimeBased,
     Uniform,
-    Validation,
 )
-from pasearch.training.screening import Annealing, energy_points
+from pasearch.training.schedules.validation import Validation
+from pasearch.training.screening import Annealing, loss_points
 from pasearch.training.trainer import State, Training, batch_sum
 
 N, BATCH, SIDES, CLASSES = 200, 50, (5, 8), 4  # q = 1/4: four steps an epoch
@@ -132,7 +136,7 @@ def gradients(weights: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[n
     return [part.reshape(len(x), -1) for part in each]
 
 
-def limits(bounding: Bounding, bounds: tuple[float, ...]) -> tuple[float, ...]:
+def limits(bounding: Bound, bounds: tuple[float, ...]) -> tuple[float, ...]:
     """Return what a record's norm is held to: one number, or one a layer."""
     match bounding:
         case AdaptiveQuantile():
@@ -145,7 +149,7 @@ def limits(bounding: Bounding, bounds: tuple[float, ...]) -> tuple[float, ...]:
     return (bounding.clip_norm,)
 
 
-def sensitivity(bounding: Bounding, bounds: tuple[float, ...] = ()) -> float:
+def sensitivity(bounding: Bound, bounds: tuple[float, ...] = ()) -> float:
     """Return what is stated of the sum: C, R, or the root of the sum of C_l^2."""
     return math.sqrt(sum(each**2 for each in limits(bounding, bounds)))
 
@@ -157,7 +161,7 @@ def norms(rows: list[np.ndarray], layered: bool) -> np.ndarray:
 
 
 def clean_sum(
-    bounding: Bounding, rows: list[np.ndarray], bounds: tuple[float, ...] = ()
+    bounding: Bound, rows: list[np.ndarray], bounds: tuple[float, ...] = ()
 ) -> list[np.ndarray]:
     """Return the sum of bounded gradients, by layer."""
     most = np.array(limits(bounding, bounds))[:, None]
@@ -211,7 +215,7 @@ def observe(made: Recipe, charged: Sequence[float], judge: trainer.Judge | None 
         judge: Of screening, or of a validation-driven schedule.
     """
     model, data, own = network(), records(), streams()
-    training = Training(model, data, made, own, judge=judge)
+    training = Training(model, data, made, own, query=judge)
     parameters = list(model.parameters())
     x, y = data.x.flatten(1).double().numpy(), data.y.numpy()
     bounding, batch = made.bounding, made.expected_batch_size
@@ -227,9 +231,9 @@ def observe(made: Recipe, charged: Sequence[float], judge: trainer.Judge | None 
         there = chosen[data.valid.numpy()[chosen]]
         rows = gradients(weights, x[there], y[there])
         noisy = [p.grad.double().numpy().ravel() * batch for p in parameters]  # type: ignore[union-attr]
-        if made.order is not None:
-            assert made.order.record_bound is not None
-            kind = Flat(clip_norm=made.order.record_bound)
+        if made.noise_before_clip is not None:
+            assert made.noise_before_clip.record_bound is not None
+            kind = Flat(clip_norm=made.noise_before_clip.record_bound)
             deviations = [z * sensitivity(kind) * math.sqrt(len(chosen))] * 2
             exact = clean_sum(kind, rows)
         else:
@@ -263,12 +267,12 @@ def noise_on_sums(patch: pytest.MonkeyPatch, share: float) -> None:
 
 
 def noise_on_records(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = trainer.noise_first_sum
+    honest = trainer.noise_before_clip_sum
 
     def other(*arguments: Any, standard_deviation: float, **settings: Any) -> list[Tensor]:
         return honest(*arguments, standard_deviation=share * standard_deviation, **settings)
 
-    patch.setattr(trainer, "noise_first_sum", other)
+    patch.setattr(trainer, "noise_before_clip_sum", other)
 
 
 def noise_of_steps(patch: pytest.MonkeyPatch, share: float) -> None:
@@ -314,7 +318,7 @@ class Case:
         return recipe(**self.stages)
 
 
-FIRST = {"order": NoiseFirst(record_bound=0.8), "bounding": Flat(clip_norm=WIDE)}
+FIRST = {"noise_before_clip": NoiseBeforeClip(record_bound=0.8), "bounding": Flat(clip_norm=WIDE)}
 LONG = {"steps": 16}
 CASES = {
     "flat": Case(),
@@ -368,7 +372,7 @@ def charged_by_step(made: Recipe) -> list[float]:
 
 
 def seen(made: Recipe) -> Seen:
-    return observe(made, charged_by_step(made), judge=lambda _, asked: float(asked % 3))
+    return observe(made, charged_by_step(made), query=lambda _, asked: float(asked % 3))
 
 
 @pytest.mark.statistical
@@ -506,7 +510,7 @@ def driven_recipe() -> Recipe:
 
 
 def driven(spent: list[Event]) -> Seen:
-    return observe(driven_recipe(), Sigmas(spent), judge=lambda *_: 0.5)
+    return observe(driven_recipe(), Sigmas(spent), query=lambda *_: 0.5)
 
 
 def exceeded(spent: list[Event]) -> bool:
@@ -536,13 +540,13 @@ def test_a_schedule_that_follows_accuracies_has_the_noise_it_spends_and_stays_in
 def test_noise_that_was_not_spent_is_caught(
     share: float, spent: list[Event], monkeypatch: pytest.MonkeyPatch
 ):
-    honest = trainer._Pace.spend
+    honest = steering.Pace.spend
 
-    def other(self: trainer._Pace, first: float) -> float | None:
+    def other(self: steering.Pace, first: float) -> float | None:
         sigma = honest(self, first)
         return None if sigma is None else share * sigma
 
-    monkeypatch.setattr(trainer._Pace, "spend", other)
+    monkeypatch.setattr(steering.Pace, "spend", other)
     assert gaussian_pvalue(driven(spent).normals) < REJECT
 
 
@@ -596,7 +600,7 @@ def inclusion_pvalue(made: Recipe) -> float:
 SAMPLED = {
     "poisson": {"steps": 25},
     "truncated": {"steps": 25, "batching": "truncated"},
-    "noise first": {"steps": 25, "order": NoiseFirst(record_bound=0.5)},
+    "noise first": {"steps": 25, "noise_before_clip": NoiseBeforeClip(record_bound=0.5)},
 }
 
 
@@ -704,7 +708,11 @@ def influence(made: Recipe) -> float:
             if isinstance(bounding, AdaptiveQuantile):
                 counts.append(released_counts(bounding, before, state) * FEW / BATCH)
         moved = [b - a for a, b in zip(*worlds, strict=True)]
-        stated = sensitivity(Flat(clip_norm=made.order.record_bound) if made.order else bounding)  # type: ignore[arg-type]
+        stated = sensitivity(
+            Flat(clip_norm=made.noise_before_clip.record_bound)
+            if made.noise_before_clip
+            else bounding
+        )  # type: ignore[arg-type]
         deviation, far = z * stated, 0.0
         if isinstance(bounding, AdaptiveQuantile):
             bounds = before.bounds
@@ -748,7 +756,10 @@ MOVED: dict[str, dict[str, Any]] = {
     "adaptive per layer": {
         "bounding": AdaptiveQuantile(clip_norm=0.8, per_layer=True, count_share=0.2)
     },
-    "noise first": {"order": NoiseFirst(record_bound=0.5), "bounding": Flat(clip_norm=WIDE)},
+    "noise first": {
+        "noise_before_clip": NoiseBeforeClip(record_bound=0.5),
+        "bounding": Flat(clip_norm=WIDE),
+    },
     "views": {"augmentation": Augmentation(views=3, shift=2, flip=True)},
 }
 
@@ -890,8 +901,8 @@ def test_looks_with_other_noise_are_caught(
 EXTREME = (-math.inf, -1e30, -1.0, 0.0, 1.0, 1e30, math.inf, math.nan)
 
 
-def one_look(measure: Callable[..., int], numbers: bool) -> int:
-    """Return how far one record moves what a look measures, over extreme values and both labels."""
+def one_query(measure: Callable[..., int], numbers: bool) -> int:
+    """Return how far one record moves what a query measures, over extreme values and both labels."""
     worst = 0
     for value in EXTREME:
         for label in (0, 1):
@@ -914,13 +925,13 @@ def one_look(measure: Callable[..., int], numbers: bool) -> int:
 
 
 @pytest.mark.unit
-def test_no_record_moves_a_look_by_more_than_its_noise_is_for(monkeypatch: pytest.MonkeyPatch):
-    assert one_look(energy_points, numbers=False) == 100
-    assert one_look(energy_points, numbers=True) == 100
-    assert one_look(points, numbers=True) == 100
-    assert one_look(points, numbers=False) == 1
+def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pytest.MonkeyPatch):
+    assert one_query(loss_points, numbers=False) == 100
+    assert one_query(loss_points, numbers=True) == 100
+    assert one_query(points, numbers=True) == 100
+    assert one_query(points, numbers=False) == 1
     monkeypatch.setattr(screening, "GRID", 150)
     monkeypatch.setattr(scoring, "ERROR_GRID", 150)
-    assert one_look(energy_points, numbers=False) == 150
-    assert one_look(energy_points, numbers=True) == 150
-    assert one_look(points, numbers=True) == 150
+    assert one_query(loss_points, numbers=False) == 150
+    assert one_query(loss_points, numbers=True) == 150
+    assert one_query(points, numbers=True) == 150

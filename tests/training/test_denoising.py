@@ -28,14 +28,9 @@ from pasearch.accounting.densities import (
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import noise as plain_noise
-from pasearch.training.encoded import denoising
-from pasearch.training.encoded.denoising import (
-    KolmogorovSmirnov,
-    begin_noise,
-    distribution,
-    drawn_on,
-    table_error,
-)
+from pasearch.training.encoded import laws
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.laws import begin_noise, distribution, drawn_on, table_error
 
 KINDS: list[Density] = [
     GaussianNoise(scale=0.7),
@@ -108,7 +103,7 @@ def test_noise_has_the_density_that_is_priced_and_other_scales_are_rejected(kind
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if type(kind) in denoising.MAGNITUDES], ids=lambda k: k.name
+    "kind", [kind for kind in KINDS if type(kind) in laws.MAGNITUDES], ids=lambda k: k.name
 )
 def test_torchs_constructions_have_the_density(kind: Density):
     """Those that CUDA uses, drawn on the CPU: the same functions, and here 64 bits of key too."""
@@ -161,7 +156,7 @@ def test_torchs_global_generator_is_neither_read_nor_moved(kind: Density):
     torch.manual_seed(0)
     state = torch.get_rng_state()
     first = drawn(kind, count=50)
-    if type(kind) in denoising.MAGNITUDES:
+    if type(kind) in laws.MAGNITUDES:
         drawn_on(kind, 50, torch.Generator().manual_seed(1))
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(1)

@@ -59,18 +59,23 @@ from pasearch.data.partitions import Dataset, Records
 from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
+from pasearch.training import recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding import AdaptiveQuantile, Flat
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded import recipe, trainer
+from pasearch.training.encoded import laws
+from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded.codebook import Codebook
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.gradients import Codebook, Encoded, encode, encoded_sum
-from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.encoded.gradients import encode
+from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients, trainable_parameters
-from pasearch.training.presets import PRESETS, preset_toml, read_recipe, settings_of
+from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
-from pasearch.training.schedules import Exponential, Uniform, Validation
+from pasearch.training.schedules.decays import Exponential, Uniform
+from pasearch.training.schedules.validation import Validation
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
@@ -296,15 +301,16 @@ def test_without_the_network_s_size_other_noise_has_no_price():
 @pytest.mark.contract
 @pytest.mark.parametrize("name", [*ENCODED, "denoised-gaussian"])
 def test_presets_survive_json_and_their_own_recipe_files(name: str, tmp_path: Path):
-    made = Recipe(expected_batch_size=2, steps=3, **PRESETS[name].recipe)
+    made = Recipe(expected_batch_size=2, steps=3, **settings_of({"preset": name}))
     assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
     spelt = preset_toml(name).replace("\n# ", "\n")
     file = tmp_path / "own.toml"
     file.write_text(spelt, encoding="utf-8")
     assert tomllib.loads(spelt)["preset"] == name
     again = settings_of(read_recipe(file))
-    assert {key: again[key] for key in PRESETS[name].recipe if again.get(key) is not None} == {
-        key: value for key, value in PRESETS[name].recipe.items() if value is not None
+    own = settings_of({"preset": name})
+    assert {key: again[key] for key in own if again.get(key) is not None} == {
+        key: value for key, value in own.items() if value is not None
     }
 
 
@@ -345,7 +351,7 @@ def residuals(made: Recipe) -> np.ndarray:
         if len(chosen):
             assert isinstance(made.bounding, Encoded)
             x, y, mask = data.x[chosen], data.y[chosen], data.valid[chosen]
-            clean = flat(encoded_sum(twin, x, loss_of(y), mask, made.bounding))
+            clean = flat(made.bounding.sums(twin, x, loss_of(y), mask)[0])
         noisy = flat([p.grad for p in model.parameters() if p.grad is not None])
         found.append((noisy * made.expected_batch_size - clean).double().numpy())
     return np.array(found)
@@ -360,16 +366,16 @@ def law_pvalue(made: Recipe) -> float:
 
 
 LAWS: dict[str, Recipe] = {
-    "student-t": recipe_of(noise=PRESETS["encoded-student-t"].recipe["noise"]),
+    "student-t": recipe_of(noise=settings_of({"preset": "encoded-student-t"})["noise"]),
     # A recipe's noise has no scale: whatever it says, sigma sets it.
-    "laplace": recipe_of(noise=PRESETS["encoded-laplace"].recipe["noise"].with_scale(3.0)),
+    "laplace": recipe_of(noise=settings_of({"preset": "encoded-laplace"})["noise"].with_scale(3.0)),
     "student-t, falling": recipe_of(noise=StudentT(), schedule=Exponential(rate=0.3)),
 }
 each_law = pytest.mark.parametrize("name", LAWS)
 
 
 def draw_other(patch: pytest.MonkeyPatch, change: Callable[[Density], Density]) -> None:
-    honest = trainer.begin_noise
+    honest = laws.begin_noise
     patch.setattr(trainer, "begin_noise", lambda density, *key: honest(change(density), *key))
 
 
@@ -427,12 +433,12 @@ def test_no_two_steps_share_their_noise_and_ones_that_do_are_caught(
         return max(abs(float(a @ b)) for a, b in pairwise(signs)) / math.sqrt(DIMENSION)
 
     assert agreement() < 5
-    honest = trainer.begin_noise
+    honest = laws.begin_noise
 
     def half(density: Density, count: int, device: torch.device, stream: Stream, step: int) -> Any:
         return honest(density, count, device, stream, step // 2)
 
-    monkeypatch.setattr(trainer, "begin_noise", half)
+    monkeypatch.setattr(laws, "begin_noise", half)
     assert agreement() > 50
 
 
@@ -878,7 +884,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "denoising compares a sum": {
         "denoising": KolmogorovSmirnov(),
-        "order": NoiseFirst(record_bound=1.0),
+        "noise_before_clip": NoiseBeforeClip(record_bound=1.0),
         "bounding": Flat(),
     },
     "denoising compares all coordinates": {
@@ -923,7 +929,7 @@ def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPat
     [
         ({"noise": StudentT(), "optimizer": "adam-corrected"}, "variance of Gaussian noise"),
         ({"noise": StudentT(), "batching": "truncated"}, "on a Poisson sample"),
-        ({"order": NoiseFirst(record_bound=1.0)}, "take bounding 'flat'"),
+        ({"noise_before_clip": NoiseBeforeClip(record_bound=1.0)}, "take bounding 'flat'"),
         ({"noise": "student-t"}, "noise is 'student-t'"),
         ({"denoising": True}, "denoising is True"),
     ],

@@ -18,7 +18,9 @@ from pasearch.accounting.additive import additive_rdp
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded.gradients import Codebook, Encoded, encode, encoded_sum
+from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded.codebook import Codebook
+from pasearch.training.encoded.gradients import encode
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 6
@@ -85,7 +87,7 @@ def everyone(x: Tensor) -> Tensor:
 def summed(
     network: nn.Module, x: Tensor, own: Tensor, bounding: Encoded, mask: Tensor | None = None
 ) -> Tensor:
-    sums = encoded_sum(network, x, wave(own), everyone(x) if mask is None else mask, bounding)
+    sums, _ = bounding.sums(network, x, wave(own), everyone(x) if mask is None else mask)
     assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
     return torch.cat([each.flatten() for each in sums])
 
@@ -467,7 +469,7 @@ def product(inputs: float, outputs: float, zeros: float, seed: int) -> tuple[Ten
 
 def of_product(x: Tensor, d: Tensor, bounding: Encoded) -> Tensor:
     network = nn.Linear(40, 30, bias=False)
-    return encoded_sum(network, x, lambda out: out @ d, everyone(x), bounding)[0].flatten()
+    return bounding.sums(network, x, lambda out: out @ d, everyone(x))[0][0].flatten()
 
 
 @pytest.mark.contract

@@ -26,9 +26,8 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import pairs
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import noise, trainer
-from pasearch.training.bounding import Flat
-from pasearch.training.encoded.denoising import begin_noise, sample_noise
-from pasearch.training.optimizers import optimizer_of
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.encoded.laws import begin_noise, sample_noise
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import batch_sum, train
@@ -93,7 +92,10 @@ def stepped(made: Recipe) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
     """What a released sum does to weights that begin at 0."""
     parameter = nn.Parameter(torch.zeros(len(total)))
-    optimizer, average = optimizer_of(made, [parameter]), trainer._Average([parameter], made)
+    optimizer, average = (
+        made.optimizing.of([parameter], made.learning_rate),
+        trainer._Average([parameter], made),
+    )
     parameter.grad = torch.from_numpy(total.copy()).div_(made.expected_batch_size)
     optimizer.step()
     average.update(0)

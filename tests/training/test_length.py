@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rates import solve_rate
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
@@ -14,13 +15,12 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.training import length
 from pasearch.training.length import Course, answer
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules import (
+from pasearch.training.schedules.decays import (
     Exponential,
     Polynomial,
     StepDecay,
     TimeBased,
     Uniform,
-    solve_rate,
 )
 
 DELTA, RHO = 1e-5, 0.78125

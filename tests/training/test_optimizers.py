@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pasearch.errors import UsageError
-from pasearch.training.optimizers import FLOOR, SECOND, CorrectedAdam, optimizer_of
+from pasearch.training.optimizers import FLOOR, SECOND, CorrectedAdam
+from pasearch.training.recipe import Recipe
 
 RATE = 0.01
 
@@ -31,10 +30,6 @@ def path(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, given_: torc
         optimizer.step()
         places.append(parameter.detach().clone())
     return places
-
-
-def recipe(optimizer: str, rate: float | None = RATE) -> SimpleNamespace:
-    return SimpleNamespace(learning_rate=rate, optimizer=optimizer, momentum=0.9)
 
 
 @pytest.mark.oracle
@@ -181,13 +176,9 @@ def test_its_state_can_be_taken_back():
     ],
 )
 def test_the_recipe_names_its_optimizer(name: str, kind: type):
-    made = optimizer_of(recipe(name), [nn.Parameter(torch.zeros(2))])  # pyright: ignore
+    made = Recipe(expected_batch_size=2, steps=1, optimizer=name).optimizing.of(
+        [nn.Parameter(torch.zeros(2))], RATE
+    )
     assert type(made) is kind
     assert made.param_groups[0]["lr"] == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
     assert made.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
-
-
-@pytest.mark.unit
-def test_a_recipe_without_a_learning_rate_is_refused():
-    with pytest.raises(UsageError, match="no learning rate"):
-        optimizer_of(recipe("adam-corrected", None), [])  # pyright: ignore

@@ -22,9 +22,10 @@ from pasearch.spaces.modules import (
     TemperedSigmoid,
     WeightStandardisedConv2d,
 )
-from pasearch.training import per_example
-from pasearch.training.bounding import AutoS, Flat
-from pasearch.training.per_example import (
+from pasearch.training import kernels, per_example
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.kernels import (
     AnyKernel,
     Captured,
     Conv2dKernel,
@@ -32,6 +33,8 @@ from pasearch.training.per_example import (
     LstmKernel,
     NormKernel,
     WeightStandardisedKernel,
+)
+from pasearch.training.per_example import (
     clipped_sum,
     trainable_layers,
     trainable_parameters,
@@ -189,9 +192,14 @@ def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
 class Watched:
     """A bounding that keeps the norms it is given, and leaves the gradients as they are."""
 
+    layered = False
+
     def factors(self, norms: Tensor) -> Tensor:
         self.norms = norms
         return torch.ones_like(norms)
+
+    def within(self, norms: Tensor) -> None:
+        return None
 
 
 def one_by_one(network: nn.Module, x: Tensor, own: Tensor) -> Iterator[list[Tensor]]:
@@ -282,7 +290,7 @@ def test_convolutions_unfolded_in_pieces_have_the_same_norms(
     network, x, own = made(name)
     whole, pieces = Watched(), Watched()
     clipped_sum(network, x, wave(own), whole, everyone(x))  # pyright: ignore
-    monkeypatch.setattr(per_example, "UNFOLDED", 1)
+    monkeypatch.setattr(kernels, "UNFOLDED", 1)
     clipped_sum(network, x, wave(own), pieces, everyone(x))  # pyright: ignore
     assert torch.allclose(whole.norms, pieces.norms, rtol=1e-12)
 
@@ -315,7 +323,7 @@ def test_norms_are_right_at_any_length(length: int, size: float, axis: int):
     shape = (2, length, 1) if axis == 1 else (2, 1, length)
     values = torch.full(shape, size)
     values[1] = torch.randn(length).view(shape[1:])
-    found = per_example._norms_along(values, axis).flatten().double()
+    found = kernels._norms_along(values, axis).flatten().double()
     exact = values.double().flatten(1).square().sum(dim=1).sqrt()
     assert ((found / exact - 1).abs() < 1e-6).all()
 
@@ -327,7 +335,7 @@ def test_one_long_sum_would_be_wrong():
     exact = float(ones.double().square().sum().sqrt())
     if abs(float(torch.linalg.vector_norm(ones, dim=1)) / exact - 1) < 1e-4:
         pytest.skip("torch adds long vectors up well here")
-    assert abs(float(per_example._norms_along(ones, 1)) / exact - 1) < 1e-6
+    assert abs(float(kernels._norms_along(ones, 1)) / exact - 1) < 1e-6
 
 
 @pytest.mark.contract
@@ -741,8 +749,8 @@ CLOSED = {
 def test_a_layer_has_the_kernel_of_its_exact_type(name: str):
     """Else the tests here would compare the fallback with itself."""
     for layer in trainable_layers(made(name)[0]):
-        assert type(per_example._kernel(layer)) is CLOSED.get(type(layer), AnyKernel)
-    assert set(per_example.KERNELS) == set(CLOSED)
+        assert type(kernels.kernel_of(layer)) is CLOSED.get(type(layer), AnyKernel)
+    assert set(kernels.KERNELS) == set(CLOSED)
 
 
 @pytest.mark.oracle
@@ -753,7 +761,7 @@ def test_formed_gradients_are_those_of_one_record_at_a_time(name: str):
     parameters = trainable_parameters(network)
     for seen in per_example.capture(network, x, wave(own)):
         names = dict(seen.layer.named_parameters(recurse=False))
-        found = per_example._kernel(seen.layer).gradients(seen)
+        found = kernels.kernel_of(seen.layer).gradients(seen)
         assert set(found) == {each for each, p in names.items() if p.requires_grad}
         for each, formed in found.items():
             place = next(i for i, p in enumerate(parameters) if p is names[each])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
-from pasearch.training import per_example
-from pasearch.training.bounding import Flat
+from pasearch.training import kernels, per_example
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.per_example import clipped_sum, trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
@@ -74,8 +74,8 @@ def test_norms_and_sums_are_those_of_one_record_at_a_time(
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(name not in frozen)
     seen = per_example.capture(layer, x, loss)[0]
-    kernel = per_example._kernel(layer)
-    assert type(kernel) is per_example.LstmKernel
+    kernel = kernels.kernel_of(layer)
+    assert type(kernel) is kernels.LstmKernel
     gradients = [torch.cat(alone(layer, each)) for each in x]
     squares = torch.stack([g.square().sum() for g in gradients])
     assert torch.allclose(kernel.squared_norms(seen), squares, rtol=1e-10)
@@ -95,7 +95,7 @@ def test_norms_in_float32_are_never_below_those_of_what_is_summed(
 ):
     layer, x = made(shape, 2, torch.float32)
     seen = per_example.capture(layer, size * x, loss)[0]
-    kernel = per_example.LstmKernel()
+    kernel = kernels.LstmKernel()
     for place, found in enumerate(kernel.squared_norms(seen).sqrt().tolist()):
         only = torch.arange(len(x)) == place
         summed = [each for _, each in kernel.weighted_sum(seen, only.float())]
@@ -110,7 +110,7 @@ def test_a_records_gradient_does_not_depend_on_the_others(shape: tuple[int, int,
     layer, x = made(shape)
     other = x.clone()
     other[1:] = 9.0 * torch.randn_like(other[1:])
-    kernel = per_example.LstmKernel()
+    kernel = kernels.LstmKernel()
     first, second = (per_example.capture(layer, each, loss)[0] for each in (x, other))
     assert torch.allclose(kernel.squared_norms(first)[0], kernel.squared_norms(second)[0])
     for a, b in zip(
@@ -154,7 +154,7 @@ class Doubled(Lstm):
 def test_a_subclass_forms_its_gradients():
     torch.manual_seed(0)
     layer, x = Doubled(4, 3).double(), torch.randn(4, 5, 4, dtype=torch.float64)
-    assert per_example._kernel(layer) is per_example.ANY
+    assert kernels.kernel_of(layer) is kernels.ANY
     sums = clipped_sum(layer, x, loss, None, everyone(x))
     expected = torch.autograd.grad(loss(layer(x)).sum(), list(layer.parameters()))
     assert all(torch.allclose(a, b) for a, b in zip(sums, expected, strict=True))

@@ -9,22 +9,18 @@ from itertools import groupby, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rates import solve_rate
 
 from pasearch.errors import UsageError
-from pasearch.training.schedules import (
-    LEAST,
-    SCHEDULES,
+from pasearch.training.schedules.decays import (
     Exponential,
     Polynomial,
-    Schedule,
     StepDecay,
     TimeBased,
     Uniform,
-    Validation,
-    ValidationState,
-    schedule_from_json,
-    solve_rate,
 )
+from pasearch.training.schedules.schedule import LEAST, SCHEDULES, Schedule
+from pasearch.training.schedules.validation import Validation, ValidationState
 
 FIXED = [
     Uniform(),
@@ -143,7 +139,7 @@ def test_any_factor_is_in_the_unit_interval(rate, share, period, every, epoch):
 @pytest.mark.contract
 @pytest.mark.parametrize("schedule", [*FIXED, *WATCHING], ids=repr)
 def test_a_schedule_survives_json(schedule: Schedule | Validation):
-    assert schedule_from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+    assert SCHEDULES.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
     assert schedule.to_json()["name"] == schedule.name
     assert SCHEDULES[schedule.name] is type(schedule)
 
@@ -172,7 +168,7 @@ def test_the_names_are_the_papers():
 )
 def test_json_that_names_no_schedule_is_refused(values: object, message: str):
     with pytest.raises(UsageError, match=message):
-        schedule_from_json(values)  # pyright: ignore[reportArgumentType]
+        SCHEDULES.from_json(values)  # pyright: ignore[reportArgumentType]
 
 
 GOOD = {
@@ -207,9 +203,9 @@ WRONG = {
     [(name, field, value) for (name, field), values in WRONG.items() for value in values],
 )
 def test_a_wrong_number_is_refused(name: str, field: str, value: object):
-    assert schedule_from_json({"name": name, **GOOD[name]})
+    assert SCHEDULES.from_json({"name": name, **GOOD[name]})
     with pytest.raises(UsageError, match=field):
-        schedule_from_json({"name": name, **GOOD[name], field: value})
+        SCHEDULES.from_json({"name": name, **GOOD[name], field: value})
 
 
 @pytest.mark.unit

@@ -21,20 +21,20 @@ from pasearch.accounting.events import Gaussian, Pure, SelfComposed
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
+from pasearch.runs.sums import NoisySum
 from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import (
     ERROR_BOUND,
     GRID,
     LOSS_BOUND,
+    SCREENINGS,
     Annealing,
     AnnealingState,
-    Energies,
     coin,
-    energy_points,
     loss_bound,
-    mean_energy,
+    loss_points,
     mean_loss,
-    releases,
+    mean_of_points,
 )
 
 RULE = Annealing(q0=2.0, mu0=3)
@@ -42,37 +42,37 @@ RULE = Annealing(q0=2.0, mu0=3)
 
 class TestTheRule:
     def test_a_lower_or_equal_energy_is_taken_whatever_the_coin(self):
-        state = AnnealingState(energy=1.0, accepted=50, rejected_in_a_row=1)
+        state = AnnealingState(loss=1.0, accepted=50, rejected_in_a_row=1)
         for energy in (0.5, 1.0, -math.inf):
             after, accepted = RULE.decide(state, energy, 1.0)
             assert accepted
-            assert after == AnnealingState(energy=energy, accepted=51, rejected_in_a_row=0)
+            assert after == AnnealingState(loss=energy, accepted=51, rejected_in_a_row=0)
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("accepted", [1, 2, 7])
     @pytest.mark.parametrize("rise", [0.01, 0.2, 1.0])
     def test_a_higher_one_with_the_printed_probability(self, accepted: int, rise: float):
-        state = AnnealingState(energy=1.0, accepted=accepted, rejected_in_a_row=1)
+        state = AnnealingState(loss=1.0, accepted=accepted, rejected_in_a_row=1)
         probability = math.exp(-rise * 2.0 * accepted)
         assert RULE.probability(state, 1.0 + rise) == pytest.approx(probability)
         assert RULE.decide(state, 1.0 + rise, probability * 0.999)[1]
         assert not RULE.decide(state, 1.0 + rise, probability * 1.001)[1]
 
     def test_what_is_rejected_keeps_the_stored_energy_and_counts(self):
-        state = AnnealingState(energy=1.0, accepted=5, rejected_in_a_row=1)
+        state = AnnealingState(loss=1.0, accepted=5, rejected_in_a_row=1)
         after, accepted = RULE.decide(state, 9.0, 0.5)
         assert not accepted
         assert after == replace(state, rejected_in_a_row=2)
 
     def test_after_mu0_rejections_an_update_is_taken_anyway(self):
-        state, taken = AnnealingState(energy=0.0, accepted=9), []
+        state, taken = AnnealingState(loss=0.0, accepted=9), []
         for _ in range(12):
-            state, accepted = RULE.decide(state, state.energy + 1e6, 0.5)
+            state, accepted = RULE.decide(state, state.loss + 1e6, 0.5)
             taken.append(accepted)
         assert taken == [False, False, False, True] * 3
 
     def test_mu0_of_0_takes_all(self):
-        state = AnnealingState(energy=0.0, accepted=9)
+        state = AnnealingState(loss=0.0, accepted=9)
         assert Annealing(q0=1e9, mu0=0).decide(state, 1e9, 1.0)[1]
 
     def test_the_temperature_is_q0_at_first_and_then_q0_times_the_accepted(self):
@@ -84,16 +84,16 @@ class TestTheRule:
         assert RULE.probability(after, 1e9) == 1.0
 
     def test_an_energy_that_is_no_number_is_the_worst_and_stops_nothing(self):
-        state = AnnealingState(energy=1.0, accepted=3)
+        state = AnnealingState(loss=1.0, accepted=3)
         for bad in (math.nan, math.inf):
             assert RULE.probability(state, bad) == 0.0
             kept, accepted = RULE.decide(state, bad, 0.5)
             assert not accepted
-            assert kept.energy == 1.0
+            assert kept.loss == 1.0
         lost = RULE.start(math.nan)
-        assert lost.energy == math.inf
+        assert lost.loss == math.inf
         assert RULE.decide(lost, math.nan, 0.9)[1]
-        assert RULE.decide(lost, 3.0, 0.9)[0].energy == 3.0
+        assert RULE.decide(lost, 3.0, 0.9)[0].loss == 3.0
 
     @pytest.mark.property
     @given(
@@ -107,7 +107,7 @@ class TestTheRule:
         for energy, toss in seen:
             state, accepted = rule.decide(state, energy, toss)
             taken.append(accepted)
-            assert not math.isnan(state.energy)
+            assert not math.isnan(state.loss)
             assert state.accepted == sum(taken)
             run = next((i for i, each in enumerate(reversed(taken)) if each), len(taken))
             assert state.rejected_in_a_row == run <= mu0
@@ -115,7 +115,7 @@ class TestTheRule:
     @pytest.mark.statistical
     def test_coins_take_updates_at_their_rate_and_another_rate_is_rejected(self):
         stream = Keys.from_seed(5).stream("coins")
-        state = AnnealingState(energy=0.0, accepted=1)
+        state = AnnealingState(loss=0.0, accepted=1)
         rule = Annealing(q0=1.0, mu0=10)
         taken = sum(rule.decide(state, 0.5, coin(stream, i))[1] for i in range(4000))
         rate = math.exp(-0.5)
@@ -134,14 +134,14 @@ class TestTheRule:
 class TestNumbers:
     def test_come_back_from_json(self):
         rule = Annealing(q0=0.5, mu0=4, every=10)
-        assert Annealing.from_json(json.loads(json.dumps(rule.to_json()))) == rule
+        assert SCREENINGS.from_json(json.loads(json.dumps(rule.to_json()))) == rule
 
     @pytest.mark.parametrize(
-        "bad", [None, [], {}, {"q0": 1.0, "mu0": 3}, {"q0": 1.0, "mu0": 3, "every": 1, "more": 1}]
+        "bad", [None, [], {}, {"q0": 1.0, "every": 3}, {"q0": 1.0, "mu0": 3, "every": 1, "more": 1}]
     )
     def test_a_file_of_bad_form_is_refused(self, bad):
-        with pytest.raises(UsageError, match="expected exactly"):
-            Annealing.from_json(bad)
+        with pytest.raises(UsageError, match=r"expected what|lacks|has no"):
+            SCREENINGS.from_json(bad)
 
     @pytest.mark.parametrize("bad", [-1, math.nan, math.inf, "1", None, True])
     def test_a_bad_number_is_refused(self, bad):
@@ -155,7 +155,7 @@ class TestNumbers:
             RULE.decide(RULE.start(0.0), 1.0, bad)
 
     def test_states_and_rules_are_frozen(self):
-        for value, name in ((RULE, "q0"), (RULE.start(1.0), "energy")):
+        for value, name in ((RULE, "q0"), (RULE.start(1.0), "loss")):
             with pytest.raises(FrozenInstanceError):
                 setattr(value, name, 1.0)
 
@@ -165,10 +165,12 @@ class TestNumbers:
     def test_energies_are_one_a_screening_and_the_first(self, steps, every, count):
         rule = Annealing(q0=1.0, mu0=1, every=every)
         screened = sum(rule.screens(finished) for finished in range(1, steps + 1))
-        assert releases(steps, every) == rule.releases(steps) == screened + 1 == count
+        assert rule.validation_queries(steps) == screened + 1 == count
 
     def test_all_of_them_are_charged(self):
-        assert Energies(epsilon=0.02).event(100, 10) == SelfComposed(Pure(0.02), 11)
+        queries = Annealing(q0=1.0, mu0=1, every=10).validation_queries(100)
+        event = NoisySum(epsilon=0.02, most=GRID).event
+        assert SelfComposed(event, queries) == SelfComposed(Pure(0.02), 11)
 
 
 def records(n: int = 30, *, number: bool = False, public: bool = False) -> Records:
@@ -202,7 +204,7 @@ class TestEnergies:
             logs = made.eval()(given.x).log_softmax(dim=1)
         losses = [-float(row[label]) for row, label in zip(logs, given.y, strict=True)]
         by_hand = sum(round(GRID * min(loss, LOSS_BOUND) / LOSS_BOUND) for loss in losses)
-        assert abs(energy_points(made, given) - by_hand) <= 1  # one tie may round the other way
+        assert abs(loss_points(made, given) - by_hand) <= 1  # one tie may round the other way
         assert any(loss > LOSS_BOUND for loss in losses) == (scale == 3.0)
 
     @pytest.mark.oracle
@@ -212,15 +214,15 @@ class TestEnergies:
             errors = (made.eval()(given.x).squeeze(1) - given.y).tolist()
         losses = [0.5 * error**2 for error in errors]
         by_hand = sum(round(GRID * min(loss, ERROR_BOUND) / ERROR_BOUND) for loss in losses)
-        assert abs(energy_points(made, given) - by_hand) <= 1
+        assert abs(loss_points(made, given) - by_hand) <= 1
         assert any(loss > ERROR_BOUND for loss in losses)
 
     @pytest.mark.property
     @pytest.mark.parametrize("number", [False, True])
     def test_one_record_moves_the_sum_by_g_at_most_and_only_its_own_points(self, number: bool):
         given, made = records(number=number), network(number=number)
-        base = energy_points(made, given)
-        moves = [base - energy_points(made, null(given, slot)) for slot in range(len(given))]
+        base = loss_points(made, given)
+        moves = [base - loss_points(made, null(given, slot)) for slot in range(len(given))]
         assert all(0 <= move <= GRID for move in moves)
         assert max(moves) == GRID
         assert sum(moves) == base  # each record's part is whole, and its own
@@ -233,56 +235,59 @@ class TestEnergies:
         x = given.x.clone()
         x[slot] = value
         changed = replace(given, x=x)
-        without = energy_points(made, null(given, slot))
-        assert 0 <= energy_points(made, changed) - without <= GRID
+        without = loss_points(made, null(given, slot))
+        assert 0 <= loss_points(made, changed) - without <= GRID
 
     def test_rounding_after_the_sum_would_be_seen(self):
         """The sum's own rounding lets one record move others' half points: not by this function."""
         given, made = records(), network(scale=1.0)
         parts = [
-            energy_points(made, Records(x=given.x[i : i + 1], y=given.y[i : i + 1],
+            loss_points(made, Records(x=given.x[i : i + 1], y=given.y[i : i + 1],
                                         valid=given.valid[i : i + 1], public=False))
             for i in range(len(given))
         ]  # fmt: skip
-        assert energy_points(made, given) == sum(parts)
-        assert energy_points(made, given, chunk=7) == sum(parts)
+        assert loss_points(made, given) == sum(parts)
+        assert loss_points(made, given, chunk=7) == sum(parts)
 
     def test_a_network_of_no_numbers_has_the_worst_energy(self):
         made = network()
         with torch.no_grad():
             next(made.parameters()).fill_(math.nan)
-        assert energy_points(made, records()) == GRID * 30
-        assert mean_energy(GRID * 30, records().y) == LOSS_BOUND
+        assert loss_points(made, records()) == GRID * 30
+        assert mean_of_points(GRID * 30, records().y) == LOSS_BOUND
 
     def test_null_records_add_0_whatever_stands_there(self):
         given = records()
         hidden = replace(given, y=given.y.clone(), valid=torch.zeros(30, dtype=torch.bool))
         hidden.y[3] = 77
-        assert energy_points(network(), hidden) == 0
+        assert loss_points(network(), hidden) == 0
 
     @pytest.mark.parametrize("mode", [True, False])
     def test_the_network_is_as_it_was(self, mode: bool):
         made = network().train(mode)
         made[1].eval()
         before = [module.training for module in made.modules()]
-        first = energy_points(made, records())
-        assert energy_points(made, records()) == first  # no dropout
+        first = loss_points(made, records())
+        assert loss_points(made, records()) == first  # no dropout
         assert [module.training for module in made.modules()] == before
         assert all(parameter.requires_grad for parameter in made.parameters())
 
     def test_points_are_whole_numbers_of_python_and_scaled_by_public_ones(self):
-        found = energy_points(network(), records())
+        found = loss_points(network(), records())
         assert type(found) is int
-        assert mean_energy(found, records().y) == pytest.approx(found * LOSS_BOUND / (GRID * 30))
+        assert mean_of_points(found, records().y) == pytest.approx(found * LOSS_BOUND / (GRID * 30))
         assert loss_bound(records(number=True).y) == ERROR_BOUND
         assert GRID == ERROR_GRID  # the noise of a plan is for that sensitivity
 
     @pytest.mark.statistical
     def test_the_release_is_noisy_and_near(self):
-        given, made, noise = records(), network(scale=1.0), Energies(epsilon=0.5)
+        given, made = records(), network(scale=1.0)
+        noise, points = NoisySum(epsilon=0.5, most=GRID), loss_points(made, given)
         keys = Keys.from_seed(1)
-        seen = [noise.release(made, given, keys.stream("e", i), "cpu") for i in range(600)]
-        exact = mean_energy(energy_points(made, given), given.y)
+        seen = [
+            mean_of_points(noise.release(points, keys.stream("e", i)), given.y) for i in range(600)
+        ]
+        exact = mean_of_points(points, given.y)
         scale = math.sqrt(2) * LOSS_BOUND / (0.5 * 30)  # of Laplace noise of scale G / epsilon
         assert abs(np.mean(seen) - exact) < 4 * scale / math.sqrt(600)
         assert 0.85 < np.std(seen) / scale < 1.15
@@ -313,7 +318,7 @@ class TestEnergies:
 # side of a ridge around 1/2, so only updates that leap the ridge are taken; the training ends with
 # the first of them. It makes at most STEPS updates. Charging accepted updates charges one.
 SIGMA, STEPS, RIDGE = 2.0, 50, 4.8
-LATER = AnnealingState(energy=0.0, accepted=1)
+LATER = AnnealingState(loss=0.0, accepted=1)
 COLD = Annealing(q0=1e6, mu0=STEPS)
 
 
@@ -418,7 +423,7 @@ class TestChargingOnlyAcceptedUpdates:
         for one in (p, 1 - p):
             law: dict[tuple, float] = {}
             for updates in itertools.product((0, 1), repeat=3):
-                state, weight, kept = AnnealingState(energy=0.5, accepted=1), 1.0, -1
+                state, weight, kept = AnnealingState(loss=0.5, accepted=1), 1.0, -1
                 for update in updates:
                     weight *= one if update else 1 - one
                     state, accepted = COLD.decide(state, float(update), 0.5)

@@ -28,14 +28,18 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import trainer
+from pasearch.training import steering, trainer
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding import AdaptiveQuantile, AutoS, Flat, PerLayer
-from pasearch.training.noise_first import NoiseFirst
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import clipped_sum, formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
-from pasearch.training.schedules import Exponential, StepDecay, TimeBased, Validation
+from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
+from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import State, batch_sum, train
 
@@ -130,13 +134,13 @@ class TestPrice:
     def test_a_capped_batch_and_noise_first_have_events_of_their_own(self):
         capped = recipe(batching="truncated", cap=30).event(N)
         assert capped == SelfComposed(TruncatedPoissonGaussian(N, 0.25, 30, 1.2), 12)
-        first = recipe(order=NoiseFirst(record_bound=0.5)).event(N)
+        first = recipe(noise_before_clip=NoiseBeforeClip(record_bound=0.5)).event(N)
         assert first == SelfComposed(NoisyRecords(0.25, 1.2), 12)
 
     @pytest.mark.unit
     def test_noise_first_without_a_bound_has_no_price(self):
         with pytest.raises(UsageError, match="epsilon inf"):
-            recipe(order=NoiseFirst(record_bound=None)).event(N)
+            recipe(noise_before_clip=NoiseBeforeClip(record_bound=None)).event(N)
 
     @pytest.mark.unit
     def test_a_validation_driven_schedule_costs_its_filters_limit(self):
@@ -157,7 +161,7 @@ class TestPrice:
             {"schedule": Exponential(rate=0.1)},
             {"batching": "reshuffled"},
             {"batching": "reshuffled", "schedule": TimeBased(rate=0.5)},
-            {"order": NoiseFirst()},
+            {"noise_before_clip": NoiseBeforeClip()},
             {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
         ],
     )
@@ -221,7 +225,9 @@ class TestNoiseFirst:
     @pytest.mark.oracle
     def test_a_step_is_its_formula(self):
         data = records(null=(3,))
-        made = recipe(order=NoiseFirst(record_bound=0.5), bounding=Flat(clip_norm=0.2))
+        made = recipe(
+            noise_before_clip=NoiseBeforeClip(record_bound=0.5), bounding=Flat(clip_norm=0.2)
+        )
         chosen = made.batches(N).batch(N, streams()["batch"], 0)
         gradients = formed_gradients(network(), data.x[chosen], trainer._Loss(data.y[chosen]))
         expected = torch.zeros(57)
@@ -234,8 +240,8 @@ class TestNoiseFirst:
 
     @pytest.mark.contract
     def test_gradients_that_were_not_bounded_first_are_for_public_data(self):
-        made = recipe(order=NoiseFirst(record_bound=None))
-        with pytest.raises(UsageError, match="declared public: give the order a record_bound"):
+        made = recipe(noise_before_clip=NoiseBeforeClip(record_bound=None))
+        with pytest.raises(UsageError, match="declared public: give noise_before_clip a"):
             train(network(), records(), made, streams())
         train(network(), records(public=True), made, streams())
 
@@ -250,17 +256,17 @@ class TestScreening:
             asked.append(number)
             return -1.0 if number == 1 else float(number)
 
-        train(model, records(), made, streams(), judge=worse)
+        train(model, records(), made, streams(), query=worse)
         once = network()
         train(once, records(), recipe(optimizer="momentum", steps=1), streams())
         assert torch.equal(weights(model), weights(once))
-        assert asked == list(range(made.judgements(N)))
+        assert asked == list(range(made.validation_queries(N)))
 
     @pytest.mark.contract
     def test_updates_that_are_taken_give_the_weights_of_a_training_without_screening(self):
         made = recipe(screening=Annealing(q0=1.0, mu0=3))
         model, plain = network(), network()
-        train(model, records(), made, streams(), judge=lambda _, number: -float(number))
+        train(model, records(), made, streams(), query=lambda _, number: -float(number))
         train(plain, records(), recipe(), streams())
         assert torch.equal(weights(model), weights(plain))
 
@@ -268,13 +274,13 @@ class TestScreening:
     def test_every_k_th_update_is_screened(self):
         made = recipe(screening=Annealing(q0=1.0, mu0=3, every=5))
         asked: list[int] = []
-        train(network(), records(), made, streams(), judge=lambda _, k: asked.append(k) or 0.0)
+        train(network(), records(), made, streams(), query=lambda _, k: asked.append(k) or 0.0)
         assert asked == [0, 1, 2]
-        assert made.judgements(N) == 3
+        assert made.validation_queries(N) == 3
 
     @pytest.mark.unit
     def test_energies_are_needed(self):
-        with pytest.raises(UsageError, match="give a judge"):
+        with pytest.raises(UsageError, match="give a validation query"):
             train(network(), records(), recipe(screening=Annealing(q0=1.0, mu0=3)), streams())
 
 
@@ -286,16 +292,16 @@ class TestValidation:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         spent: list[float] = []
-        original = trainer.Filter.spend
+        original = steering.Filter.spend
 
         def spend(self: Any, event: Any) -> None:
             original(self, event)
             spent.append(event.noise_multiplier)
 
-        monkeypatch.setattr(trainer.Filter, "spend", spend)
+        monkeypatch.setattr(steering.Filter, "spend", spend)
         made = recipe(schedule=self.SCHEDULE, steps=40)
         finished: list[int] = []
-        train(network(), records(), made, streams(), judge=lambda *_: 0.5, on_step=finished.append)
+        train(network(), records(), made, streams(), query=lambda *_: 0.5, on_step=finished.append)
         assert len(spent) == len(finished) < 40
         assert spent[0] == 1.2
         assert spent[-1] < 0.7
@@ -314,7 +320,7 @@ class TestValidation:
         model, plain, finished = network(), network(), []
         train(
             model, records(), made, streams(),
-            judge=lambda _, k: 10.0 * (k + 1), on_step=finished.append,
+            query=lambda _, k: 10.0 * (k + 1), on_step=finished.append,
         )  # fmt: skip
         train(plain, records(), recipe(steps=20), streams())
         assert len(finished) == 20
@@ -326,7 +332,7 @@ class TestValidation:
         finished: list[int] = []
         train(
             network(), records(public=True), made, streams(),
-            judge=lambda *_: 0.5, on_step=finished.append,
+            query=lambda *_: 0.5, on_step=finished.append,
         )  # fmt: skip
         assert len(finished) == 20
 
@@ -376,12 +382,12 @@ class TestRefused:
              "batching": "reshuffled"},
             {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
              "screening": Annealing(q0=1.0, mu0=1)},
-            {"order": NoiseFirst(), "batching": "reshuffled"},
-            {"order": NoiseFirst(), "bounding": AutoS()},
-            {"order": NoiseFirst(),
+            {"noise_before_clip": NoiseBeforeClip(), "batching": "reshuffled"},
+            {"noise_before_clip": NoiseBeforeClip(), "bounding": AutoS()},
+            {"noise_before_clip": NoiseBeforeClip(),
              "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
-            {"order": NoiseFirst(), "optimizer": "adam-corrected"},
-            {"order": NoiseFirst(), "augmentation": Augmentation()},
+            {"noise_before_clip": NoiseBeforeClip(), "optimizer": "adam-corrected"},
+            {"noise_before_clip": NoiseBeforeClip(), "augmentation": Augmentation()},
             {"bounding": None, "noise_multiplier": None, "optimizer": "adam-corrected"},
             {"bounding": AdaptiveQuantile(), "batching": "reshuffled"},
             {"bounding": AdaptiveQuantile(per_layer=True), "optimizer": "adam-corrected"},
@@ -441,7 +447,7 @@ class TestFiles:
             {"batching": "truncated", "cap": 35},
             {"bounding": PerLayer(clip_norms=(0.5, 0.2))},
             {"bounding": AdaptiveQuantile(per_layer=True)},
-            {"order": NoiseFirst(record_bound=0.3)},
+            {"noise_before_clip": NoiseBeforeClip(record_bound=0.3)},
             {"schedule": Exponential(rate=0.1)},
             {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
             {"screening": Annealing(q0=2.0, mu0=4, every=2)},

@@ -29,7 +29,9 @@ from pasearch.accounting.sketch import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import trainer
-from pasearch.training.bounding import AutoS, Flat
+from pasearch.training.bounding import bound
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import GaussianNoise
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import batch_sum, train
@@ -260,13 +262,13 @@ def test_a_wrong_training_is_caught_in_the_weights(
 
 @pytest.mark.statistical
 def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = trainer.clipped_sum_and_counts
+    honest = bound.clipped_sum_and_counts
 
     def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: int):
         sums, counts = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
         return [each * N / int(mask.sum()) for each in sums], counts
 
-    monkeypatch.setattr(trainer, "clipped_sum_and_counts", mean)
+    monkeypatch.setattr(bound, "clipped_sum_and_counts", mean)
     made = recipe()
     assert audited(by_sum, made, True) > paid(made)
 

@@ -18,7 +18,8 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import normals
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import trainer
-from pasearch.training.bounding import AutoS, Flat
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, batch_sum, full_precision, train
 

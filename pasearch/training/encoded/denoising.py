@@ -1,4 +1,4 @@
-"""Noise of any density on tensors: drawing it, its distribution, and denoising by that.
+"""Denoising by the Kolmogorov-Smirnov distance of a noisy sum from pure noise.
 
     weight = KS(noisy sum, noise) = sup over x of |F_n(x) - F(x)|,      noisy sum  <-  weight * sum
     relative: weight / mean of the weights so far
@@ -10,54 +10,32 @@ from the released sum and the public law: post-processing, which costs nothing.
 
 Without sorting: between the edges of cells, at which F is known, neither F_n nor F can do more than
 grow, so the supremum over the edges is too small by no more than F's largest growth within a cell.
-Cells are even in x / (|x| + scale), which suits light and heavy tails.
 
-Drawing: on a CPU by numpy in float64, under a 128-bit key; on CUDA in float64 too. What hides the
-lattice of such draws is in `noise`.
-
-Source: Nasr et al., Section 3.2; Bailey 1994 (Student's t from two uniforms). Proof:
-docs/guarantees/encoding.md.
+Source: Nasr et al., Section 3.2. Proof: docs/guarantees/encoding.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.densities import (
-    Cauchy,
-    Density,
-    GaussianNoise,
-    GeneralisedNormal,
-    HyperbolicSecant,
-    LaplaceNoise,
-    Logistic,
-    StudentT,
-    VarianceGamma,
-)
+from pasearch.accounting.densities import Density
 from pasearch.errors import UsageError
-from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
+from pasearch.training.denoising import DENOISINGS, Denoising
+from pasearch.training.encoded.laws import distribution, edges, edges_on, places
 
 MOST_CELLS = 2**24
 """The most cells that a distance is counted in."""
 
-TABLE = 2**16
-"""Cells of the table of a distribution that torch has no function for."""
 
-
+@DENOISINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KolmogorovSmirnov:
+class KolmogorovSmirnov(Denoising):
     """Weigh a noisy sum by its distance from pure noise.
 
     Cost: price 0.
@@ -93,31 +71,23 @@ class KolmogorovSmirnov:
         """
         if self.cells is None:
             return _by_sorting(noisy, density)
-        inside = _edges_on(density, self.cells, noisy.device)
-        counts = _counts(_places(noisy, density.scale, self.cells), self.cells)
+        inside = edges_on(density, self.cells, noisy.device)
+        counts = _counts(places(noisy, density.scale, self.cells), self.cells)
         below = counts.cumsum(0)[:-1] / len(noisy)
         return (below - inside).abs().amax()
 
     def error(self, density: Density) -> float:
         """Return by how much a weight may be too small."""
-        return 0.0 if self.cells is None else _edges(density, self.cells)[1]
+        return 0.0 if self.cells is None else edges(density, self.cells)[1]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"name": self.name, **asdict(self)}
-
-
-def denoising_from_json(values: dict[str, Any]) -> KolmogorovSmirnov:
-    """Read what `to_json` wrote.
-
-    Raises:
-        UsageError: Something else.
-    """
-    if not isinstance(values, dict) or not set(values) <= {"name", "cells", "relative"}:
-        raise UsageError(f"denoising is {values!r}: expected a table, such as {{}}.")
-    if values.get("name", KolmogorovSmirnov.name) != KolmogorovSmirnov.name:
-        raise UsageError(f"Denoising {values['name']!r}: expected {KolmogorovSmirnov.name!r}.")
-    return KolmogorovSmirnov(**{name: v for name, v in values.items() if name != "name"})
+    def words(self) -> str:
+        """Return what is done to each noisy sum."""
+        cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
+        mean = "" if self.relative else "; not divided by the mean of the weights so far"
+        return (
+            "each noisy sum is weighed by its distance from pure noise, which costs nothing "
+            f"(Kolmogorov-Smirnov, {cells}{mean})"
+        )
 
 
 def _by_sorting(noisy: Tensor, density: Density) -> Tensor:
@@ -131,156 +101,9 @@ def _by_sorting(noisy: Tensor, density: Density) -> Tensor:
     return torch.maximum(ranks[1:] - expected, expected - ranks[:-1]).amax().to(noisy.dtype)
 
 
-def distribution(density: Density, x: Tensor) -> Tensor:
-    """Return the probability of x or less, of the shape and kind of x.
-
-    Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells, with an
-    error of at most `table_error(density)`; the others are closed forms.
-    """
-    if type(density) in TAILS:
-        unit = x / density.scale
-        above = TAILS[type(density)](density, unit.abs())
-        return torch.where(unit > 0, 1.0 - above, above)
-    knots = _edges_on(density, TABLE, x.device).to(x.dtype)
-    knots = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
-    places = _places(x, density.scale, TABLE)
-    left = places.floor().clamp_(0, TABLE - 1)
-    whole_part = left.long()
-    return torch.lerp(knots[whole_part], knots[whole_part + 1], (places - left).clamp_(0.0, 1.0))
-
-
-def table_error(density: Density) -> float:
-    """Bound the error of `distribution`: a curve and its chord both rise within a cell's corners.
-
-    The chord is far better than this where the curve bends little.
-    """
-    return 0.0 if type(density) in TAILS else _edges(density, TABLE)[1]
-
-
-def _places(x: Tensor, scale: float, cells: int) -> Tensor:
-    """Return where numbers lie, in cells from the left: from 0 to that many, what is not one 0."""
-    places = x / (x.abs() + scale)
-    return places.add_(1.0).mul_(cells / 2).nan_to_num_(0.0).clamp_(0.0, cells - 0.5)
-
-
-def _counts(places: Tensor, cells: int) -> Tensor:
+def _counts(at: Tensor, cells: int) -> Tensor:
     """Return how many lie in each cell; on CUDA without waiting for the device."""
-    if places.device.type == "cpu":
-        return torch.bincount(places.int(), minlength=cells)
-    ones = torch.ones(places.shape, device=places.device, dtype=torch.int32)
-    return ones.new_zeros(cells).scatter_add_(0, places.long(), ones)
-
-
-@lru_cache(maxsize=16)
-def _edges(density: Density, cells: int) -> tuple[Tensor, float]:
-    """Return the distribution at the edges between cells, float64, and its largest growth."""
-    middle = np.arange(1, cells) * (2.0 / cells) - 1.0
-    inside = density.cdf(density.scale * middle / (1.0 - np.abs(middle)))
-    growth = np.diff(inside, prepend=0.0, append=1.0)
-    return torch.from_numpy(inside), float(growth.max())
-
-
-@lru_cache(maxsize=16)
-def _edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
-    return _edges(density, cells)[0].to(device)
-
-
-def _of_power(density: Density, x: Tensor) -> Tensor:
-    assert isinstance(density, GeneralisedNormal)
-    shape = torch.full_like(x, 1 / density.power)
-    return torch.special.gammaincc(shape, x**density.power) / 2
-
-
-TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
-    GaussianNoise: lambda _, x: torch.special.ndtr(-x),
-    LaplaceNoise: lambda _, x: torch.exp(-x) / 2,
-    Logistic: lambda _, x: torch.sigmoid(-x),
-    Cauchy: lambda _, x: torch.atan2(torch.ones_like(x), x) / math.pi,
-    HyperbolicSecant: lambda _, x: torch.atan(torch.exp(-math.pi / 2 * x)) * (2 / math.pi),
-    GeneralisedNormal: _of_power,
-}
-"""The probability above x, 0 or more, at scale 1: where torch has it."""
-
-
-def begin_noise(
-    density: Density, count: int, device: torch.device, stream: Stream, step: int
-) -> Drawn:
-    """Begin to draw a step's noise of a density; call what is returned to get it.
-
-    Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
-    two steps and no two streams share any.
-
-    On a CPU many are drawn in a thread, while the gradients are computed.
-    """
-
-    def make() -> Noise:
-        if isinstance(density, GaussianNoise):
-            return Noise(normals_on(device, count, stream, step), scale=density.scale)
-        smooth = normals_on(device, count, stream.child("smoothing"), step)
-        values = sample_noise(density.unit, count, device, stream, step)
-        return Noise(smooth, values, density.scale)
-
-    return beside(make, count, device)
-
-
-def sample_noise(
-    density: Density, count: int, device: torch.device, stream: Stream, step: int
-) -> Tensor:
-    """Return noise of a density as float64 draws it, (count,)."""
-    if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDES:
-        drawn = torch.from_numpy(density.sample(stream.generator(step), count))
-        return drawn.to(device)
-    return drawn_on(density, count, cuda_generator(device, stream, step))
-
-
-def drawn_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
-    """Draw on a generator's own device, float64; of a density in `MAGNITUDES`."""
-
-    def uniform() -> Tensor:
-        """Never 0."""
-        drawn = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
-        return 1.0 - drawn
-
-    def gamma(shape: float) -> Tensor:
-        shapes = torch.full((count,), shape, device=generator.device, dtype=torch.float64)
-        # torch.distributions draws from the global generator alone.
-        return torch._standard_gamma(shapes, generator=generator)  # pyright: ignore
-
-    signs = torch.where(uniform() > 0.5, 1.0, -1.0)
-    return signs * MAGNITUDES[type(density)](density, uniform, gamma) * density.scale
-
-
-Uniform = Callable[[], Tensor]
-Gamma = Callable[[float], Tensor]
-
-
-def _student(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
-    assert isinstance(density, StudentT)
-    nu = density.freedom
-    squares = nu * torch.expm1(torch.log(uniform()) * (-2.0 / nu))
-    return squares.sqrt_() * torch.cos(2 * math.pi * uniform()).abs_()
-
-
-def _powered(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
-    assert isinstance(density, GeneralisedNormal)
-    return gamma(1 / density.power) ** (1 / density.power)
-
-
-def _mixed(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
-    assert isinstance(density, VarianceGamma)
-    normal = torch.sqrt(-2.0 * torch.log(uniform())) * torch.cos(2 * math.pi * uniform())
-    return torch.sqrt(2.0 * gamma(density.shape)) * normal.abs_()
-
-
-MAGNITUDES: dict[type[Density], Callable[[Density, Uniform, Gamma], Tensor]] = {
-    StudentT: _student,
-    Cauchy: lambda _, uniform, __: torch.tan(math.pi / 2 * (1.0 - uniform())),
-    LaplaceNoise: lambda _, uniform, __: -torch.log(uniform()),
-    Logistic: lambda _, uniform, __: torch.log(2.0 / uniform() - 1.0),
-    HyperbolicSecant: lambda _, uniform, __: (
-        -2 / math.pi * torch.log(torch.tan(math.pi / 4 * uniform()))
-    ),
-    GeneralisedNormal: _powered,
-    VarianceGamma: _mixed,
-}
-"""|noise| at scale 1, drawn by torch; a tabulated density is drawn by numpy on every device."""
+    if at.device.type == "cpu":
+        return torch.bincount(at.int(), minlength=cells)
+    ones = torch.ones(at.shape, device=at.device, dtype=torch.int32)
+    return ones.new_zeros(cells).scatter_add_(0, at.long(), ones)

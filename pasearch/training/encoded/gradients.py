@@ -1,6 +1,6 @@
 """Encoded gradients: each record's gradient is clamped, rank by rank, to a public vector.
 
-    psi_1 .. psi_m     public vectors: N(0, 1) entries, below 1e-5 set to 0, sorted, of norm C
+    psi_1 .. psi_m     public vectors, sorted, of norm C (`codebook`)
     nearest            psi of largest <|g| sorted, psi> / |psi|, for a record's own gradient g
     encoded            sign(g_j) min(|g_j|, psi[rank of |g_j|])             rank 0 is the largest
 
@@ -8,10 +8,6 @@ So the sorted magnitudes of what a record adds are at most those of one psi: tha
 accountant needs, for noise of any law. A null record adds 0, as does one whose gradient is not
 finite. How far an encoded vector is from g, in what order equal magnitudes are ranked and which
 psi is called nearest does not matter to the price.
-
-A psi is held as constants over bins of ranks, fine at the top: each is the root mean square of the
-Gaussian's magnitudes between two order statistics, which are drawn. That is a codebook of its own,
-public like the paper's and priced as it is; `Codebook.dense` is the paper's, for small networks.
 
 Nothing is sorted, and of a linear layer no gradient is formed: |g_ok| = |a_k| |d_o|, with |a_k| and
 |d_o| rounded to levels and keys, quarters of an octave below the record's largest. Their histograms
@@ -31,40 +27,19 @@ psi prints the argmin of a similarity: the nearest is meant.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor, nn
 
-from pasearch.accounting.additive import RATIO, Shifts
-from pasearch.accounting.checks import positive, whole
-from pasearch.errors import UsageError
-from pasearch.training.bounding import Flat
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pasearch.training.per_example import Captured, Loss
-
-PUBLIC_KEY = 0x6E617372_2D656E63_6F64696E_67000000
-"""Of the codebook's generator, to which its seed is added: not a secret."""
-LEAST_ENTRY = 1e-5
-"""Below it an entry of N(0, 1) is set to 0, as in the paper."""
-FINENESS = 8
-"""A bin of ranks is at most an 8th as wide as the ranks above it are many."""
-COARSEST = 64
-"""A bin of ranks holds at most a 64th of all, where a psi has as many entries."""
-MOST_DENSE = 2**25
-"""Most numbers in a dense codebook: 128 MiB."""
-LARGEST_DIMENSION = 2**24
-"""Below it float32 counts coordinates without rounding."""
+from pasearch.training.encoded.codebook import Codebook
+from pasearch.training.kernels import Captured, LinearKernel, kernel_of
+from pasearch.training.per_example import Loss, capture, trainable_parameters
 
 MANTISSA = 21
 """Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
@@ -78,7 +53,6 @@ LEVELS = 24
 SCALES = 52
 """Steps of an output's gradient: what is 13 octaves below the record's largest counts as 0."""
 KEYS = SCALES + LEVELS - 1
-
 FINE = 12
 """Steps to an octave of the encoded values themselves."""
 COARSE = 4
@@ -93,7 +67,6 @@ ONE = 127 << 23
 """The bits of 1, as float32."""
 ROOM = 1 - 2.0**-13
 """By so much values stay below their bounds: far more than the rounding of logarithms."""
-
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
 HELD = {"cpu": 2**22, "cuda": 2**26}
@@ -104,169 +77,6 @@ GROUP = 32
 """Vectors of a codebook that are looked through at once."""
 ABSENT = 2.0**12
 """More than any two logarithms differ by: what does not occur is put so far away."""
-
-
-MOST_VECTORS = 100_000
-"""The most vectors of a codebook: every gradient is compared with each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Codebook:
-    """Public vectors, sorted, each of norm at most C; constant over bins of ranks.
-
-    Guarantee: a function of its settings alone. `values` are what gradients are clamped to, bit by
-    bit, and what `shifts` prices.
-
-    Args:
-        values: float32, (vectors, bins), 0 or above, not increasing along a row.
-        counts: int64, (bins,), how many coordinates a bin holds; together the dimension.
-    """
-
-    values: NDArray[np.float32]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def binned(
-        cls, dimension: int, *, vectors: int = 1000, clip_norm: float = 1.0, seed: int = 0
-    ) -> Codebook:
-        """Draw the order statistics at the bins' edges, and take what lies between for its mean.
-
-        Cost: vectors x bins numbers, about 130 bins at 10^5 coordinates: milliseconds.
-
-        Args:
-            dimension: How many coordinates a gradient has, below 2^24.
-            vectors: m, 1 or above.
-            clip_norm: C, of every vector.
-            seed: Public, 0 or above.
-        """
-        counts = _bins(_dimension(dimension))
-        generator = _generator(seed)
-        # The gaps between the order statistics of uniform numbers are those of a Poisson process.
-        gaps = generator.standard_gamma(counts, size=(whole("vectors", vectors), len(counts)))
-        rest = generator.standard_exponential(len(gaps))
-        tail = np.cumsum(gaps, axis=1)
-        tail /= (tail[:, -1] + rest)[:, None]
-        above = np.pad(tail[:, :-1], ((0, 0), (1, 0)))
-        nodes, weights = np.polynomial.legendre.leggauss(3)
-        squares = sum(
-            weight / 2 * ndtri((above + (tail - above) * (1 + node) / 2) / 2) ** 2
-            for node, weight in zip(nodes, weights, strict=True)
-        )
-        edges = ndtri(tail / 2) ** 2  # a bin of one coordinate is that order statistic
-        return cls._of_norm(np.sqrt(np.where(counts == 1, edges, squares)), counts, clip_norm)
-
-    @classmethod
-    def dense(
-        cls, dimension: int, *, vectors: int = 1000, clip_norm: float = 1.0, seed: int = 0
-    ) -> Codebook:
-        """Draw every entry, as the paper has it.
-
-        Raises:
-            UsageError: More than 2^25 numbers.
-
-        Args: as of `binned`.
-        """
-        size = _dimension(dimension) * whole("vectors", vectors)
-        if not size <= MOST_DENSE:
-            raise UsageError(
-                f"{vectors} dense vectors of {dimension} entries are {size} numbers: expected at "
-                f"most {MOST_DENSE}. Take fewer vectors, or leave `exact` out."
-            )
-        drawn = np.abs(_generator(seed).standard_normal((vectors, dimension)))
-        drawn[:, ::-1].sort(axis=1)
-        return cls._of_norm(drawn, np.ones(dimension, dtype=np.int64), clip_norm)
-
-    @classmethod
-    def _of_norm(
-        cls, magnitudes: NDArray[np.float64], counts: NDArray[np.int64], clip_norm: float
-    ) -> Codebook:
-        """Set tiny entries to 0, scale to norm C, and round to float32 towards 0."""
-        kept = np.where(magnitudes < LEAST_ENTRY, 0.0, magnitudes)
-        norms = np.sqrt((kept**2 * counts).sum(axis=1, keepdims=True))
-        scaled = (kept * (Flat(clip_norm=clip_norm).clip_norm / norms)).astype(np.float32)
-        values = np.nextafter(scaled, np.float32(0.0))
-        values.setflags(write=False)
-        counts.setflags(write=False)
-        return cls(values=values, counts=counts)
-
-    @property
-    def dimension(self) -> int:
-        """How many coordinates a gradient has."""
-        return int(self.counts.sum())
-
-    @property
-    def norms(self) -> NDArray[np.float64]:
-        """Every vector's norm, (vectors,): at most C."""
-        return np.sqrt((self.values.astype(np.float64) ** 2 * self.counts).sum(axis=1))
-
-    def shifts(self, ratio: float | None = RATIO) -> list[Shifts]:
-        """Return what an accountant prices, vector by vector, without zeros.
-
-        Guarantee: whatever t, a record's encoded vector has at most as many magnitudes above t as
-        the shifts of the vector that was nearest to it.
-
-        Args:
-            ratio: Above 1 rounds every value up to a power of it, so that all vectors share a few
-                hundred values; None leaves them as they are.
-        """
-        return [_shifts(row, self.counts, ratio) for row in self.values]
-
-    def envelope(self, ratio: float | None = RATIO) -> Shifts:
-        """Return one vector that bounds them all, rank by rank: a little dearer, and short.
-
-        Args:
-            ratio: As of `shifts`.
-        """
-        return _shifts(self.values.max(axis=0), self.counts, ratio)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """Bound every record's gradient by the nearest vector of a public codebook.
-
-    A bound like `Flat`, except that it needs more of a gradient than its norm: `encoded_sum` takes
-    the place of `clipped_sum`.
-
-    Args:
-        clip_norm: C, the norm of every vector, 1e-12 or above.
-        vectors: m.
-        seed: Of the codebook; public, 0 or above.
-        exact: Form, sort and rank every gradient, with the dense codebook: Algorithm 2 to the
-            letter, for small networks.
-    """
-
-    name: ClassVar[str] = "encoded"
-    clip_norm: float = 1.0
-    vectors: int = 1000
-    seed: int = 0
-    exact: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "clip_norm", Flat(clip_norm=self.clip_norm).clip_norm)
-        object.__setattr__(self, "vectors", whole("vectors", self.vectors, most=MOST_VECTORS))
-        object.__setattr__(self, "seed", _seed(self.seed))
-        if type(self.exact) is not bool:
-            raise UsageError(f"exact is {self.exact!r}: expected true or false.")
-
-    @property
-    def sensitivity(self) -> float:
-        """C, in L2 norm; noise of another law than Gaussian is priced by the codebook itself."""
-        return self.clip_norm
-
-    def codebook(self, dimension: int) -> Codebook:
-        """Return the codebook of a network with so many trainable numbers."""
-        return _codebook(self, dimension)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"name": self.name, **asdict(self)}
-
-
-@lru_cache(maxsize=4)
-def _codebook(encoded: Encoded, dimension: int) -> Codebook:
-    make = Codebook.dense if encoded.exact else Codebook.binned
-    return make(dimension, vectors=encoded.vectors, clip_norm=encoded.clip_norm, seed=encoded.seed)
 
 
 def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
@@ -290,12 +100,12 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
 
 
 def encoded_sum(
-    network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, bounding: Encoded
+    network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, codebook: Codebook, exact: bool = False
 ) -> list[Tensor]:
     """Return the sum over records of their encoded gradients.
 
-    Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of
-    `bounding.codebook(dimension)`; a null record, or one with a gradient that is not finite, adds
+    Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of the
+    codebook; a null record, or one with a gradient that is not finite, adds
     exactly 0. What it adds depends on no other record's content; how many there are decides
     about roundings.
 
@@ -304,22 +114,20 @@ def encoded_sum(
         x: Records, (batch, ...); at least one.
         loss: Each record's own loss.
         mask: bool, (batch,); False for null records.
-        bounding: How.
+        codebook: Of as many numbers as are trained.
+        exact: Whether gradients are formed and sorted, instead of ranked by their factors.
 
     Returns:
         list[Tensor]: Like `trainable_parameters(network)`, in their order.
     """
-    from pasearch.training.per_example import capture, trainable_parameters
-
     parameters = trainable_parameters(network)
-    codebook = bounding.codebook(sum(p.numel() for p in parameters))
     captured = capture(network, x, loss)
     sums = {id(p): torch.zeros_like(p, requires_grad=False) for p in parameters}
-    add = _sorted_sums if bounding.exact else _ranked_sums
-    most = _most(captured, bounding, x.device.type)
+    add = _sorted_sums if exact else _ranked_sums
+    most = _most(captured, exact, x.device.type)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
-        layers = [_part(each, rows, bounding) for each in captured]
+        layers = [_part(each, rows, exact) for each in captured]
         for parameter, value in add(layers, codebook, mask[rows]):
             sums[id(parameter)] += value
     return [sums[id(p)] for p in parameters]
@@ -355,11 +163,9 @@ class _Formed:
     """The gradients d of one layer, formed: the only input is a 1."""
 
     def __init__(self, seen: Captured, rows: slice):
-        from pasearch.training.per_example import _kernel
-
         self._own = dict(seen.layer.named_parameters(recurse=False))
         part = replace(seen, input=seen.input[rows], output_gradient=seen.output_gradient[rows])
-        formed = _kernel(seen.layer).gradients(part)
+        formed = kernel_of(seen.layer).gradients(part)
         self._names = list(formed)
         self.d = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
         self.a, self.ones = self.d[:, :0], 1
@@ -420,18 +226,16 @@ class _Rounded:
         self.outputs = torch.stack([_histogram(each, SCALES) for each in self.keys])
 
 
-def _is_factored(seen: Captured, bounding: Encoded) -> bool:
-    from pasearch.training.per_example import LinearKernel, _kernel
-
-    linear = isinstance(_kernel(seen.layer), LinearKernel)
-    return linear and seen.input.ndim == 2 and not bounding.exact
+def _is_factored(seen: Captured, exact: bool) -> bool:
+    linear = isinstance(kernel_of(seen.layer), LinearKernel)
+    return linear and seen.input.ndim == 2 and not exact
 
 
-def _most(layers: list[Captured], bounding: Encoded, device: str) -> int:
+def _most(layers: list[Captured], exact: bool, device: str) -> int:
     """Return how many records are encoded at once."""
     formed, factors = 1, 1
     for seen in layers:
-        if _is_factored(seen, bounding):
+        if _is_factored(seen, exact):
             factors += seen.input.shape[1] + seen.output_gradient.shape[1]
         else:
             own = seen.layer.parameters(recurse=False)
@@ -439,8 +243,8 @@ def _most(layers: list[Captured], bounding: Encoded, device: str) -> int:
     return max(1, min(ROWS[device], FORMED // formed, HELD[device] // factors))
 
 
-def _part(seen: Captured, rows: slice, bounding: Encoded) -> Any:
-    return (_Factored if _is_factored(seen, bounding) else _Formed)(seen, rows)
+def _part(seen: Captured, rows: slice, exact: bool) -> Any:
+    return (_Factored if _is_factored(seen, exact) else _Formed)(seen, rows)
 
 
 def _bits(values: Tensor, ones: int = 0) -> Tensor:
@@ -706,46 +510,3 @@ def _on(codebook: Codebook, device: torch.device) -> _Public:
 def _from_0(values: Tensor) -> Tensor:
     """Put a 0 before what lies along the last axis."""
     return torch.nn.functional.pad(values, (1, 0))
-
-
-def _bins(dimension: int) -> NDArray[np.int64]:
-    """Return how many ranks each bin holds, from the largest magnitude down."""
-    edges, widest = [0], max(1, dimension // COARSEST)
-    while edges[-1] < dimension:
-        width = min(max(1, edges[-1] // FINENESS), widest)
-        edges.append(min(dimension, edges[-1] + width))
-    return np.diff(np.array(edges, dtype=np.int64))
-
-
-def _shifts(values: NDArray[np.float32], counts: NDArray[np.int64], ratio: float | None) -> Shifts:
-    """Return distinct values above 0, rounded up to a grid if one is given, and their counts."""
-    exact = values[values > 0].astype(np.float64)
-    if ratio is not None:
-        ratio = positive("ratio", ratio)
-        if not ratio > 1.0:
-            raise UsageError(f"ratio is {ratio}: expected above 1, such as 1.01.")
-        # A grain more, so that rounding can't leave a value above its grid point.
-        exact = ratio ** np.ceil(np.log(exact) / math.log(ratio)) * (1 + 1e-12)
-    distinct, places = np.unique(exact, return_inverse=True)
-    many = np.bincount(places, weights=counts[values > 0]).astype(np.int64)
-    return Shifts(values=tuple(distinct[::-1].tolist()), counts=tuple(many[::-1].tolist()))
-
-
-def _dimension(value: object) -> int:
-    dimension = whole("dimension", value)
-    if not dimension < LARGEST_DIMENSION:
-        raise UsageError(
-            f"the network has {dimension} trainable numbers: expected fewer than "
-            f"{LARGEST_DIMENSION}, up to which float32 counts exactly. Train a smaller one."
-        )
-    return dimension
-
-
-def _seed(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise UsageError(f"seed is {value!r}: expected a whole number in [0, 2^32).")
-    return value
-
-
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=PUBLIC_KEY + _seed(seed)))

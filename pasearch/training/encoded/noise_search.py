@@ -38,7 +38,7 @@ from pasearch.accounting.densities import (
 )
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
-from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.bound import Encoded
 
 logger = logging.getLogger(__name__)
 

@@ -10,28 +10,28 @@ The paper's own order has no B. Then the gradients are not bounded before the no
 guarantee: `record_bound=None` is for declared-public data.
 
 Source: Lin et al. ("AC"); docs/rules.md, the row of its claim. Proof:
-docs/guarantees/noise-first.md.
+docs/guarantees/noise-before-clip.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from pasearch.accounting.checks import positive
-from pasearch.errors import UsageError
-from pasearch.training.bounding import Flat
+from pasearch.registry import Registry, Stage
+from pasearch.training.bounding.bound import Bound, checked_bound
+from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise, normals_on
+from pasearch.training.per_example import Loss, formed_gradients, trainable_parameters
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pasearch.runs.keys import Stream
-    from pasearch.training.per_example import Loss
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -42,46 +42,46 @@ be subnormal and so coarse that a gradient could exceed its bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseFirst:
+class NoiseBeforeClip(Stage):
     """Noise on each record's bounded gradient, before the clip.
 
     Args:
         record_bound: B, of a gradient before its noise; None leaves it unbounded: no guarantee.
     """
 
+    name: ClassVar[str] = "noise-before-clip"
+    named: ClassVar[bool] = False
     record_bound: float | None = 1.0
 
     def __post_init__(self) -> None:
         """Check the number."""
         if self.record_bound is not None:
-            bound = Flat(clip_norm=positive("record_bound", self.record_bound)).clip_norm
-            object.__setattr__(self, "record_bound", bound)
+            object.__setattr__(
+                self, "record_bound", checked_bound("record_bound", self.record_bound)
+            )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> NoiseFirst:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: Not a table of known names.
-        """
-        known = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or set(values) - known:
-            raise UsageError(f"order is {values!r}: expected a table with {', '.join(known)}.")
-        return cls(**values)
+    def words(self) -> str:
+        """Return where the noise comes in."""
+        bound = self.record_bound
+        size = "which is not bounded" if bound is None else f"bounded to norm {bound:g}"
+        return f"noise on each record's own gradient, {size} before, and the clip after the noise"
 
 
-def noise_first_sum(
+ORDERS = Registry(
+    "noise_before_clip", NoiseBeforeClip, "pasearch.training.noise_before_clip",
+    default=NoiseBeforeClip.name, example="{ record_bound = 1.0 }",
+)  # fmt: skip
+ORDERS.register(NoiseBeforeClip)
+
+
+def noise_before_clip_sum(
     network: nn.Module,
     x: Tensor,
     loss: Callable[[slice], Loss],
     mask: Tensor,
     *,
-    order: NoiseFirst,
-    clip: Flat,
+    order: NoiseBeforeClip,
+    clip: Bound,
     standard_deviation: float,
     stream: Stream,
     step: int,
@@ -106,8 +106,6 @@ def noise_first_sum(
     Returns:
         Like `trainable_parameters(network)`, in their order.
     """
-    from pasearch.training.per_example import formed_gradients, trainable_parameters
-
     parameters = trainable_parameters(network)
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)

@@ -19,9 +19,10 @@ from pasearch.accounting.events import NoisyRecords
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import normals
-from pasearch.training import noise_first
-from pasearch.training.bounding import SLACK, Flat
-from pasearch.training.noise_first import NoiseFirst, noise_first_sum
+from pasearch.training import noise_before_clip
+from pasearch.training.bounding.bound import SLACK
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, noise_before_clip_sum
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 5
@@ -84,17 +85,17 @@ def summed(
     own: Tensor,
     mask: Tensor,
     *,
-    order: NoiseFirst | None = None,
+    order: NoiseBeforeClip | None = None,
     clip: float = 0.8,
     deviation: float = 0.05,
     step: int = 0,
 ) -> Tensor:
-    sums = noise_first_sum(
+    sums = noise_before_clip_sum(
         network,
         x,
         lambda part: wave(own[part]),
         mask,
-        order=order or NoiseFirst(record_bound=0.5),
+        order=order or NoiseBeforeClip(record_bound=0.5),
         clip=Flat(clip_norm=clip),
         standard_deviation=deviation,
         stream=STREAM,
@@ -160,7 +161,7 @@ def test_the_sum_is_that_of_clipped_noisy_bounded_gradients(
     expected = terms(gradients, bound, clip, deviation).sum(dim=0)
     found = summed(
         network, x, own, mask,
-        order=NoiseFirst(record_bound=bound), clip=clip, deviation=deviation,
+        order=NoiseBeforeClip(record_bound=bound), clip=clip, deviation=deviation,
     )  # fmt: skip
     assert (found - expected).norm() <= 1e-4 * expected.norm()
 
@@ -171,7 +172,7 @@ def test_in_pieces_it_is_the_same_sum(rows: int, monkeypatch: pytest.MonkeyPatch
     network, x, own = made("dense")
     whole = summed(network, x, own, everyone())
     size = sum(p.numel() for p in trainable_parameters(network))
-    monkeypatch.setattr(noise_first, "FORMED", rows * size)
+    monkeypatch.setattr(noise_before_clip, "FORMED", rows * size)
     assert torch.allclose(summed(network, x, own, everyone()), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -217,7 +218,7 @@ def test_a_slots_term_has_norm_at_most_c(
     network, x, own = made(name)
     term = summed(
         network, x[:1] * scale, own[:1] * heat, everyone(1),
-        order=NoiseFirst(record_bound=bound), deviation=deviation,
+        order=NoiseBeforeClip(record_bound=bound), deviation=deviation,
     )  # fmt: skip
     assert float(term.double().norm()) <= 0.8
 
@@ -226,12 +227,12 @@ def before_noise(x: Tensor, own: Tensor, bound: float | None, slope: float = 1.0
     """Return what one record adds where noise is next to nothing and the clip wide."""
     torch.manual_seed(9)
     network = nn.Linear(4, 3)
-    sums = noise_first_sum(
+    sums = noise_before_clip_sum(
         network,
         x,
         lambda part: lambda outputs: slope * (outputs * own[part, None]).sum(dim=1),
         everyone(len(x)),
-        order=NoiseFirst(record_bound=bound),
+        order=NoiseBeforeClip(record_bound=bound),
         clip=Flat(clip_norm=1e30),
         standard_deviation=1e-38,
         stream=STREAM,
@@ -256,7 +257,7 @@ def test_a_gradient_is_unbounded_before_its_noise_only_without_a_record_bound():
     x, own = torch.full((1, 4), 100.0), torch.ones(1)
     assert before_noise(x, own, None).norm() > 300
     assert before_noise(x, own, 1.0).norm() == pytest.approx(1.0, rel=1e-4)
-    assert NoiseFirst().record_bound == 1.0
+    assert NoiseBeforeClip().record_bound == 1.0
 
 
 @pytest.mark.unit
@@ -307,12 +308,12 @@ def audited(threshold: float = 4 / 3) -> float:
         for run in range(RUNS):
             x = torch.tensor([[1000.0, 0.0, 0.0]])
             stream = Keys.from_seed(2 * run + present).stream("trial", 0, "noise")
-            (total,) = noise_first_sum(
+            (total,) = noise_before_clip_sum(
                 network,
                 x,
                 lambda _: lambda outputs: outputs[:, 0],
                 torch.tensor([present]),
-                order=NoiseFirst(record_bound=0.5),
+                order=NoiseBeforeClip(record_bound=0.5),
                 clip=Flat(clip_norm=1e3),
                 standard_deviation=0.5 * SIGMA,
                 stream=stream,
@@ -341,17 +342,17 @@ def forget_the_record_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(noise_first.Noise, "add_to", lambda *_: None)
+    patch.setattr(noise_before_clip.Noise, "add_to", lambda *_: None)
 
 
 def skip_null_slots(patch: pytest.MonkeyPatch) -> None:
-    honest = noise_first_sum
+    honest = noise_before_clip_sum
 
     def broken(network: nn.Module, x: Tensor, loss: object, mask: Tensor, **settings: object):
         sums = honest(network, x, loss, mask, **settings)  # pyright: ignore
         return [total if bool(mask.any()) else torch.zeros_like(total) for total in sums]
 
-    patch.setitem(audited.__globals__, "noise_first_sum", broken)
+    patch.setitem(audited.__globals__, "noise_before_clip_sum", broken)
 
 
 @pytest.mark.statistical
@@ -375,15 +376,15 @@ def test_null_slots_that_add_nothing_are_caught(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.contract
 @pytest.mark.parametrize("bound", [None, 0.3, 7.0])
 def test_an_order_survives_json(bound: float | None):
-    order = NoiseFirst(record_bound=bound)
-    assert NoiseFirst.from_json(json.loads(json.dumps(order.to_json()))) == order
+    order = NoiseBeforeClip(record_bound=bound)
+    assert ORDERS.from_json(json.loads(json.dumps(order.to_json()))) == order
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, "1", 1e-13])
 def test_a_record_bound_that_is_no_usable_number_is_refused(value: object):
     with pytest.raises(UsageError, match=r"record_bound|clip_norm"):
-        NoiseFirst(record_bound=value)  # pyright: ignore[reportArgumentType]
+        NoiseBeforeClip(record_bound=value)  # pyright: ignore[reportArgumentType]
     for document in ({"bound": 1.0}, "noise-first", None):
-        with pytest.raises(UsageError, match="order is"):
-            NoiseFirst.from_json(document)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(UsageError, match=r"expected what|has no"):
+            ORDERS.from_json(document)  # pyright: ignore[reportArgumentType]

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.events import Event, Gaussian
 from pasearch.errors import UsageError
+from pasearch.registry import Registry, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,12 +43,18 @@ MOST_COMPONENTS_OF = 4096
 """The most features PCA takes: its matrix has the square of that many numbers."""
 
 
-class FrontEnd(ABC):
-    """A map from a record, scaled to [0, 1], to what a network is given. A frozen value."""
+class FrontEnd(Stage):
+    """A map from a record, scaled to [0, 1], to what a network is given. A frozen value.
 
-    name: ClassVar[str]
+    It has no field, or one whole number with a default.
+    """
+
+    __slots__ = ()
+
     fitted: ClassVar[bool] = False
     """Whether it is fitted to records, by a release that the plan charges."""
+    least: ClassVar[int] = 1
+    """The least number that it may name."""
     costly: ClassVar[bool] = False
     """Whether its output is worth a file in the cache."""
     version: ClassVar[int] = 1
@@ -55,7 +63,8 @@ class FrontEnd(ABC):
     @property
     def text(self) -> str:
         """How it is written in a space: `front_end` reads it."""
-        return self.name
+        numbers = [getattr(self, name) for name in self.field_names()]
+        return ":".join(map(str, [self.name, *numbers]))
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
@@ -69,6 +78,10 @@ class FrontEnd(ABC):
     def module(self, shape: Shape) -> nn.Module:
         """Return the map as a module without parameters; a fitted one is not fitted yet."""
 
+    def event(self, noise_multiplier: float) -> Event:
+        """Return what its fit costs at this noise; only where `fitted`."""
+        return Gaussian(noise_multiplier)
+
     def fit(
         self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
     ) -> Fitted:
@@ -80,7 +93,7 @@ class FrontEnd(ABC):
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
 
-        Cost: `Gaussian(noise_multiplier)`, charged by the caller before the records were opened.
+        Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
         raise NotImplementedError(f"{self.text} is not fitted.")
 
@@ -118,6 +131,10 @@ def ready(front_end: FrontEnd, shape: Shape) -> Fitted:
     return Fitted(front_end, front_end.module(shape))
 
 
+FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
+
+
+@FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Raw(FrontEnd):
     """The record as it is."""
@@ -128,6 +145,10 @@ class Raw(FrontEnd):
         """Return the same shape."""
         return shape
 
+    def words(self) -> str:
+        """Return what a network is given."""
+        return "the record as it is"
+
     def module(self, shape: Shape) -> nn.Module:
         """Return the identity."""
         from torch import nn
@@ -135,6 +156,7 @@ class Raw(FrontEnd):
         return nn.Identity()
 
 
+@FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class MaxPool(FrontEnd):
     """The maximum over squares of pixels; a remainder at the border is dropped.
@@ -144,17 +166,13 @@ class MaxPool(FrontEnd):
     """
 
     name: ClassVar[str] = "max_pool"
+    least: ClassVar[int] = 2
     size: int = 2
 
     def __post_init__(self) -> None:
         """Check the size."""
         if not whole("size", self.size) >= 2:
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
-
-    @property
-    def text(self) -> str:
-        """Return such as `max_pool:2`."""
-        return f"{self.name}:{self.size}"
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape of the smaller image."""
@@ -164,6 +182,10 @@ class MaxPool(FrontEnd):
             raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
         return (*channels, *sides)
 
+    def words(self) -> str:
+        """Return what a network is given."""
+        return f"{self.size} \u00d7 {self.size} max pooling"
+
     def module(self, shape: Shape) -> nn.Module:
         """Return the pooling module; (height, width) counts as one image of a batch of channels."""
         from torch import nn
@@ -171,11 +193,14 @@ class MaxPool(FrontEnd):
         return nn.MaxPool2d(self.size)
 
 
+@FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Scattering(FrontEnd):
     """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
 
     name: ClassVar[str] = "scattering"
+    least: ClassVar[int] = 1
+    """The least number that it may name."""
     costly: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -188,6 +213,10 @@ class Scattering(FrontEnd):
             )
         return (81 * math.prod(channels), height // 4, width // 4)
 
+    def words(self) -> str:
+        """Return what a network is given."""
+        return "scattering coefficients"
+
     def module(self, shape: Shape) -> nn.Module:
         """Return the transform."""
         from pasearch.data.projections import NormalisedScattering
@@ -199,9 +228,10 @@ LEAST_SIDE = 16
 """The least side of an image that scattering at two scales leaves anything of."""
 
 
+@FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Standardise(FrontEnd):
-    """Every feature minus its mean, divided by its standard deviation: both bought together."""
+    """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
 
     name: ClassVar[str] = "standardise"
     fitted: ClassVar[bool] = True
@@ -209,6 +239,10 @@ class Standardise(FrontEnd):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the same shape."""
         return shape
+
+    def words(self) -> str:
+        """Return what a network is given."""
+        return "standardised features"
 
     def module(self, shape: Shape) -> nn.Module:
         """Return the map, to be fitted or loaded."""
@@ -219,15 +253,16 @@ class Standardise(FrontEnd):
     def fit(
         self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
     ) -> Fitted:
-        """Buy both moments of every feature; see the class above."""
+        """Estimate both moments of every feature privately."""
         from pasearch.data.projections import fit_moments
 
         return Fitted(self, fit_moments(x, valid, noise_multiplier, stream))
 
 
+@FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class PrincipalComponents(FrontEnd):
-    """The record's coordinates along the leading components of the bought second moments.
+    """The record's coordinates along the leading components of privately estimated moments.
 
     Args:
         components: Their number, 1 or more; those beyond the number of features are 0.
@@ -241,11 +276,6 @@ class PrincipalComponents(FrontEnd):
         """Check the number."""
         whole("components", self.components, most=MOST_COMPONENTS_OF)
 
-    @property
-    def text(self) -> str:
-        """Return such as `pca:60`."""
-        return f"{self.name}:{self.components}"
-
     def output_shape(self, shape: Shape) -> Shape:
         """Return (components,)."""
         features = math.prod(shape)
@@ -256,6 +286,10 @@ class PrincipalComponents(FrontEnd):
             )
         return (self.components,)
 
+    def words(self) -> str:
+        """Return what a network is given."""
+        return f"{self.components:,} principal components"
+
     def module(self, shape: Shape) -> nn.Module:
         """Return the projection, to be fitted or loaded."""
         from pasearch.data.projections import Projection
@@ -265,14 +299,10 @@ class PrincipalComponents(FrontEnd):
     def fit(
         self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
     ) -> Fitted:
-        """Buy the second moments and keep their leading eigenvectors; see the class above."""
+        """Estimate the second moments privately and keep their leading eigenvectors."""
         from pasearch.data.projections import fit_components
 
         return Fitted(self, fit_components(x, valid, self.components, noise_multiplier, stream))
-
-
-KINDS: tuple[type[FrontEnd], ...] = (Raw, MaxPool, Scattering, Standardise, PrincipalComponents)
-TAKES_NUMBER: dict[str, type[FrontEnd]] = {"max_pool": MaxPool, "pca": PrincipalComponents}
 
 
 def front_end(text: object) -> FrontEnd:
@@ -284,16 +314,16 @@ def front_end(text: object) -> FrontEnd:
     if isinstance(text, FrontEnd):
         return text
     name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")
-    plain = {kind.name: kind for kind in KINDS}
-    if name in plain and not colon:
-        return plain[name]()
-    least = 2 if name == "max_pool" else 1
+    kind = FRONT_ENDS.find(name)
+    if kind is not None and not colon:
+        return kind()
     digits = number.isascii() and number.isdigit() and len(number) < 10
-    if name in TAKES_NUMBER and digits and int(number) >= least:
-        return TAKES_NUMBER[name](int(number))  # pyright: ignore[reportCallIssue]
+    if kind is not None and digits and int(number) >= kind.least and kind.field_names():
+        return kind(int(number))  # pyright: ignore[reportCallIssue]
+    takes = [f"{n}:{each.least}" for n, each in FRONT_ENDS.kinds().items() if each.field_names()]
     raise UsageError(
-        f"Front end {text!r} is not known: expected one of {', '.join(plain)}; max_pool and pca "
-        "may name a whole number, as in max_pool:2 (at least 2) and pca:60."
+        f"Front end {text!r} is not known: expected one of {', '.join(FRONT_ENDS.kinds())}; some "
+        f"may name a whole number, at least that of {', '.join(takes)}."
     )
 
 

@@ -1,0 +1,209 @@
+"""Stages: what may stand at one place of a training, each in a file that says all there is of it.
+
+A stage is a frozen dataclass. It says what it does in words, what a paper would charge for it, and
+what others must know of it before they take it; nobody else asks which one it is. A registry finds
+the stages of one kind by their names:
+
+    @BOUNDINGS.register
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Flat(Bound):
+        name: ClassVar[str] = "flat"
+
+A name is looked for among what is imported, then in the registry's own packages, then in what
+installed packages have under the entry point `pasearch.extensions`: modules, which register what
+they hold when they are imported. A name in a file never imports anything by itself.
+
+Source: docs/extending.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pasearch.accounting.checks import kind_of
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasearch.accounting.claims import Claim
+
+EXTENSIONS = "pasearch.extensions"
+"""The entry point under which another package names its modules of stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of a training, as papers' formulas take them.
+
+    Args:
+        sampling_probability: q.
+        noise_multiplier: sigma of the first step.
+        count: How many.
+        noises: (sigma, how many releases have it), in order.
+        sampled: Whether every step has a Poisson sample of its own.
+        delta: Of the whole budget.
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    count: int
+    noises: tuple[tuple[float, int], ...]
+    sampled: bool
+    delta: float
+
+
+class Stage(ABC):
+    """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    """What a recipe, a space or `result.json` calls it."""
+    named: ClassVar[bool] = True
+    """Whether its plain values hold the name."""
+
+    @abstractmethod
+    def words(self) -> str:
+        """Return what plan, card and report say of it: it names what is not the usual value."""
+
+    def claims(self, steps: Steps) -> list[Claim]:
+        """Return what a paper's own formula would charge for a training with it."""
+        return []
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        """Return the names of its numbers."""
+        return [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        values: dict[str, Any] = {"name": self.name} if self.named else {}
+        for name in self.field_names():
+            value = getattr(self, name)
+            values[name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+
+Kind = TypeVar("Kind", bound=Stage)
+Each = TypeVar("Each", bound=Stage)
+
+
+class Registry(Generic[Kind]):
+    """The stages of one kind, by name.
+
+    Args:
+        noun: What they are called in messages.
+        base: What each derives from.
+        places: Packages, or modules, that hold them, the most used first: the others are imported
+            only if the name is not in those before.
+        default: The name of plain values that have none.
+        example: A stage as a recipe file has it.
+    """
+
+    every: ClassVar[list[Registry[Any]]] = []
+
+    def __init__(
+        self, noun: str, base: type[Kind], *places: str, default: str = "", example: str = ""
+    ):
+        self.noun, self.base, self.default, self.example = noun, base, default, example
+        self._places = places
+        self._kinds: dict[str, Any] = {}
+        Registry.every.append(self)
+
+    def register(self, kind: type[Each]) -> type[Each]:
+        """Add a class: a decorator, above that of the dataclass.
+
+        Raises:
+            UsageError: Its name is taken.
+        """
+        other = self._kinds.setdefault(kind.name, kind)
+        if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise UsageError(
+                f"{self.noun} {kind.name!r} is {other.__module__}.{other.__qualname__} already: "
+                f"give {kind.__module__}.{kind.__qualname__} another name."
+            )
+        self._kinds[kind.name] = kind
+        return kind
+
+    def kinds(self) -> dict[str, type[Kind]]:
+        """Return all of them by name, those of extensions last."""
+        for _ in self._loads():
+            pass
+        return dict(self._kinds)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds())
+
+    def find(self, name: object) -> type[Kind] | None:
+        """Return the class of a name; None where there is no such."""
+        if not isinstance(name, str):
+            return None
+        loads = self._loads()
+        while name not in self._kinds and next(loads, None) is not None:
+            pass
+        return self._kinds.get(name)
+
+    def __getitem__(self, name: str) -> type[Kind]:
+        """Return the class of a name that was found before."""
+        found = self.find(name)
+        assert found is not None, f"{self.noun} {name!r} is not registered"
+        return found
+
+    def check(self, field: str, value: object) -> None:
+        """Refuse what is not a registered stage: it could not be read again from its plain values.
+
+        Raises:
+            UsageError: Something else.
+        """
+        if isinstance(value, self.base) and self.find(value.name) is type(value):
+            return
+        known = ", ".join(kind.__name__ for kind in self.kinds().values())
+        raise UsageError(f"{field} is {value!r}: expected one of {known}.")
+
+    def from_json(self, values: Mapping[str, Any]) -> Kind:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: An unknown name or number.
+        """
+        if isinstance(values, Mapping):
+            values = {"name": self.default, **values} if self.default else values
+            self.find(values.get("name"))
+        kind, numbers = kind_of(self.noun, self._kinds, values)
+        return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in numbers.items()})
+
+    def _loads(self) -> Iterator[bool]:
+        """Import one place after the other."""
+        for place in self._places:
+            _load(place)
+            yield True
+        _load_extensions()
+        yield True
+
+
+def extension_files() -> list[Path]:
+    """Return the files, outside this package, of stages that are registered."""
+    kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
+    outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
+    return sorted({Path(inspect.getfile(kind)) for kind in outside})
+
+
+@cache
+def _load(place: str) -> None:
+    module = importlib.import_module(place)
+    for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
+        importlib.import_module(each.name)
+
+
+@cache
+def _load_extensions() -> None:
+    for each in entry_points(group=EXTENSIONS):
+        each.load()

@@ -1,0 +1,143 @@
+"""The report's part on the released network: its layers, and how it was trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pasearch.data.front_ends import front_end
+from pasearch.report import figures
+from pasearch.report.stages import (
+    batching_words,
+    noise_words,
+    optimizer_words,
+    recipe_of,
+    setting_words,
+    stage_words,
+    steps_words,
+)
+from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import AnySchema
+    from pasearch.spaces.architecture import Layer
+    from pasearch.spaces.space import Candidate
+
+Values = dict[str, Any]
+
+
+def stages_of(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
+    """Return the drawing's boxes, from a record to the output."""
+    front, architecture = candidate.front_end, candidate.architecture
+    shape = tuple(schema.shape)
+    stages = [_given("A record", shape)]
+    if front.text != "raw":
+        stages.append(_given(capital(front.words()), front.output_shape(shape)))
+    shapes = architecture.shapes(front.output_shape(shape))
+    for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
+        stages.append(_stage(layer, layer.parameters(entering), leaving))
+    last = Dense(units=schema.outputs).parameters(shapes[-1])
+    title = "A number" if schema.regression else f"{schema.outputs} classes"
+    notes = ("output layer", f"{_count(last, 'parameter')}")
+    return [*stages, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+
+
+def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
+    values = math.prod(shape)
+    notes = (_count(values, "number"),)
+    if len(shape) > 1:
+        notes = (_sides(shape), *notes)
+    return figures.Stage(title=title, notes=notes, values=values, tone="given")
+
+
+def _stage(layer: Layer, parameters: int, leaving: tuple[int, ...]) -> figures.Stage:
+    frozen = not getattr(layer, "trainable", True)
+    more = [_count(parameters, "parameter")] if parameters else ["no parameters"]
+    more += ["frozen"] if frozen else []
+    if dropout := getattr(layer, "dropout", 0.0):
+        more.append(f"dropout {dropout:g}")
+    return figures.Stage(
+        title=capital(_layer_words(layer)),
+        notes=(f"{_sides(leaving)} out", ", ".join(more)),
+        values=math.prod(leaving),
+        tone="frozen" if frozen else "layer",
+    )
+
+
+def _layer_words(layer: Layer) -> str:
+    match layer:
+        case Dense():
+            return f"{layer.units} {_activation(layer.activation)} units"
+        case Conv():
+            side = f"{layer.kernel} \u00d7 {layer.kernel}"
+            return f"{layer.filters} {_activation(layer.activation)} filters of {side}"
+        case Pool():
+            name = "average" if layer.average else "max"
+            return f"{layer.size} \u00d7 {layer.size} {name} pooling"
+    return Architecture(layers=(layer,)).describe()
+
+
+def _activation(name: str) -> str:
+    kind, _, numbers = name.partition(":")
+    return kind.replace("_", " ") + (f" ({numbers.replace(',', ', ')})" if numbers else "")
+
+
+def network_words(candidate: Candidate, schema: AnySchema) -> str:
+    """Return the network in one sentence."""
+    front = candidate.front_end
+    classes = f"one output for each of {schema.outputs} classes"
+    output = "one predicted number" if schema.regression else classes
+    if candidate.architecture.layers:
+        return f"A network of {', then '.join(parts_of(candidate))}, then {output}."
+    behind = "the features" if front.text == "raw" else front.words()
+    return f"A linear model: {output}, straight from {behind}."
+
+
+def training_rows(document: Values) -> list[tuple[str, str]]:
+    """Return how the released network was trained, as names and values."""
+    values, best = document["recipe"], document["best"]
+    recipe = recipe_of(values)
+    slots = round(recipe.expected_batch_size / values["sampling_probability"])
+    total, trained = best["parameters"], best["trainable_parameters"]
+    batch = f"{recipe.expected_batch_size:,} of {slots:,} records"
+    expected = ", expected" if recipe.sampling.sampled else ""
+    rows = [
+        ("Input", capital(front_end(best["front_end"]).words())),
+        ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
+        ("Steps", steps_words(recipe, values.get("steps_made"))),
+        ("Batch", f"{batch}{expected} ({batching_words(recipe, values)})"),
+        ("Learning rate", f"{recipe.learning_rate:.4g}"),
+        ("Optimizer", capital(optimizer_words(recipe))),
+    ]
+    if recipe.bounding is None:
+        return [*rows, ("Gradients", "without bound or noise, on data declared public")]
+    name = values.get("name")
+    return [
+        *([("Recipe", name)] if name else []),
+        *rows,
+        ("Each gradient", capital(recipe.bounding.words())),
+        ("Noise multiplier", noise_words(recipe)),
+        *(("Also", capital(words)) for words in stage_words(recipe)),
+        *((capital(name), value) for name, value in setting_words(best["settings"])),
+    ]
+
+
+def parts_of(candidate: Candidate) -> list[str]:
+    """Return front end and layers in words; a network without hidden layers is linear."""
+    front = candidate.front_end
+    layers = [_layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
+    return layers if front.text == "raw" else [front.words(), *layers]
+
+
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def _sides(shape: Iterable[int]) -> str:
+    return " \u00d7 ".join(f"{side:,}" for side in shape)

@@ -1,0 +1,1 @@
+"""How a record's gradient is bounded: one file a way."""

@@ -1,0 +1,133 @@
+"""How a record's gradient is bounded: what every bound says of itself.
+
+    Flat(C)              min(1, C / norm)             sensitivity C       Abadi et al. 2016
+    AutoS(R, gamma)      R / (norm + gamma)           sensitivity R       Bu et al. 2022 ("AUTO-S")
+    PerLayer(C_l)        min(1, C_l / norm_l)         sqrt(sum C_l^2)     McMahan et al. 2018
+    AdaptiveQuantile     Flat or PerLayer, whose C_t follows a noisy quantile of the norms
+    Encoded(C)           rank by rank, by public vectors of norm C        training/encoded
+
+Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are float32, so the
+divisor is taken (1 + 1e-5) times too large. A norm that is not finite gets the factor 0.
+
+Source: docs/rules.md, rules 2 and 14. Proof: docs/guarantees/dp-sgd.md (Flat, AutoS),
+docs/guarantees/bounding.md.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pasearch.accounting.checks import positive
+from pasearch.errors import UsageError
+from pasearch.registry import Registry, Stage
+from pasearch.training.per_example import Loss, clipped_sum_and_counts
+
+if TYPE_CHECKING:
+    from pasearch.accounting.additive import Shifts
+
+SLACK = 1.0 + 1e-5
+"""How much too large a norm is taken, for the rounding of its computation."""
+LEAST = 1e-12
+"""The smallest bound: below it, squares of gradients and the factors would underflow in float32."""
+
+
+class Bound(Stage):
+    """A bound on what one record adds to a step's sum.
+
+    Most are a factor on each gradient, which depends on its norm alone: `factors` is all they need.
+    """
+
+    __slots__ = ()
+
+    layered: ClassVar[bool] = False
+    """Whether every layer's norm has a factor of its own."""
+    adapts: ClassVar[bool] = False
+    """Whether the bound follows noisy counts of norms, from step to step: see `start`."""
+    clips_noise: ClassVar[bool] = False
+    """Whether noise on each record may come before it."""
+    limits_coordinates: ClassVar[bool] = False
+    """Whether every coordinate is bounded: then noise of any law has a price, by `shifts`."""
+    takes_views: ClassVar[bool] = True
+    """Whether it bounds the mean of several views' gradients."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """The most that a record adds, in L2 norm."""
+
+    @property
+    def one_variance(self) -> bool:
+        """Whether all coordinates of a step's noisy sum have noise of one variance."""
+        return True
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Return what gradients are multiplied by, from their norms.
+
+        Guarantee: norm times factor is at most `sensitivity`; a norm that is not finite has 0.
+
+        Args:
+            norms: (batch,); of a layered bound (layers, batch), as is what is returned.
+        """
+        raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
+
+    def within(self, norms: Tensor) -> Tensor | None:
+        """Return whether each norm is within the bound; None where that is not counted."""
+        return None
+
+    def sums(
+        self, network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, *, views: int = 1
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
+        return clipped_sum_and_counts(network, x, loss, self, mask, views=views)
+
+    def start(self, layers: int) -> tuple[float, ...]:
+        """Return the first bounds of one that adapts: one, or one a layer."""
+        return ()
+
+    def at(self, bounds: tuple[float, ...]) -> Bound:
+        """Return the bound of a step whose bounds are these."""
+        return self
+
+    def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
+        """Return the noise multiplier of the gradients, and the counts' noise, in records."""
+        raise NotImplementedError(f"{self.name} releases no counts")
+
+    def moved(
+        self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
+    ) -> tuple[float, ...]:
+        """Return the next bounds, from the released counts."""
+        raise NotImplementedError(f"{self.name} releases no counts")
+
+    def shifts(self, dimension: int) -> Shifts:
+        """Return the sorted magnitudes that a record's bounded gradient has at most."""
+        raise NotImplementedError(f"{self.name} does not bound every coordinate")
+
+
+BOUNDINGS = Registry(
+    "bounding", Bound, "pasearch.training.bounding", "pasearch.training.encoded",
+    example='{ name = "flat", clip_norm = 1.0 }',
+)  # fmt: skip
+
+
+def checked_bound(name: str, value: object) -> float:
+    """Return a norm that gradients may be bounded to.
+
+    Raises:
+        UsageError: Something else, or too small a number.
+    """
+    number = positive(name, value)
+    if not number >= LEAST:
+        raise UsageError(
+            f"{name} is {number}: expected {LEAST} or above, so that float32 can tell which "
+            "gradients exceed it. A usual value is 1."
+        )
+    return number
+
+
+def finite(norms: Tensor, factors: Tensor) -> Tensor:
+    """Return the factors, 0 where the norm is not finite."""
+    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))

@@ -1,0 +1,48 @@
+"""Flat clipping: factor min(1, C / norm), sensitivity C.
+
+Source: Abadi et al. 2016. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+
+
+@BOUNDINGS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat(Bound):
+    """Clip every record's gradient, all layers together, to norm C.
+
+    Args:
+        clip_norm: C, 1e-12 or above.
+    """
+
+    name: ClassVar[str] = "flat"
+    clips_noise: ClassVar[bool] = True
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.clip_norm
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
+        return finite(norms, (self.clip_norm / (norms * SLACK)).clamp(max=1.0))
+
+    def within(self, norms: Tensor) -> Tensor:
+        """Return whether each norm is within the bound, bool of their shape."""
+        return norms <= self.clip_norm
+
+    def words(self) -> str:
+        """Return what is done to each gradient."""
+        return f"clipped to norm {self.clip_norm:g}"

@@ -1,0 +1,1 @@
+"""How the noise changes from epoch to epoch: the papers' decays, and one that is steered."""

@@ -1,0 +1,198 @@
+"""Schedules that are fixed before the data: sigma_t = sigma_0 factor(t), epochs counted from 0.
+
+    Uniform                        1
+    TimeBased(k)                   1 / (1 + k t)
+    Exponential(k)                 e^(-k t)
+    StepDecay(k, period)           k^floor(t / period)
+    Polynomial(k, end, period)     (1 - end) (1 - t / period)^k + end,  and `end` from `period` on
+
+With `every` = p, t is floor(epoch / p) in all of these, so the noise changes every p epochs only.
+
+Source: Yu et al., Section IV-A1. Proof: docs/guarantees/schedules.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.training.schedules.schedule import (
+    SCHEDULES,
+    Schedule,
+    Steepness,
+    bounded,
+    changes,
+    count_words,
+)
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniform(Schedule):
+    """The same noise in every epoch."""
+
+    name: ClassVar[str] = "uniform"
+    varies: ClassVar[bool] = False
+
+    def factor(self, epoch: int) -> float:
+        """Return 1."""
+        changes(epoch, 1)
+        return 1.0
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        return "the same noise in every epoch"
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBased(Schedule):
+    """1 / (1 + k t).
+
+    Args:
+        rate: k, above 0.
+        every: Epochs from one change to the next, 1 or more.
+    """
+
+    name: ClassVar[str] = "time"
+    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=1e6)
+    rate: float
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "rate", positive("rate", self.rate))
+        object.__setattr__(self, "every", whole("every", self.every))
+
+    def factor(self, epoch: int) -> float:
+        """Return sigma_t / sigma_0, in (0, 1]."""
+        return bounded(1.0 / (1.0 + self.rate * changes(epoch, self.every)))
+
+    def stretched(self, factor: float) -> Schedule:
+        """Return it with a lower rate."""
+        return replace(self, rate=self.rate / positive("factor", factor))
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        form = f"1 / (1 + {self.rate:g} epoch)"
+        return f"noise falls from epoch to epoch, as {form}{count_words(self.every)}"
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential(Schedule):
+    """e^(-k t).
+
+    Args:
+        rate: k, above 0.
+        every: Epochs from one change to the next, 1 or more.
+    """
+
+    name: ClassVar[str] = "exponential"
+    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=50.0)
+    rate: float
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "rate", positive("rate", self.rate))
+        object.__setattr__(self, "every", whole("every", self.every))
+
+    def factor(self, epoch: int) -> float:
+        """Return sigma_t / sigma_0, in (0, 1]."""
+        return bounded(math.exp(-self.rate * changes(epoch, self.every)))
+
+    def stretched(self, factor: float) -> Schedule:
+        """Return it with a lower rate."""
+        return replace(self, rate=self.rate / positive("factor", factor))
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        form = f"exp(-{self.rate:g} epoch)"
+        return f"noise falls from epoch to epoch, as {form}{count_words(self.every)}"
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecay(Schedule):
+    """k^floor(t / period).
+
+    Args:
+        rate: k, in (0, 1).
+        period: How often the noise falls, 1 or more; in epochs, unless `every` says otherwise.
+        every: Epochs that count as one; the noise falls every `period * every` epochs.
+    """
+
+    name: ClassVar[str] = "step"
+    steepness: ClassVar[Steepness | None] = Steepness(
+        field="rate", flattest=1e-9, steepest=27.0, falling=True
+    )
+    rate: float
+    period: int
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "rate", fraction("rate", self.rate))
+        object.__setattr__(self, "period", whole("period", self.period))
+        object.__setattr__(self, "every", whole("every", self.every))
+
+    def factor(self, epoch: int) -> float:
+        """Return sigma_t / sigma_0, in (0, 1]."""
+        return bounded(self.rate ** (changes(epoch, self.every) // self.period))
+
+    def stretched(self, factor: float) -> Schedule:
+        """Return it with a longer period."""
+        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        return f"noise times {self.rate:g} every {self.period:,} epochs{count_words(self.every)}"
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polynomial(Schedule):
+    """(1 - end) (1 - t / period)^k + end; from `period` on, `end`.
+
+    The paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0: so sigma_0
+    10 and sigma_end 2 are end = 0.2, whatever noise sigma_0 is solved to be.
+
+    Args:
+        power: k, above 0; 1 is a straight line.
+        end: sigma_end / sigma_0, in (0, 1).
+        period: When `end` is reached, 1 or more; in epochs, unless `every` says otherwise.
+        every: Epochs that count as one; `end` is reached after `period * every` epochs.
+    """
+
+    name: ClassVar[str] = "polynomial"
+    steepness: ClassVar[Steepness | None] = Steepness(field="power", flattest=1e-6, steepest=1e4)
+    power: float
+    end: float
+    period: int
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "power", positive("power", self.power))
+        object.__setattr__(self, "end", fraction("end", self.end))
+        object.__setattr__(self, "period", whole("period", self.period))
+        object.__setattr__(self, "every", whole("every", self.every))
+
+    def factor(self, epoch: int) -> float:
+        """Return sigma_t / sigma_0, in (0, 1]."""
+        left = max(0.0, 1.0 - changes(epoch, self.every) / self.period)
+        return bounded((1.0 - self.end) * left**self.power + self.end)
+
+    def stretched(self, factor: float) -> Schedule:
+        """Return it with a longer period."""
+        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        return (
+            f"noise falls to {self.end:g} of its start in {self.period:,} epochs, by the power "
+            f"{self.power:g} of what is left{count_words(self.every)}"
+        )
