@@ -902,7 +902,7 @@ EXTREME = (-math.inf, -1e30, -1.0, 0.0, 1.0, 1e30, math.inf, math.nan)
 
 
 def one_query(measure: Callable[..., int], numbers: bool) -> int:
-    """Return how far one record moves what a query measures, over extreme values and both labels."""
+    """Return how far one record moves a query: over extreme values and both labels."""
     worst = 0
     for value in EXTREME:
         for label in (0, 1):
