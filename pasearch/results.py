@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
     from pasearch.spaces.space import Candidate
 
 SCHEMA_VERSION = 3

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Dataset, InParts, Partition, make_split
+from pasearch.data.column import Column
+from pasearch.data.partitions import Dataset, InParts, Partition
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.plan import METHODS, Choice, FeaturePlan, make_feature_plan
 from pasearch.runs.keys import Keys

@@ -28,7 +28,7 @@ from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
 from pasearch.api.features import prepare, run
-from pasearch.data.tables import read_rows
+from pasearch.data.csv_file import read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.column import Column
+from pasearch.data.tables import TableSchema
 from pasearch.features.contingency import count_csv
 
 RESULTS = Path(__file__).parent / "results" / "stream.jsonl"

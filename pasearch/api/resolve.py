@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.api.request import Request
 from pasearch.data.images import BUILT_IN
-from pasearch.data.partitions import Dataset, Split, make_split
+from pasearch.data.partitions import Dataset
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
+from pasearch.data.split import Split, make_split
 from pasearch.errors import UsageError
 from pasearch.planning import PURCHASE_DELTA
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 LEDGER_LEAK = 1e-3
 """The share of delta for bought categories where runs share a ledger: it must do for all."""

@@ -19,7 +19,8 @@ from pasearch.accounting.events import Gaussian
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, leak_share, public_data, split_of
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data.partitions import Dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.auto import Option, choose

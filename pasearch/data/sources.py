@@ -130,7 +130,8 @@ def _check_use(source: str, declared: Declared, useful: tuple[str, ...]) -> None
 
 
 def _table(path: Path, declared: Declared) -> Dataset:
-    from pasearch.data.tables import TableSchema, read_table
+    from pasearch.data.csv_file import read_table
+    from pasearch.data.tables import TableSchema
 
     schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
     schema, features, labels = read_table(path, declared.target, schema, quotes=declared.quotes)

@@ -35,15 +35,16 @@ import numpy as np
 from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
-from pasearch.data import tables
+from pasearch.data import csv_file
+from pasearch.data.column import BINS
 from pasearch.data.schema import Schema
-from pasearch.data.tables import BINS
 from pasearch.errors import UsageError
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnyRecords, AnySchema
-    from pasearch.data.tables import Column, TableSchema
+    from pasearch.data.column import Column
+    from pasearch.data.partitions import AnyRecords
+    from pasearch.data.tables import AnySchema, TableSchema
     from pasearch.runs.keys import Stream
 
 
@@ -527,7 +528,7 @@ def count_csv(
     """
     size, attributes = whole("rows", rows), attributes_of(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
-    with tables._opened(Path(path), quotes=schema.quotes) as (header, lines):
+    with csv_file._opened(Path(path), quotes=schema.quotes) as (header, lines):
         schema.for_header(header, where=str(path))
         parts = _codes_of(header, lines, schema, min(size, PART))
         while block := list(islice(parts, -(-size // PART))):

@@ -40,7 +40,7 @@ from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
     from pasearch.spaces.architecture import Layer
     from pasearch.spaces.space import Candidate
 

@@ -62,7 +62,8 @@ from pasearch.training.schedules import Uniform, Validation
 from pasearch.training.screening import GRID
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Split
+    from pasearch.data.split import Split
+    from pasearch.data.tables import AnySchema
     from pasearch.search.strategy import Settings, Strategy
     from pasearch.spaces.space import Candidate, Space
 

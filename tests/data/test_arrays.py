@@ -12,8 +12,8 @@ import pytest
 
 from pasearch.data import arrays, sources
 from pasearch.data.arrays import LONGEST_HEAD, Stored, stored_arrays
-from pasearch.data.partitions import Split
 from pasearch.data.sources import load_dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 

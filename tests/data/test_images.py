@@ -15,8 +15,9 @@ from PIL import Image, ImageFile
 
 from pasearch.data import images
 from pasearch.data.images import IMAGE_SIDE, TORCHVISION_SETS
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt

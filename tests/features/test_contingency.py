@@ -15,8 +15,10 @@ from scipy.stats import beta
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema, read_table
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import contingency
 from pasearch.features.contingency import (

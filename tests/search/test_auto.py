@@ -15,8 +15,9 @@ from doubles import Untouchable
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
+from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search.auto import ASIDE_SHARE, GAIN, PATIENCE, Option, choose, options, predicted

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from pasearch.data.column import Column
 from pasearch.data.images import BUILT_IN
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture, Dense
 from pasearch.spaces.portfolio import FILE, SAME, Study, kind_of, signal_of, study_for

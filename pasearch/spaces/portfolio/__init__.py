@@ -26,7 +26,7 @@ import numpy as np
 from pasearch.spaces.space import Candidate, Portfolio
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 FILE = "portfolio-1.json"
 """The shipped study; a new one gets a new number."""

@@ -19,9 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.data import columns as module
+from pasearch.data import text_columns as module
+from pasearch.data.cells import as_numbers, as_text, count_texts
 from pasearch.data.check import check_table
-from pasearch.data.columns import (
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_rows, read_table
+from pasearch.data.partitions import Dataset
+from pasearch.data.purchase import Purchase, read_free
+from pasearch.data.sources import load_dataset
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.text_columns import (
     FEW,
     MOST,
     ROWS,
@@ -30,19 +38,6 @@ from pasearch.data.columns import (
     TextColumn,
     TextTable,
     build_columns,
-)
-from pasearch.data.partitions import Dataset, make_split
-from pasearch.data.purchase import Purchase, read_free
-from pasearch.data.sources import load_dataset
-from pasearch.data.tables import (
-    Column,
-    TableSchema,
-    as_numbers,
-    as_text,
-    count_texts,
-    read_rows,
-    read_table,
-    undeclared,
 )
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
