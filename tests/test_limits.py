@@ -18,17 +18,8 @@ from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.plan import Choice
 from pasearch.search.strategies import strategy
-from pasearch.spaces.architecture import (
-    MOST_LAYERS,
-    MOST_PARAMETERS,
-    MOST_WIDE,
-    Architecture,
-    Conv,
-    Dense,
-    Lstm,
-    Norm,
-    Pool,
-)
+from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architecture
+from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.encoded.denoising import KolmogorovSmirnov

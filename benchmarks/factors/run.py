@@ -58,7 +58,7 @@ from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.space import read_candidate
+from pasearch.spaces.candidate import read_candidate
 from pasearch.training.bounding import AdaptiveQuantile, Bounding, Flat, PerLayer
 from pasearch.training.noise_first import NoiseFirst
 from pasearch.training.per_example import formed_gradients, trainable_layers

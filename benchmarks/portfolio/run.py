@@ -29,7 +29,7 @@ from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
 from pasearch.search.fitness import points, train_candidate
 from pasearch.search.plan import candidate_recipe
-from pasearch.spaces.space import Candidate
+from pasearch.spaces.candidate import Candidate
 from pasearch.training.recipe import default_recipe
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ from typing import Any
 
 from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
 from pasearch.accounting.checks import fraction, positive, whole
-from pasearch.accounting.densities import Density
+from pasearch.accounting.density import Density
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import epsilon_from_rdp
 from pasearch.errors import BudgetError, UsageError

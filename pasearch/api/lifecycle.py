@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
 
 PACKAGE = Path(pasearch.__file__).parent

@@ -27,18 +27,19 @@ from pasearch.search.auto import Option, choose
 from pasearch.search.plan import RECIPE, Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
+from pasearch.spaces.candidate import read_candidate
 from pasearch.spaces.portfolio import signal_of, study_for
-from pasearch.spaces.space import Portfolio, Space, read_candidate
+from pasearch.spaces.space import Portfolio, Space
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
 from pasearch.training.schedules import Validation
 
 if TYPE_CHECKING:
-    from pasearch.accounting.densities import Density
+    from pasearch.accounting.density import Density
     from pasearch.search.strategy import Settings, Strategy
+    from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.portfolio import Study
-    from pasearch.spaces.space import Candidate
     from pasearch.training.presets import Preset
 
 GIVEN = "given"

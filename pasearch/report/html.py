@@ -35,14 +35,15 @@ from pasearch.report.stages import (
 )
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
-from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.layers import Conv, Dense, Pool
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from pasearch.data.tables import AnySchema
-    from pasearch.spaces.architecture import Layer
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
+    from pasearch.spaces.layers import Layer
 
 Values = dict[str, Any]
 
@@ -137,7 +138,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
 
 def _of_network(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of an architecture search, or of one training."""
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     candidate = Candidate.from_json(document["best"])
     return {
@@ -687,7 +688,7 @@ def _trials(document: Values) -> list[Values]:
 
 
 def _trial_words(parameters: Values) -> dict[str, str]:
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     settings = parameters.get("settings") or {}
     words = ", ".join(f"{_spaced(name)} {value:g}" for name, value in settings.items())

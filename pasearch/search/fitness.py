@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
     from pasearch.runs.keys import Stream
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
     from pasearch.training.recipe import Recipe
     from pasearch.training.trainer import Judge
 

@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from pasearch.data.split import Split
     from pasearch.data.tables import AnySchema
     from pasearch.search.strategy import Settings, Strategy
-    from pasearch.spaces.space import Candidate, Space
+    from pasearch.spaces.candidate import Candidate
+    from pasearch.spaces.space import Space
 
 Release = ScoreNoise | ExponentialPick
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.accounting.densities import Density
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.filters import Filter
 from pasearch.errors import BudgetError, UsageError

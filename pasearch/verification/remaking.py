@@ -32,7 +32,8 @@ from pasearch.files import parse_json
 from pasearch.results import FEATURES, schema_of, useless
 from pasearch.search.plan import RECIPE, make_plan
 from pasearch.search.strategies import from_settings
-from pasearch.spaces.space import SETTINGS, Candidate, Portfolio, SearchSpace, Space
+from pasearch.spaces.candidate import SETTINGS, Candidate
+from pasearch.spaces.space import Portfolio, SearchSpace, Space
 from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -25,20 +25,19 @@ from pasearch.accounting.comparison import epsilon_of
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
-    Tabulated,
     VarianceGamma,
-    tabulated,
 )
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian
 from pasearch.accounting.quadrature import kronrod
 from pasearch.accounting.renyi import rdp
+from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.errors import UsageError
 
 FEW = ORDERS[:63]

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from pasearch.accounting.claims import eq8, eq9_corrected, yu_theorem3
-from pasearch.accounting.densities import (
-    Density,
-    GeneralisedNormal,
-    LaplaceNoise,
-    StudentT,
-    VarianceGamma,
-)
+from pasearch.accounting.densities import GeneralisedNormal, LaplaceNoise, StudentT, VarianceGamma
+from pasearch.accounting.density import Density
 from pasearch.report.stages import (
     bound_words,
     claim_words,

@@ -25,9 +25,10 @@ from pasearch.search.plan import Plan
 from pasearch.search.strategies import STRATEGIES, strategy
 from pasearch.search.strategy import Strategy
 from pasearch.spaces import portfolio
-from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import Study, signal_of
-from pasearch.spaces.space import Candidate
 
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.spaces.space import Candidate, Portfolio
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.space import Portfolio
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema

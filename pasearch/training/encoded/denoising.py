@@ -34,7 +34,6 @@ from torch import Tensor
 from pasearch.accounting.checks import whole
 from pasearch.accounting.densities import (
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
@@ -43,6 +42,7 @@ from pasearch.accounting.densities import (
     StudentT,
     VarianceGamma,
 )
+from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
 from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
 
