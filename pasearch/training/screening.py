@@ -27,10 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.accounting.checks import nonnegative, positive, whole
-from pasearch.accounting.events import Event, SelfComposed
+from pasearch.accounting.checks import nonnegative, whole
 from pasearch.errors import UsageError
-from pasearch.runs.sums import NoisySum
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -240,34 +238,6 @@ def mean_loss(
         total += float(losses[mask].double().sum())
         count += int(mask.sum())
     return total / max(1, count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energies:
-    """Noisy energies of private records: what one costs, and all of a training.
-
-    Args:
-        epsilon: The price of one release, above 0.
-    """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-
-    def event(self, steps: int, every: int) -> Event:
-        """Return what all energies of a training cost, on the partition that they are taken of."""
-        return SelfComposed(self._noise.event, releases(steps, every))
-
-    def release(self, network: nn.Module, records: Scored, stream: Stream, device: str) -> float:
-        """Return a noisy mean loss; charge one release first, and keep a stream for it alone."""
-        found = energy_points(network, records, device=device)
-        return mean_energy(self._noise.release(found, stream), records.y)
-
-    @property
-    def _noise(self) -> NoisySum:
-        return NoisySum(epsilon=self.epsilon, most=GRID)
 
 
 def _losses(

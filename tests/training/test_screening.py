@@ -21,6 +21,7 @@ from pasearch.accounting.events import Gaussian, Pure, SelfComposed
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
+from pasearch.runs.sums import NoisySum
 from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import (
     ERROR_BOUND,
@@ -28,7 +29,6 @@ from pasearch.training.screening import (
     LOSS_BOUND,
     Annealing,
     AnnealingState,
-    Energies,
     coin,
     energy_points,
     loss_bound,
@@ -168,7 +168,8 @@ class TestNumbers:
         assert releases(steps, every) == rule.releases(steps) == screened + 1 == count
 
     def test_all_of_them_are_charged(self):
-        assert Energies(epsilon=0.02).event(100, 10) == SelfComposed(Pure(0.02), 11)
+        one = NoisySum(epsilon=0.02, most=GRID).event
+        assert SelfComposed(one, releases(100, 10)) == SelfComposed(Pure(0.02), 11)
 
 
 def records(n: int = 30, *, number: bool = False, public: bool = False) -> Records:
@@ -279,10 +280,12 @@ class TestEnergies:
 
     @pytest.mark.statistical
     def test_the_release_is_noisy_and_near(self):
-        given, made, noise = records(), network(scale=1.0), Energies(epsilon=0.5)
+        given, made, noise = records(), network(scale=1.0), NoisySum(epsilon=0.5, most=GRID)
         keys = Keys.from_seed(1)
-        seen = [noise.release(made, given, keys.stream("e", i), "cpu") for i in range(600)]
-        exact = mean_energy(energy_points(made, given), given.y)
+        points = energy_points(made, given)
+        noisy = (noise.release(points, keys.stream("e", i)) for i in range(600))
+        seen = [mean_energy(each, given.y) for each in noisy]
+        exact = mean_energy(points, given.y)
         scale = math.sqrt(2) * LOSS_BOUND / (0.5 * 30)  # of Laplace noise of scale G / epsilon
         assert abs(np.mean(seen) - exact) < 4 * scale / math.sqrt(600)
         assert 0.85 < np.std(seen) / scale < 1.15
