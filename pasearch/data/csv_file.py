@@ -64,12 +64,11 @@ def read_table(
     Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
     """
     path, quotes = Path(path), quotes and (schema is None or schema.quotes)
-    with _parsed(path, quotes) as (header, lines):
+    with opened(path, quotes=quotes) as (header, rows):
         fitted = undeclared(header, header[-1]) if schema is None else schema
         fitted = fitted.for_header(header, where=str(path), target=target)
         fitted = replace(fitted, name=path.stem, quotes=quotes)
-        rows, width = _slots(lines, len(header), path), len(header)
-        columns = build_columns(rows, width=width, most_rows=_most_rows(path))
+        columns = build_columns(rows, width=len(header), most_rows=_most_rows(path))
     labels = columns.pop(header.index(fitted.target.name))
     if not fitted.official_test < len(labels):
         raise UsageError(
@@ -79,24 +78,18 @@ def read_table(
     return fitted, TextTable(cells=tuple(columns)), labels
 
 
-def read_rows(path: str | Path, *, quotes: bool = True) -> tuple[list[str], list[list[str] | None]]:
-    """Return a CSV file's header and rows; None is the null record, as of `read_table`.
-
-    Raises:
-        UsageError: No such file, no header in UTF-8, no row, fewer than two columns, or two of one
-            name. The message quotes nothing of the file.
-    """
-    with _opened(Path(path), quotes=quotes) as (header, rows):
-        return header, list(rows)
-
-
 Lines = Iterator[list[str] | Fault]
 Rows = Iterator[list[str] | None]
 
 
 @contextmanager
-def _opened(path: Path, *, quotes: bool = True) -> Iterator[tuple[list[str], Rows]]:
-    """Give a CSV file's header and rows, one by one; raises as `read_rows` does."""
+def opened(path: Path, *, quotes: bool = True) -> Iterator[tuple[list[str], Rows]]:
+    """Give a CSV file's header and rows, one by one; None is the null record.
+
+    Raises:
+        UsageError: No such file, no header in UTF-8, no row, fewer than two columns, or two of one
+            name. The message quotes nothing of the file.
+    """
     with _parsed(path, quotes) as (header, lines):
         yield header, _slots(lines, len(header), path)
 
@@ -141,7 +134,7 @@ def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines]]:
 def row_faults(path: str | Path, *, quotes: bool = True) -> Iterator[Fault | None]:
     """Go through a CSV file's slots: why each is a null record, None if it is none.
 
-    Only for the curator's check; raises as `read_rows` does.
+    Only for the curator's check; raises as `opened` does.
     """
     with _parsed(Path(path), quotes) as (header, lines):
         for row in lines:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counting import count_csv
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features.contingency import count_csv
 
 SCHEMA = TableSchema(
     columns=(

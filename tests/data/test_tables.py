@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csv_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import BINS, Column
-from pasearch.data.csv_file import read_rows, read_table
+from pasearch.data.csv_file import read_table
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.errors import UsageError
 

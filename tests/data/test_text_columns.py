@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csv_rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from pasearch.data import text_columns as module
 from pasearch.data.cells import as_numbers, as_text, count_texts
 from pasearch.data.check import check_table
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_rows, read_table
+from pasearch.data.csv_file import read_table
 from pasearch.data.partitions import Dataset
 from pasearch.data.purchase import Purchase, read_free
 from pasearch.data.sources import load_dataset
