@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown"},
+    {"shown", "extensions"},
     {"accounting", "files"},
     {"runs", "progress"},
     {"data"},
@@ -197,7 +197,7 @@ READERS = {
     "tomllib.load": set(),
     "np.load": {"data/cache.py"},
     "torch.load": {"search/engine.py", "results.py"},
-    "Image.open": {"data/images.py"},
+    "Image.open": {"data/image_folder.py"},
     "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
     "pickle.load": set(),
     "pickle.loads": set(),

@@ -24,6 +24,8 @@ from pasearch.data.lines import (
     LineEndError,
     header_of,
 )
+from pasearch.data.partitions import Dataset
+from pasearch.data.source import Declared, Source, register, table_dataset
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
@@ -33,6 +35,26 @@ LONGEST_FIELD = 2**31 - 1
 
 MOST_COLUMNS = 20_000
 """The most columns of a file."""
+
+
+@register
+class CsvFile(Source):
+    """A .csv file with a header."""
+
+    name = "csv"
+    kind = "a table"
+    expected = "the path of a .csv file with a header"
+    uses = ("target", "schema", "quotes", "regression")
+
+    def takes(self, data: str) -> bool:
+        """Return whether the name ends in .csv, in any case."""
+        return Path(data).suffix.lower() == ".csv"
+
+    def load(self, data: str, declared: Declared) -> Dataset:
+        """Return the data set: every row but the header is a slot."""
+        schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
+        table = read_table(data, declared.target, schema, quotes=declared.quotes)
+        return table_dataset(*table, declared)
 
 
 def read_table(

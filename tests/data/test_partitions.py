@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.events import Gaussian
+from pasearch.data.array_file import from_arrays
 from pasearch.data.front_ends import Fitted, front_end, ready
 from pasearch.data.partitions import Cells, Dataset, Records, Sealed, UnchargedReadError
 from pasearch.data.schema import Schema
-from pasearch.data.sources import from_arrays
 from pasearch.data.split import PARTITIONS, Split, make_split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys

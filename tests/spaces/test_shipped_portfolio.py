@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from pasearch.data.built_in import BUILT_IN
 from pasearch.data.column import Column
-from pasearch.data.images import BUILT_IN
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.spaces import portfolio

@@ -49,8 +49,8 @@ from pasearch.accounting.events import (
 from pasearch.accounting.selection import Law
 from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.api import search as api
+from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records
-from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training.augmentation import Augmentation
