@@ -24,32 +24,6 @@ from pasearch.accounting.density import Density
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 
-__all__ = [
-    "Additive",
-    "Approximate",
-    "Composed",
-    "DiscreteGaussian",
-    "Event",
-    "Filtered",
-    "Gaussian",
-    "Geometric",
-    "NoRelease",
-    "NoisyRecords",
-    "PoissonGaussian",
-    "Pure",
-    "RepeatAndSelect",
-    "SelfComposed",
-    "TruncatedPoissonGaussian",
-    "Worst",
-    "describe",
-    "from_json",
-    "parts",
-    "positive",
-    "probability",
-    "to_json",
-    "whole",
-]
-
 MAX_DEPTH = 32
 MOST_ORDER = 1024.0  # the last of the Renyi grid
 MOST_SHOWN = 6  # parts of a composition in one line of text; files have all
