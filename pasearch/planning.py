@@ -24,8 +24,8 @@ from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
-from pasearch.data.partitions import Split
 from pasearch.data.purchase import Purchase
+from pasearch.data.split import Split
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.sums import NoisySum
@@ -33,7 +33,7 @@ from pasearch.training.scoring import ERROR_GRID
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 ScoreNoise = NoisyCount | NoisySum
 PURCHASE_SHARE = 0.75

@@ -25,18 +25,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pasearch.accounting.checks import kind_of
 from pasearch.errors import UsageError
+from pasearch.extensions import load_extensions
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
-
-EXTENSIONS = "pasearch.extensions"
-"""The entry point under which another package names its modules of stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,7 @@ class Registry(Generic[Kind]):
         for place in self._places:
             _load(place)
             yield True
-        _load_extensions()
+        load_extensions()
         yield True
 
 
@@ -201,9 +198,3 @@ def _load(place: str) -> None:
     module = importlib.import_module(place)
     for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
         importlib.import_module(each.name)
-
-
-@cache
-def _load_extensions() -> None:
-    for each in entry_points(group=EXTENSIONS):
-        each.load()

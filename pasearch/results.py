@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pasearch.data.partitions import AnySchema
-    from pasearch.spaces.space import Candidate
+    from pasearch.data.tables import AnySchema
+    from pasearch.spaces.candidate import Candidate
 
 SCHEMA_VERSION = 4
 READABLE = (2, 3, SCHEMA_VERSION)
@@ -176,7 +176,7 @@ class SearchResult(Result):
     @property
     def best(self) -> Candidate:
         """The architecture that won, with its settings."""
-        from pasearch.spaces.space import Candidate
+        from pasearch.spaces.candidate import Candidate
 
         with well_formed():
             return Candidate.from_json(self.document["best"])
@@ -458,7 +458,7 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
     import torch
     from torch import nn
 
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     with well_formed():
         schema, candidate = schema_of(document), Candidate.from_json(document["best"])

@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Dataset, InParts, Partition, make_split
+from pasearch.accounting.profiles import Array
+from pasearch.data.column import Column
+from pasearch.data.partitions import Dataset, InParts, Partition
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema
+from pasearch.features import merit
+from pasearch.features.contingency import Attributes, Joint
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.plan import METHODS, Choice, FeaturePlan, make_feature_plan
 from pasearch.runs.keys import Keys
@@ -141,3 +146,8 @@ def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> Non
             return genuine(part, receipt)
 
         patch.setattr(kind, "open", opening)
+
+
+def column_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array, Array]:
+    """Return the same of whole columns: (m - 1,) and (m - 1, m - 1)."""
+    return merit.uncertainties(merit._entropies(joint, *merit._columns(attributes)))

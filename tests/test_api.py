@@ -24,8 +24,8 @@ from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.resume import resume
 from pasearch.api.search import plan_architecture_search, search_architecture
+from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Partition, UnchargedReadError
-from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import SearchResult, behind_encoding, load_result
 from pasearch.runs.allowance import Allowance

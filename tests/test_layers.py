@@ -1,4 +1,8 @@
-"""The layers of the architecture, asserted from the import graph: imports point down only."""
+"""The layers of the architecture, asserted from the import graph of files.
+
+Imports point down only, and no two files import each other, however far around, not even for types
+or inside a function. A file or a function that does not fit says why.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown"},
+    {"shown", "extensions"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"data"},
@@ -29,42 +33,97 @@ LAYERS = [
 ]
 FREE = {"errors", "__init__"}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in FILES}
+
+LONGEST_FILE, LONGEST_FUNCTION = 600, 60
+REASON = "Long because"
+"""How the sentence begins, in its docstring, that says why a file or a function is longer."""
+
+CIRCLES = {  # allowed for now
+    # To be removed by who takes training/encoded apart.
+    frozenset({"training/bounding.py", "training/per_example.py", "training/encoded/gradients.py"})
+}
+UNFINISHED = {
+    # These are being split, and are held to the limits when they are: then nothing is left here.
+    "api", "cli", "features", "report", "search", "sklearn_api", "training",
+}  # fmt: skip
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(PACKAGE))
 
 
 def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(file: Path) -> set[str]:
-    """The package's own parts that a file imports, those for types only left out."""
-    tree = ast.parse(file.read_text())
-    for_types = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    found = set()
+def imported_by(tree: ast.AST) -> set[Path]:
+    """The package's files that a file imports, anywhere in it and for whatever reason."""
+    modules = set()
     for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pasearch."):
-            found.add((node.module or "").split(".")[1])
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= names if names & set(MODULES) else set()
+            # A name is a module of its own, or stands in the module before it.
+            modules |= {node.module} if names - set(MODULES) else set()
         if isinstance(node, ast.Import):
-            found |= {n.name.split(".")[1] for n in node.names if n.name.startswith("pasearch.")}
-    return found - FREE
+            modules |= {alias.name for alias in node.names}
+    folders = {f"{module}.__init__" for module in modules}
+    return {MODULES[module] for module in (modules | folders) & set(MODULES)}
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+def circles_of(graph: dict[Path, set[Path]]) -> set[frozenset[str]]:
+    """Files that lead to each other: what is left when all that leads nowhere is taken away."""
+    reached = {file: set(others) for file, others in graph.items()}
+    for through in graph:
+        for others in reached.values():
+            if through in others:
+                others |= reached[through]
+    return {
+        frozenset(name_of(b) for b in graph if b in reached[a] and a in reached[b])
+        for a in graph
+        if a in reached[a]
+    }
+
+
+GRAPH = {
+    file: imported_by(ast.parse(file.read_text())) - {PACKAGE / "__init__.py"} for file in FILES
+}
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+@pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_imports_point_down(file: Path):
     if part_of(file) in FREE:
         pytest.skip("names only, imported lazily")
-    for other in imports(file):
-        assert RANK[other] <= RANK[part_of(file)], f"{file.name} imports {other}, which is above"
+    for other in GRAPH[file]:
+        if part_of(other) not in FREE:
+            assert RANK[part_of(other)] <= RANK[part_of(file)], f"imports {other}, which is above"
+
+
+@pytest.mark.contract
+def test_no_files_import_each_other():
+    assert not circles_of(GRAPH) - CIRCLES
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_what_does_not_fit_says_why(file: Path):
+    text = file.read_text()
+    tree = ast.parse(text)
+    parts = [("the file", tree, text.count("\n"), LONGEST_FILE)] + [
+        (node.name, node, (node.end_lineno or 0) - node.lineno + 1, LONGEST_FUNCTION)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    long = [
+        (name, lines)
+        for name, node, lines, most in parts
+        if lines > most and REASON not in (ast.get_docstring(node) or "")
+    ]
+    if part_of(file) not in UNFINISHED:
+        assert not long
 
 
 @pytest.mark.contract
@@ -113,11 +172,21 @@ def test_every_part_has_a_layer():
 
 
 @pytest.mark.contract
-def test_the_checker_sees_a_wrong_import(tmp_path: Path):
-    bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from pasearch.api.search import run\n")
-    assert imports(bad) == {"api"}
-    assert RANK["api"] > RANK["accounting"]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    from pasearch.api.search import run",
+        "if TYPE_CHECKING:\n    from pasearch.api.search import run",
+        "from pasearch.api import search",
+        "import pasearch.api.search",
+    ],
+)
+def test_the_checker_sees_a_wrong_import(text: str):
+    found = imported_by(ast.parse(text))
+    assert PACKAGE / "api" / "search.py" in found
+    below = PACKAGE / "accounting" / "budget.py"
+    assert RANK["api"] > RANK[part_of(below)]
+    assert circles_of(GRAPH | {below: found}) - CIRCLES
 
 
 READERS = {
@@ -128,7 +197,7 @@ READERS = {
     "tomllib.load": set(),
     "np.load": {"data/cache.py"},
     "torch.load": {"search/engine.py", "results.py"},
-    "Image.open": {"data/images.py"},
+    "Image.open": {"data/image_folder.py"},
     "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
     "pickle.load": set(),
     "pickle.loads": set(),

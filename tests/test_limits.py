@@ -9,25 +9,17 @@ import pytest
 
 from pasearch.accounting.checks import MOST, nonnegative, positive, whole
 from pasearch.api.request import Request
+from pasearch.data import column, tables
 from pasearch.data import schema as arrays
-from pasearch.data import tables
+from pasearch.data.column import BINS, Column
 from pasearch.data.front_ends import PrincipalComponents, front_end
 from pasearch.data.schema import Schema
-from pasearch.data.tables import BINS, Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.plan import Choice
 from pasearch.search.strategies import strategy
-from pasearch.spaces.architecture import (
-    MOST_LAYERS,
-    MOST_PARAMETERS,
-    MOST_WIDE,
-    Architecture,
-    Conv,
-    Dense,
-    Lstm,
-    Norm,
-    Pool,
-)
+from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architecture
+from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.encoded.bound import Encoded
@@ -118,7 +110,7 @@ class TestTables:
 
     @pytest.mark.unit
     def test_categories_and_words(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(tables, "MOST_NAMES", 3)
+        monkeypatch.setattr(column, "MOST_NAMES", 3)
         for key in ("categories", "vocabulary"):
             Column(name="a", **{key: ("x", "y", "z")})  # type: ignore[arg-type]
             with pytest.raises(UsageError, match=f"{key}: 4: expected at most 3"):

@@ -19,9 +19,10 @@ from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
 from pasearch.api.search import plan_architecture_search
+from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
     FRONT_END_SHARE,

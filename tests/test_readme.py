@@ -102,7 +102,7 @@ def test_the_space_example_is_a_space(tmp_path: Path):
 
 
 def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
-    from pasearch.spaces.space import read_candidate
+    from pasearch.spaces.candidate import read_candidate
     from pasearch.training.presets import PRESETS, read_recipe, settings_of
 
     page = (ROOT / "docs/recipes.md").read_text()

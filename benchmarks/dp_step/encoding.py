@@ -26,7 +26,8 @@ import torch
 from run import CLASSES, FEATURES, RECORDS, Step, network, seconds
 from torch import Tensor, nn
 
-from pasearch.accounting.densities import Density, GaussianNoise, StudentT
+from pasearch.accounting.densities import GaussianNoise, StudentT
+from pasearch.accounting.density import Density
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.flat import Flat

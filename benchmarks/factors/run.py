@@ -58,7 +58,7 @@ from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.space import read_candidate
+from pasearch.spaces.candidate import read_candidate
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat

@@ -28,7 +28,7 @@ from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
 from pasearch.api.features import prepare, run
-from pasearch.data.tables import read_rows
+from pasearch.data.csv_file import opened
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"
@@ -79,7 +79,8 @@ def main() -> None:
     parser.add_argument("--trainers", nargs="+", default=["dpsgd", "objective"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     options = parser.parse_args()
-    tail = np.array(read_rows(options.data)[1][-TEST:], object)
+    with opened(Path(options.data)) as (_, rows):
+        tail = np.array(list(rows)[-TEST:], object)
     cells, labels = tail[:, :-1], tail[:, -1].astype(str)
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     done = {

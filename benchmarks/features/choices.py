@@ -29,8 +29,8 @@ from pasearch import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import Gaussian
 from pasearch.api.features import select_features
-from pasearch.data.partitions import make_split
 from pasearch.data.sources import load_dataset
+from pasearch.data.split import make_split
 from pasearch.features import trainers
 from pasearch.features.plan import ROW_NORM, Choice, make_feature_plan
 from pasearch.features.trainers import Trainer

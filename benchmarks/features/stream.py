@@ -23,9 +23,10 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from counting import count_csv
 
-from pasearch.data.tables import Column, TableSchema
-from pasearch.features.contingency import count_csv
+from pasearch.data.column import Column
+from pasearch.data.tables import TableSchema
 
 RESULTS = Path(__file__).parent / "results" / "stream.jsonl"
 PART = 20_000

@@ -35,7 +35,7 @@ from pasearch.accounting.events import SelfComposed
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.spaces.space import Candidate, read_candidate
+from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.training.presets import read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
 from pasearch.training.trainer import Training

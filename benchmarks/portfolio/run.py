@@ -29,7 +29,7 @@ from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
 from pasearch.search.fitness import points, train_candidate
 from pasearch.search.plan import candidate_recipe
-from pasearch.spaces.space import Candidate
+from pasearch.spaces.candidate import Candidate
 from pasearch.training.recipe import default_recipe
 
 HERE = Path(__file__).parent
@@ -124,7 +124,7 @@ def load(name: str, options: argparse.Namespace) -> tuple[str, Dataset]:
         maker = datasets.load_wine if name == "wine" else datasets.load_breast_cancer
         x, y = maker(return_X_y=True)
         x = (x - x.min(0)) / (x.max(0) - x.min(0))
-        from pasearch.data.sources import from_arrays
+        from pasearch.data.array_file import from_arrays
 
         return "arrays", from_arrays(
             x, y, name=name, public=True, bounds=(0.0, 1.0), classes=int(y.max()) + 1
@@ -132,7 +132,7 @@ def load(name: str, options: argparse.Namespace) -> tuple[str, Dataset]:
     if name in ("diabetes", "friedman"):
         return "regression", _regression(name)
     if name == "mnist 14 x 14":
-        from pasearch.data.sources import from_arrays
+        from pasearch.data.array_file import from_arrays
 
         images = load_dataset("mnist", data_root=options.data_root, public=True)
         x, y = _raw(images)
@@ -147,7 +147,7 @@ def _regression(name: str) -> Dataset:
     """Return a public regression: diabetes progression, or Friedman's first function with noise."""
     from sklearn import datasets
 
-    from pasearch.data.sources import from_arrays
+    from pasearch.data.array_file import from_arrays
 
     if name == "diabetes":
         x, y = datasets.load_diabetes(return_X_y=True)

@@ -39,7 +39,8 @@ from pasearch.data.front_ends import front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.layers import Dense
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import (

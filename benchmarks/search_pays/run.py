@@ -26,8 +26,9 @@ import numpy as np
 
 from pasearch import Budget
 from pasearch.api.search import prepare, run
+from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError
 
 HERE = Path(__file__).parent

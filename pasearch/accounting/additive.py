@@ -25,7 +25,7 @@ Talwar and Zhang 2019 (both directions). Proof: docs/guarantees/encoding.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -33,11 +33,12 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import gammaln
 
-from pasearch.accounting.checks import fraction, positive, probability, whole
-from pasearch.accounting.densities import Density, GaussianNoise
+from pasearch.accounting.checks import positive, probability, whole
+from pasearch.accounting.densities import GaussianNoise
+from pasearch.accounting.density import Density
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.quadrature import kronrod
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import UsageError
 
 MOST_ORDER = 256
 """The highest order with a bound."""
@@ -51,8 +52,6 @@ FLOOR = 1 / 64
 CERTAIN = 1e-3
 """The largest relative error of an integral that is used."""
 ROUNDING = 1e-9
-ACCURACY = 1e-4
-"""How much larger than the least a solved scale may be, relatively."""
 MOST_PANELS = 600
 """A light density is integrated over no more: orders whose bulk lies beyond have no bound."""
 SMALLEST = 1e-9
@@ -202,89 +201,6 @@ def check_density(density: Density, reach: float, orders: Array = ORDERS) -> Non
     top = _index(np.array([positive("reach", reach) / density.scale]))[0] + 1
     steps = np.arange(top - CHECKED_OCTAVES * PER_OCTAVE, top + 1, PER_OCTAVE)
     _refuse_falling(density, steps, _rows(density.unit, steps, highest))
-
-
-def scale_for(
-    density: Density,
-    shifts: Shifts | Sequence[Shifts],
-    sampling_probability: float,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    *,
-    orders: Array = ORDERS,
-    accuracy: float = ACCURACY,
-) -> float:
-    """Return the least scale at which so many steps cost at most epsilon, at delta.
-
-    Guarantee: the price at the returned scale was computed, and is at most epsilon.
-
-    Args:
-        density: Of the noise, at any scale.
-        shifts: See `additive_rdp`.
-        sampling_probability: q, in (0, 1].
-        steps: How many are composed.
-        epsilon: Above 0.
-        delta: In (0, 1).
-        orders: (m,) above 1: fewer are faster and may cost more.
-        accuracy: How much larger than the least the scale may be, relatively.
-
-    Raises:
-        BudgetError: No scale within reach is cheap enough.
-    """
-    target = positive("epsilon", epsilon)
-    count, left = whole("steps", steps), fraction("delta", delta)
-
-    def cost(scale: float) -> float:
-        at = density.with_scale(scale)
-        return epsilon_of(at, shifts, sampling_probability, count, left, orders)
-
-    return least_scale(cost, target, positive("accuracy", accuracy))
-
-
-def epsilon_of(
-    density: Density,
-    shifts: Shifts | Sequence[Shifts],
-    sampling_probability: float,
-    steps: int,
-    delta: float,
-    orders: Array = ORDERS,
-) -> float:
-    """Return the price at delta of so many steps, by RDP at these orders."""
-    from pasearch.accounting.renyi import epsilon_from_rdp  # which is above: it prices by this
-
-    values = whole("steps", steps) * additive_rdp(density, shifts, sampling_probability, orders)
-    return epsilon_from_rdp(values, fraction("delta", delta), orders)
-
-
-def least_scale(cost: Callable[[float], float], target: float, accuracy: float = ACCURACY) -> float:
-    """Return about the least scale whose cost is at most the target; it was computed.
-
-    Args:
-        cost: From a scale to what falls as it grows.
-        target: Above 0.
-        accuracy: How much larger than the least it may be, relatively.
-
-    Raises:
-        BudgetError: No scale up to 10^9 is cheap enough.
-        UsageError: A scale of 10^-9 is cheap enough.
-    """
-    low, high = 1.0, 1.0
-    while not cost(high) <= target:
-        low, high = high, high * 2
-        if not high < 1e9:
-            raise BudgetError(
-                f"No scale up to {high:g} costs at most {target:g}: raise epsilon, or plan less."
-            )
-    while low == high or cost(low) <= target:
-        high, low = low, low / 2
-        if not low > 1e-9:
-            raise UsageError(f"Noise of scale {low:g} costs less than {target:g}: lower epsilon.")
-    while high > low * (1 + accuracy):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= target else (middle, high)
-    assert cost(high) <= target
-    return high
 
 
 def _checked(orders: Array) -> Array:

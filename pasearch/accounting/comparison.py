@@ -15,18 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from scipy.optimize import minimize_scalar
-
-from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp, epsilon_of, least_scale
-from pasearch.accounting.checks import positive, whole
-from pasearch.accounting.densities import Density
+from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.density import Density
 from pasearch.accounting.profiles import Array
+from pasearch.accounting.renyi import epsilon_from_rdp
+from pasearch.errors import BudgetError, UsageError
 
-Cost = Callable[[Density], float]
-Error = Literal["mean_absolute", "standard_deviation"]
+ACCURACY = 1e-4
+"""How much larger than the least a solved scale may be, relatively."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,85 +80,71 @@ def compare(
 ) -> list[Comparison]:
     """Return the densities at equal price, least l1 error first.
 
-    Args, raises: as of `additive.scale_for`.
-    """
-    cost = _price(shifts, sampling_probability, steps, delta, orders)
-    return _sorted(_at_cost(each, cost, positive("epsilon", epsilon)) for each in densities)
-
-
-def compare_divergence(
-    densities: Iterable[Density],
-    shifts: Shifts | Sequence[Shifts],
-    sampling_probability: float,
-    order: int,
-    divergence: float,
-) -> list[Comparison]:
-    """Return the densities at equal Renyi divergence of one step, least l1 error first.
-
-    Source: Nasr et al., Fig. 6 (order 2).
-    """
-    orders = np.array([float(whole("order", order))])
-
-    def cost(density: Density) -> float:
-        return float(additive_rdp(density, shifts, sampling_probability, orders)[0])
-
-    return _sorted(_at_cost(each, cost, positive("divergence", divergence)) for each in densities)
-
-
-def best_of_family(
-    family: Callable[[float], Density],
-    low: float,
-    high: float,
-    shifts: Shifts | Sequence[Shifts],
-    sampling_probability: float,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    *,
-    error: Error = "mean_absolute",
-    orders: Array = ORDERS,
-) -> Comparison:
-    """Return the member of a family that has the least error at this price, about.
+    Guarantee: the price of each was computed, and is at most epsilon.
 
     Args:
-        family: From its parameter to a density, such as `lambda p: GeneralisedNormal(power=p)`.
-        low: The least parameter, above 0; both ends are tried too.
-        high: The largest.
-        shifts: And what follows: as of `additive.scale_for`.
+        densities: Of the noise, at any scale.
+        shifts: See `additive_rdp`.
         sampling_probability: q, in (0, 1].
         steps: How many are composed.
         epsilon: Above 0.
         delta: In (0, 1).
-        error: Which error.
-        orders: (m,) above 1.
+        orders: (m,) above 1: fewer are faster and may cost more.
+
+    Raises:
+        BudgetError: No scale within reach is cheap enough.
     """
-    cost = _price(shifts, sampling_probability, steps, delta, orders)
-    seen: dict[float, Comparison] = {}
+    target = positive("epsilon", epsilon)
 
-    def loss(dial: float) -> float:
-        parameter = min(high, max(low, math.exp(dial)))
-        seen[parameter] = _at_cost(family(parameter), cost, epsilon)
-        value: float = getattr(seen[parameter], error)
-        return min(value, 1e300)  # the search knows no infinity
+    def cost(density: Density) -> float:
+        return epsilon_of(density, shifts, sampling_probability, steps, delta, orders)
 
-    ends = math.log(positive("low", low)), math.log(positive("high", high))
-    for end in ends:
-        loss(end)
-    minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 0.02, "maxiter": 16})
-    return min(seen.values(), key=lambda row: getattr(row, error))
+    def at_cost(density: Density) -> Comparison:
+        at = density.with_scale(least_scale(lambda scale: cost(density.with_scale(scale)), target))
+        return Comparison(density=at, price=cost(at))
+
+    return sorted(map(at_cost, densities), key=lambda row: row.mean_absolute)
 
 
-def _price(
-    shifts: Shifts | Sequence[Shifts], q: float, steps: int, delta: float, orders: Array
-) -> Cost:
-    return lambda density: epsilon_of(density, shifts, q, steps, delta, orders)
+def epsilon_of(
+    density: Density,
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    steps: int,
+    delta: float,
+    orders: Array = ORDERS,
+) -> float:
+    """Return the price at delta of so many steps, by RDP at these orders; args as of `compare`."""
+    values = whole("steps", steps) * additive_rdp(density, shifts, sampling_probability, orders)
+    return epsilon_from_rdp(values, fraction("delta", delta), orders)
 
 
-def _at_cost(density: Density, cost: Cost, target: float) -> Comparison:
-    scale = least_scale(lambda scale: cost(density.with_scale(scale)), target)
-    at = density.with_scale(scale)
-    return Comparison(density=at, price=cost(at))
+def least_scale(cost: Callable[[float], float], target: float) -> float:
+    """Return the least scale whose cost is at most the target, or at most `ACCURACY` more.
 
+    Guarantee: the cost at the returned scale was computed, and is at most the target.
 
-def _sorted(rows: Iterable[Comparison]) -> list[Comparison]:
-    return sorted(rows, key=lambda row: row.mean_absolute)
+    Args:
+        cost: From a scale to what falls as it grows.
+        target: Above 0.
+
+    Raises:
+        BudgetError: No scale up to 10^9 is cheap enough.
+        UsageError: A scale of 10^-9 is cheap enough.
+    """
+    low, high = 1.0, 1.0
+    while not cost(high) <= target:
+        low, high = high, high * 2
+        if not high < 1e9:
+            raise BudgetError(
+                f"No scale up to {high:g} costs at most {target:g}: raise epsilon, or plan less."
+            )
+    while low == high or cost(low) <= target:
+        high, low = low, low / 2
+        if not low > 1e-9:
+            raise UsageError(f"Noise of scale {low:g} costs less than {target:g}: lower epsilon.")
+    while high > low * (1 + ACCURACY):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= target else (middle, high)
+    assert cost(high) <= target
+    return high

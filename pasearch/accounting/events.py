@@ -19,35 +19,10 @@ from typing import Any
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
-from pasearch.accounting.densities import Density, density_from_json, known
+from pasearch.accounting.densities import density_from_json, known
+from pasearch.accounting.density import Density
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
-
-__all__ = [
-    "Additive",
-    "Approximate",
-    "Composed",
-    "DiscreteGaussian",
-    "Event",
-    "Filtered",
-    "Gaussian",
-    "Geometric",
-    "NoRelease",
-    "NoisyRecords",
-    "PoissonGaussian",
-    "Pure",
-    "RepeatAndSelect",
-    "SelfComposed",
-    "TruncatedPoissonGaussian",
-    "Worst",
-    "describe",
-    "from_json",
-    "parts",
-    "positive",
-    "probability",
-    "to_json",
-    "whole",
-]
 
 MAX_DEPTH = 32
 MOST_ORDER = 1024.0  # the last of the Renyi grid

@@ -20,7 +20,7 @@ docs/guarantees/schedules.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Protocol
 
@@ -50,20 +50,6 @@ def rho_gaussian(noise_multiplier: float) -> float:
     if not math.isfinite(rho):
         raise UsageError(f"noise_multiplier is {sigma}: so little noise has no finite rho.")
     return rho
-
-
-def rho_reshuffled(epochs: Iterable[Sequence[float]]) -> float:
-    """Return rho of epochs of disjoint batches: each costs its largest, and they add up.
-
-    Args:
-        epochs: The noise multipliers of each epoch's batches, all that might be used of them. An
-            epoch that was started counts whole; one without batches costs nothing.
-
-    Source: Yu et al., Theorem 2.
-    """
-    return _rounded_up(
-        sum((max(map(_rho, batches), default=Fraction(0)) for batches in epochs), Fraction(0))
-    )
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:

@@ -39,7 +39,8 @@ from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, 
 from pasearch.results import FEATURES, FeatureResult, without_classes
 
 if TYPE_CHECKING:
-    from pasearch.features.engine import Chosen, FeatureOutcome
+    from pasearch.features.choosing import Chosen
+    from pasearch.features.engine import FeatureOutcome
     from pasearch.progress import Progress
     from pasearch.runs.folder import RunFolder
 

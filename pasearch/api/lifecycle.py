@@ -30,8 +30,8 @@ import pasearch
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import MEMORY, Request
 from pasearch.api.resolve import device_of
-from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset
+from pasearch.data.sources import is_path
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
 from pasearch.planning import events_by_partition
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
 
 PACKAGE = Path(pasearch.__file__).parent
@@ -296,7 +296,7 @@ def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
     absolute = {
         name: str(Path(path).absolute())
         for name, path in {**paths, "data": name_of(request.data)}.items()
-        if path is not None and path not in (MEMORY, *BUILT_IN)
+        if path is not None and path != MEMORY and is_path(str(path))
     }
     return {
         "task": request.task,

@@ -181,7 +181,7 @@ class Request:
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise UsageError(f"budget is {self.budget!r}: expected Budget(epsilon=..., delta=...).")
         if self.image_side is not None:
-            from pasearch.data.images import image_side
+            from pasearch.data.image_folder import image_side
 
             image_side(self.image_side)
         if self.device not in DEVICES:

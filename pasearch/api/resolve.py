@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.api.request import Request
-from pasearch.data.images import BUILT_IN
-from pasearch.data.partitions import Dataset, Split, make_split
-from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
+from pasearch.data.array_file import from_arrays
+from pasearch.data.built_in import BUILT_IN
+from pasearch.data.partitions import Dataset
+from pasearch.data.sources import DECLARATIONS, load_dataset, useful
+from pasearch.data.split import Split, make_split
 from pasearch.errors import UsageError
 from pasearch.planning import PURCHASE_DELTA
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 LEDGER_LEAK = 1e-3
 """The share of delta for bought categories where runs share a ledger: it must do for all."""
@@ -55,9 +57,9 @@ def dataset_of(data: Any, request: Request) -> Dataset:
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
     if isinstance(data, (str, Path)):
-        return load(str(data), request, tuple(BELONGS))
+        return load(str(data), request, DECLARATIONS)
     if isinstance(data, tuple) and len(data) == 2:
-        return from_arrays(*data, **_said(request, tuple(BELONGS)))
+        return from_arrays(*data, **_said(request, DECLARATIONS))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return of_frame(data, request)
     # Its type only: to show it would be to print records.

@@ -19,24 +19,26 @@ from pasearch.accounting.events import Gaussian
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, leak_share, public_data, split_of
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data.partitions import Dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.auto import Option, choose
 from pasearch.search.plan import RECIPE, Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
+from pasearch.spaces.candidate import read_candidate
 from pasearch.spaces.portfolio import signal_of, study_for
-from pasearch.spaces.space import Portfolio, Space, read_candidate
+from pasearch.spaces.space import Portfolio, Space
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
 
 if TYPE_CHECKING:
-    from pasearch.accounting.densities import Density
+    from pasearch.accounting.density import Density
     from pasearch.search.strategy import Settings, Strategy
+    from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.portfolio import Study
-    from pasearch.spaces.space import Candidate
     from pasearch.training.presets import Preset
 
 GIVEN = "given"

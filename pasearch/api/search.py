@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pasearch.runs.folder import RunFolder
     from pasearch.search.engine import Outcome
     from pasearch.search.strategy import Strategy
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
 
 @takes(SearchRequest)

@@ -270,7 +270,7 @@ def _best_words(document: dict[str, Any]) -> str:
     if document["task"] == FEATURES:
         return _features_words(document)
     from pasearch.report.stages import TRAINING, recipe_of, setting_words, steps_words
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     best, recipe = document["best"], document["recipe"]
     name = "Network" if document["task"] == TRAINING else "Best"

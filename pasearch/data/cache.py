@@ -12,15 +12,15 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import Fitted
-    from pasearch.data.partitions import Dataset
 
 FOLDER = "transformed-records"
 """A folder of its own within the user's: only the user may enter it."""
@@ -31,7 +31,23 @@ CHUNK = 500
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def behind(dataset: Dataset, front: Fitted, encode: Encode) -> tuple[np.ndarray, np.ndarray]:
+class Kept(Protocol):
+    """What is asked of a data set, of which `partitions.Dataset` is one."""
+
+    schema: AnySchema
+    cache: Path | None
+
+    @property
+    def n(self) -> int:
+        """The number of slots."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a hash of every value."""
+        ...
+
+
+def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np.ndarray]:
     """Return all records behind a front end, float32 (n, ...), and which are usable, (n,).
 
     Args:
@@ -86,7 +102,7 @@ def _kept(
     return found if memory_mapped else np.array(found)
 
 
-def _key(dataset: Dataset, front: Fitted) -> str:
+def _key(dataset: Kept, front: Fitted) -> str:
     schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
     parts = (dataset.fingerprint(), schema, front.digest)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -103,7 +119,7 @@ def _on_disk(path: Path, shape: tuple[int, ...]) -> Any:
 
 
 def _transform(
-    dataset: Dataset, front: Fitted, encode: Encode, make: Callable[[tuple[int, ...]], Any]
+    dataset: Kept, front: Fitted, encode: Encode, make: Callable[[tuple[int, ...]], Any]
 ) -> tuple[Any, np.ndarray]:
     import torch
 

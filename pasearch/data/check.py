@@ -18,19 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pasearch.data.columns import TextTable
+from pasearch.data.cells import ColumnCells, as_numbers, as_text, count_texts
+from pasearch.data.column import WORD, Column
+from pasearch.data.csv_file import read_table, row_faults
 from pasearch.data.lines import Fault
-from pasearch.data.tables import (
-    WORD,
-    Column,
-    ColumnCells,
-    TableSchema,
-    as_numbers,
-    as_text,
-    count_texts,
-    read_table,
-    row_faults,
-)
+from pasearch.data.tables import TableSchema
+from pasearch.data.text_columns import TextTable
 from pasearch.shown import shown
 
 WARNING = (

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pasearch.data.column import Column, Encoded
+
 if TYPE_CHECKING:
     import torch
-
-    from pasearch.data.tables import Column
 
 MOST = 2**27
 """Up to so many numbers, 512 MiB, the encoded records of a partition are one tensor."""
@@ -35,35 +35,6 @@ BLOCK = 2**23
 
 CACHED = 2**19
 """How many numbers are written at a time: about what a processor's cache holds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """What the cells of one column become.
-
-    Args:
-        ones: Which feature of the column is 1, (rows,); None of a text.
-        numbers: The column's first feature, float32, (rows,), of numbers only: it stands there
-            whether `ones` names it or not.
-        words: All features, bool, (rows, width), of texts only.
-    """
-
-    ones: np.ndarray | None = None
-    numbers: np.ndarray | None = None
-    words: np.ndarray | None = None
-
-    def write(self, out: np.ndarray) -> None:
-        """Write the features, float32.
-
-        Args:
-            out: (rows, width), all 0.
-        """
-        if self.words is not None:
-            out[...] = self.words
-        if self.ones is not None:
-            out[np.arange(len(out)), self.ones] = 1.0
-        if self.numbers is not None:
-            out[:, 0] = self.numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -11,15 +11,14 @@ Source: docs/rules.md, rule 3.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pasearch.data.arrays import stored_arrays
+from pasearch.data.csv_file import opened
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
 
 
 def new_records(path: str | Path, schema: AnySchema) -> np.ndarray:
@@ -28,15 +27,14 @@ def new_records(path: str | Path, schema: AnySchema) -> np.ndarray:
     Raises:
         UsageError: No such file, of another kind than the data, or without one of its columns.
     """
-    from pasearch.data.tables import TableSchema, read_rows
-
     path = Path(path)
     if not isinstance(schema, TableSchema):
         arrays, _ = stored_arrays(path, ("x",))
         if "x" not in arrays:
             raise UsageError(f"{path} has no array x: expected the new records there.")
         return arrays["x"].read()
-    header, rows = read_rows(path, quotes=schema.quotes)
+    with opened(path, quotes=schema.quotes) as (header, lines):
+        rows = list(lines)
     places: dict[str, Any] = {name: place for place, name in enumerate(header)}
     needed = [column.name for column in schema.columns if column.kind != "ignore"]
     if gone := [name for name in needed if name not in places]:

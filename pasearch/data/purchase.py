@@ -24,14 +24,15 @@ import numpy as np
 
 from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.accounting.events import Event
+from pasearch.data.cells import as_numbers, count_texts
+from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, as_numbers, count_texts
 from pasearch.runs.purchases import CategoryCounts, ClassCount, NumberBounds
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
-    from pasearch.data.tables import ColumnCells
+    from pasearch.data.cells import ColumnCells
+    from pasearch.data.tables import AnySchema
     from pasearch.runs.keys import Stream
 
 KIND_SHARE = 0.1

@@ -9,15 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from pasearch.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
-
 
 MOST_CLASSES = 100_000
 """The most classes: a network has an output for each."""
@@ -127,7 +123,7 @@ class Schema:
         Returns:
             bool, (rows,).
         """
-        low, high = _known(self.low), _known(self.high)
+        low, high = needed(self.low), needed(self.high)
         with np.errstate(all="ignore"):
             values = features.astype(np.float64)
             finite = np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
@@ -144,16 +140,16 @@ class Schema:
             labels: (rows,), in the data's own units.
         """
         if not self.regression:
-            valid = (labels >= 0) & (labels < _known(self.classes))
+            valid = (labels >= 0) & (labels < needed(self.classes))
             return np.where(valid, labels, 0).astype(np.int64), valid
-        low, high = _known(self.target)
+        low, high = needed(self.target)
         with np.errstate(all="ignore"):
             values = labels.astype(np.float64)
             valid = np.isfinite(values)
             scaled = (np.clip(np.where(valid, values, low), low, high) - low) / (high - low)
         return scaled.astype(np.float32), valid
 
-    def completed_by(self, other: AnySchema) -> Schema:
+    def completed_by(self, other: object) -> Schema:
         """Return the schema with what is undeclared taken from the schema of other data."""
         if not isinstance(other, Schema) or other.regression != self.regression:
             raise UsageError("The public data are of another kind than the private ones.")
@@ -184,7 +180,7 @@ class Schema:
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
         """Return predictions in the target's own units."""
-        low, high = _known(self.target)
+        low, high = needed(self.target)
         return low + scaled * (high - low)
 
     def check_form(self, where: str, features: Form, labels: Form) -> None:
@@ -272,7 +268,7 @@ def _bounds(name: str, bounds: object) -> tuple[float, float]:
     return float(low), float(high)  # type: ignore[arg-type]
 
 
-def _known(value: Any) -> Any:
+def needed(value: Any) -> Any:
     """Return what is declared or bought by now; a read before that is a bug in the program."""
     if value is None:
         raise RuntimeError("A record was to be encoded before its schema was complete.")

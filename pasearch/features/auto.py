@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.data.tables import TableSchema
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 MANY = 50
 """From how many columns on most of them are expected to tell nothing."""

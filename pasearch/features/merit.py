@@ -58,11 +58,6 @@ def symmetrical_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array
     return uncertainties(_entropies(joint, *_features(attributes)))
 
 
-def column_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array, Array]:
-    """Return the same of whole columns: (m - 1,) and (m - 1, m - 1)."""
-    return uncertainties(_entropies(joint, *_columns(attributes)))
-
-
 def uncertainties(entropies: Array) -> tuple[Array, Array]:
     """Return symmetrical uncertainty from entropies.
 

@@ -23,7 +23,7 @@ from pasearch.errors import UsageError
 from pasearch.features.trainers import LINKS
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 Array = np.ndarray[Any, Any]
 

@@ -78,8 +78,9 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Split
     from pasearch.data.purchase import Purchase
+    from pasearch.data.split import Split
+    from pasearch.data.tables import AnySchema
 
 METHODS: dict[str, str] = {
     "all": "every feature, nothing is chosen",

@@ -27,7 +27,8 @@ from pasearch.planning import MU_RANGE
 from pasearch.runs.keys import Keys
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Dataset
+    from pasearch.data.partitions import Dataset
+    from pasearch.data.tables import AnySchema
     from pasearch.features.choosing import Compared
     from pasearch.features.views import View
 

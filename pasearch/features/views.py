@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pasearch.data.compact import CompactRows
-    from pasearch.data.partitions import AnyRecords, AnySchema, CompactRecords
+    from pasearch.data.partitions import AnyRecords, CompactRecords
+    from pasearch.data.tables import AnySchema
     from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]

@@ -37,7 +37,7 @@ from pasearch.shown import shown
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 Values = dict[str, Any]
 
@@ -126,7 +126,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
 
 def _of_network(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of an architecture search, or of one training."""
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     candidate = Candidate.from_json(document["best"])
     return {
@@ -578,7 +578,7 @@ def _trials(document: Values) -> list[Values]:
 
 
 def _trial_words(parameters: Values) -> dict[str, str]:
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
 
     settings = parameters.get("settings") or {}
     words = ", ".join(f"{_spaced(name)} {value:g}" for name, value in settings.items())

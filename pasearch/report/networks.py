@@ -17,12 +17,13 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
-from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.layers import Conv, Dense, Pool
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
-    from pasearch.spaces.architecture import Layer
-    from pasearch.spaces.space import Candidate
+    from pasearch.data.tables import AnySchema
+    from pasearch.spaces.candidate import Candidate
+    from pasearch.spaces.layers import Layer
 
 Values = dict[str, Any]
 

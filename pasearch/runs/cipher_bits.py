@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Words
+import numpy as np
 
 AT_ONCE = 256
 """Words that are asked of the cipher at once."""
@@ -23,6 +22,14 @@ _Share = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)
 _capsule: Any = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class RandomWords(Protocol):
+    """Where bits come from: `keys.Words` is one."""
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the next random 64-bit words, (count,)."""
+        ...
 
 
 class _Functions(ctypes.Structure):
@@ -44,7 +51,7 @@ class CipherBits:
         words: Where they come from; used for nothing else.
     """
 
-    def __init__(self, words: Words):
+    def __init__(self, words: RandomWords):
         word = _each(words).__next__
         self._functions = _Functions(
             None,
@@ -57,6 +64,6 @@ class CipherBits:
         self.lock = threading.Lock()
 
 
-def _each(words: Words) -> Iterator[int]:
+def _each(words: RandomWords) -> Iterator[int]:
     while True:
         yield from words.take(AT_ONCE).view("<u8").tolist()

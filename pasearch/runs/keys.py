@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
+from pasearch.runs.cipher_bits import CipherBits
 from pasearch.runs.folder import sync_folder
 
 VERSION = 1
@@ -77,8 +78,6 @@ class Stream:
         A secure stream's is made of words: slower, about 350 ns a number.
         """
         if self.secure:
-            from pasearch.runs.cipher_bits import CipherBits
-
             return np.random.Generator(CipherBits(self._words(b"generator", step)))  # pyright: ignore[reportArgumentType]
         return np.random.Generator(self._philox(b"generator", step))
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pasearch.runs.ledger import Ledger
     from pasearch.search.plan import Plan
     from pasearch.search.proxy import Proxy
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
     from pasearch.training.recipe import Recipe
     from pasearch.training.steering import ValidationQuery
 

@@ -24,9 +24,10 @@ from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Records
+    from pasearch.data.partitions import Records
+    from pasearch.data.tables import AnySchema
     from pasearch.runs.keys import Stream
-    from pasearch.spaces.space import Candidate
+    from pasearch.spaces.candidate import Candidate
     from pasearch.training.recipe import Recipe
     from pasearch.training.steering import ValidationQuery
 

@@ -28,7 +28,6 @@ from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Event, Geometric, Worst
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
-    ERROR_GRID,
     MU_RANGE,
     PURCHASE_DELTA,
     SCORE_RANGE,
@@ -52,12 +51,15 @@ from pasearch.runs.sums import NoisySum
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.space import Portfolio
 from pasearch.training.recipe import Recipe, tuned_learning_rate
+from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import GRID
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema, Split
+    from pasearch.data.split import Split
+    from pasearch.data.tables import AnySchema
     from pasearch.search.strategy import Settings, Strategy
-    from pasearch.spaces.space import Candidate, Space
+    from pasearch.spaces.candidate import Candidate
+    from pasearch.spaces.space import Space
 
 Release = ScoreNoise | ExponentialPick
 

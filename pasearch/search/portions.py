@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Geometric, Pure
-from pasearch.data.partitions import portion_name
+from pasearch.data.split import portion_name
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw

@@ -20,7 +20,8 @@ from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.fitness import failed, points, train_candidate
 from pasearch.search.plan import candidate_recipe
-from pasearch.spaces.space import Candidate, Portfolio, Space
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.space import Portfolio, Space
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
 
 Settings = tuple[tuple[str, float], ...]
-"""What a candidate changes in the recipe; see `spaces.space.SETTINGS`."""
+"""What a candidate changes in the recipe; see `spaces.candidate.SETTINGS`."""
 
 PORTIONS = "disjoint portions"
 """The way of choosing in which every candidate has records of its own."""

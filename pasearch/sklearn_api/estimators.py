@@ -39,9 +39,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import search_architecture
+from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, InterruptedRunError
 from pasearch.results import network_of, price_of, release_of, schema_of
 from pasearch.sklearn_api.inputs import (
@@ -64,7 +66,7 @@ from pasearch.sklearn_api.inputs import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
     from pasearch.results import SearchResult
 
 NAME = "arrays"

@@ -17,8 +17,9 @@ import numpy as np
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
+from pasearch.data.cells import as_text
+from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, as_text
 from pasearch.errors import UsageError
 
 TRUTH = ("False", "True")

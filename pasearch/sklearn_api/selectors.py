@@ -49,9 +49,12 @@ from pasearch.api.lifecycle import (
 )
 from pasearch.api.request import FeatureRequest
 from pasearch.api.resolve import assume_public, device_of, leak_share
-from pasearch.data.partitions import VALIDATION_SHARE, Dataset, Split
+from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.column import Column
+from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema, as_numbers, as_text
+from pasearch.data.split import VALIDATION_SHARE, Split
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.model import feature_names
 from pasearch.features.plan import make_feature_plan
@@ -74,7 +77,7 @@ from pasearch.sklearn_api.inputs import (
 )
 
 if TYPE_CHECKING:
-    from pasearch.features.engine import Chosen
+    from pasearch.features.choosing import Chosen
     from pasearch.features.plan import FeaturePlan
 
 Array = np.ndarray[Any, Any]

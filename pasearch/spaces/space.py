@@ -21,29 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import FrontEnd, Raw, front_end
+from pasearch.data.front_ends import FrontEnd, front_end
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
-from pasearch.spaces.architecture import (
-    MOST_WIDE,
-    Architecture,
-    Conv,
-    Dense,
-    Layer,
-    Pool,
-    Shape,
-    check_activation,
-)
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import SETTINGS, Candidate
+from pasearch.spaces.families import DEFAULTS, FAMILIES, NAMED
+from pasearch.spaces.layers import MOST_WIDE, Shape, check_activation
 
 if TYPE_CHECKING:
     import numpy as np
 
 Genotype = tuple[int, ...]
-
-SETTINGS = (
-    "learning_rate", "learning_rate_scale", "learning_rate_growth", "steps", "steps_scale",
-)  # fmt: skip
-"""Genes that change the recipe: absolute values, or factors on the recipe's own."""
 
 MOST_STEPS = 16
 """How many different numbers of steps a space may have: each is priced on its own."""
@@ -62,98 +51,6 @@ MOST_ENTRIES = 1000
 
 RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """What one trial trains: an architecture and what it changes in the recipe.
-
-    Args:
-        architecture: The network without its output layer.
-        settings: Pairs (name, value) with names from `SETTINGS`; and "recipe", where a plan has
-            several.
-        front_end: What is done to a record before the network sees it.
-    """
-
-    architecture: Architecture
-    settings: tuple[tuple[str, float], ...] = ()
-    front_end: FrontEnd = Raw()  # noqa: RUF009 - a frozen value
-
-    def parameters(self, shape: Shape, outputs: int) -> tuple[int, int]:
-        """Return the number of (all, trainable) parameters on records of this shape."""
-        return self.architecture.parameters(self.front_end.output_shape(shape), outputs)
-
-    def build(self, shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Return the network behind the front end; see `Architecture.build`."""
-        return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
-
-    def rate_factor(self) -> float:
-        """Return by how much its learning rate differs from that of 128 tanh units."""
-        return self.architecture.rate_factor()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "front_end": self.front_end.text,
-            "layers": self.architecture.to_json(),
-            "settings": dict(self.settings),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
-        """Read what `to_json` wrote."""
-        settings = values.get("settings", {})
-        return cls(
-            architecture=Architecture.from_json(values.get("layers")),
-            settings=tuple((name, settings[name]) for name in SETTINGS if name in settings),
-            front_end=front_end(values.get("front_end", "raw")),
-        )
-
-    def describe(self) -> str:
-        """Return one readable line."""
-        shown = [(name, value) for name, value in self.settings if name in SETTINGS]
-        changes = ", ".join(f"{name} {value:g}" for name, value in shown)
-        return self.describe_network() + (f"; {changes}" if changes else "")
-
-    def describe_network(self) -> str:
-        """Return the front end, if there is one, and the layers."""
-        behind = "" if isinstance(self.front_end, Raw) else f"{self.front_end.text} - "
-        return behind + self.architecture.describe()
-
-
-def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candidate:
-    """Return one network with its front end, from a file or from plain values.
-
-    Args:
-        given: A TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
-            form; or a candidate.
-
-    Raises:
-        UsageError: No such file, no TOML, or a layer or name that is not known.
-    """
-    if isinstance(given, Candidate):
-        return given
-    if isinstance(given, Mapping):
-        return _read_candidate(given)
-    values = read_toml(given, EXPECTED)
-    try:
-        return _read_candidate(values)
-    except UsageError as error:
-        raise UsageError(f"{given}: {error}") from None
-
-
-EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
-
-
-def _read_candidate(values: Mapping[str, Any]) -> Candidate:
-    if "layers" not in values:
-        raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
-    if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
-        raise UsageError(
-            f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
-            "front_end, settings and name."
-        )
-    return Candidate.from_json(values)
 
 
 class Space(ABC):
@@ -532,149 +429,7 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
 
 
-def _fcn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Table XI: `layers` dense layers, each with its own width and activation; 0 is linear."""
-    return tuple(
-        Dense(
-            units=genes[f"units_{i}"],
-            activation=genes[f"activation_{i}"],
-            trainable=genes[f"trainable_{i}"],
-            dropout=genes["dropout"],
-        )
-        for i in range(1, genes["layers"] + 1)
-    )
-
-
-def _cnn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Table XII: pool 2, then blocks of i * filters filters, 5x5 valid first and 3x3 same after.
-
-    A pooling layer stands between two blocks, none behind the last; then one dense layer.
-    """
-    layers: list[Layer] = [Pool(size=2)]
-    for i in range(1, genes["blocks"] + 1):
-        layers.append(
-            Conv(
-                filters=i * genes["filters"],
-                kernel=5 if i == 1 else 3,
-                padding="valid" if i == 1 else "same",
-                activation=genes["conv_activation"],
-                trainable=genes[f"trainable_{i}"],
-            )
-        )
-        if i < genes["blocks"]:
-            layers.append(Pool(size=2))
-    head = Dense(
-        units=genes["units"],
-        activation=genes["activation"],
-        trainable=genes["trainable_dense"],
-        dropout=genes["dropout"],
-    )
-    return (*layers, head)
-
-
-FAMILIES = {"fcn": _fcn, "cnn": _cnn}
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "fcn": {
-        "layers": 1,
-        **{f"units_{i}": units for i, units in enumerate((128, 64, 32), start=1)},
-        **{f"activation_{i}": "tanh" for i in (1, 2, 3)},
-        **{f"trainable_{i}": True for i in (1, 2, 3)},
-        "dropout": 0.0,
-    },
-    "cnn": {
-        "blocks": 2,
-        "filters": 16,
-        "units": 64,
-        "conv_activation": "relu",
-        "activation": "relu",
-        **{f"trainable_{i}": True for i in (1, 2, 3)},
-        "trainable_dense": True,
-        "dropout": 0.0,
-    },
-}
-
-TABLE_XI: dict[str, tuple[Any, ...]] = {
-    "layers": (1, 2, 3),
-    "units_1": (64, 128, 512, 1024, 2048),
-    "units_2": (64, 128, 256),
-    "units_3": (10, 16, 32, 64),
-    **{f"activation_{i}": ("relu", "sigmoid", "tanh") for i in (1, 2, 3)},
-}
-
-TABLE_XII: dict[str, tuple[Any, ...]] = {
-    "blocks": (2, 3),
-    "filters": (16, 32, 48),
-    "units": (32, 64, 128, 512),
-}
-
-_RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
-_RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
-
-_BUILT_IN: dict[str, dict[str, Any]] = {
-    "fcn": {
-        "family": "fcn",
-        "choices": {
-            "layers": (1, 2),
-            "units_1": (128, 256, 512),
-            "units_2": (64, 128),
-            "activation_1": ("tanh", "relu", "tempered_sigmoid"),
-            "activation_2": ("tanh", "relu", "tempered_sigmoid"),
-            "learning_rate_scale": (0.8, 1.0, 1.25),
-            "steps_scale": (0.5, 1.0),
-        },
-        "default": {
-            "units_1": 128,
-            "activation_1": "tanh",
-            "learning_rate_scale": 1.0,
-            "steps_scale": 1.0,
-        },
-    },
-    "images": {
-        "family": "fcn",
-        "choices": {
-            "front_end": ("scattering", "raw"),
-            "layers": (0, 1),
-            "units_1": (32, 64, 128),
-            "activation_1": ("tanh", "relu"),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
-            "steps_scale": (0.5, 1.0),
-        },
-        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
-    },
-    "tables": {
-        "family": "fcn",
-        "choices": {
-            "layers": (0, 1, 2),
-            "units_1": (16, 32, 64, 128),
-            "units_2": (16, 32),
-            "activation_1": ("tanh", "relu"),
-            "activation_2": ("tanh", "relu"),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
-            "steps_scale": (0.5, 1.0),
-        },
-        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
-    },
-    "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
-    "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
-    "cnn": {
-        "family": "cnn",
-        "choices": {
-            "blocks": (2, 3),
-            "filters": (16, 32),
-            "units": (32, 64, 128),
-            "conv_activation": ("tanh", "relu"),
-            "activation": ("tanh", "relu"),
-            "trainable_1": (True, False),
-            "learning_rate_scale": (0.7, 1.0, 1.4),
-        },
-        "default": {"units": 64, "learning_rate_scale": 1.0},
-    },
-    "cnn-paper": {"family": "cnn", "choices": {**TABLE_XII, "dropout": (0.3,)}},
-    "cnn-rwt": {"family": "cnn", "choices": {**TABLE_XII, **_RWT_CNN, "dropout": (0.3,)}},
-}
-
-BUILT_IN = tuple(_BUILT_IN)
+BUILT_IN = tuple(NAMED)
 
 
 def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
@@ -695,8 +450,8 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         return given
     if isinstance(given, Mapping):
         return _from_mapping(given, "user")
-    if str(given) in _BUILT_IN:
-        return SearchSpace.from_dict(_BUILT_IN[str(given)], name=str(given))
+    if str(given) in NAMED:
+        return SearchSpace.from_dict(NAMED[str(given)], name=str(given))
     path = Path(given)
     if path.suffix == ".toml" and path.exists():
         return _from_mapping(read_toml(path, "a search space (TOML)"), path.stem)

@@ -50,20 +50,6 @@ def tpvd(plain: Weights, noisy: Weights) -> float:
     return math.fsum(map(_difference, plain, noisy)) / len(plain)
 
 
-def tpvd_trajectory(plain: Sequence[Weights], noisy: Sequence[Weights]) -> list[float]:
-    """Return TPVD at each moment of two trainings, from their weights at the same moments.
-
-    Raises:
-        UsageError: Not as many moments, or other shapes.
-    """
-    if len(plain) != len(noisy):
-        raise UsageError(
-            f"the trajectories have {len(plain)} and {len(noisy)} moments: expected as many. "
-            "Record both at the same steps."
-        )
-    return [tpvd(w, v) for w, v in zip(plain, noisy, strict=True)]
-
-
 def _difference(w: Tensor, v: Tensor) -> float:
     w, v = w.detach().cpu().double(), v.detach().cpu().double()
     moved, size = float((w - v).norm()), float(w.norm())

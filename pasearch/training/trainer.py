@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.accounting.densities import Density
+from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
 from pasearch.runs.normals import normals
 from pasearch.training.denoising import Denoising

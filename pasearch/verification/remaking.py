@@ -24,7 +24,7 @@ from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
 from pasearch.data.front_ends import MaxPool
-from pasearch.data.partitions import Split, portion_name
+from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
@@ -32,12 +32,13 @@ from pasearch.files import parse_json
 from pasearch.results import FEATURES, schema_of, useless
 from pasearch.search.plan import RECIPE, make_plan
 from pasearch.search.strategies import from_settings
-from pasearch.spaces.space import SETTINGS, Candidate, Portfolio, SearchSpace, Space
+from pasearch.spaces.candidate import SETTINGS, Candidate
+from pasearch.spaces.space import Portfolio, SearchSpace, Space
 from pasearch.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
-    from pasearch.data.tables import Column
+    from pasearch.data.column import Column
+    from pasearch.data.tables import AnySchema
     from pasearch.features.plan import FeaturePlan
     from pasearch.search.plan import Plan
     from pasearch.search.strategy import Strategy

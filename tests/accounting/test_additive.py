@@ -20,27 +20,25 @@ from pasearch.accounting.additive import (
     Shifts,
     additive_rdp,
     check_density,
-    epsilon_of,
-    scale_for,
 )
+from pasearch.accounting.comparison import epsilon_of
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
-    Tabulated,
     VarianceGamma,
-    tabulated,
 )
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian
 from pasearch.accounting.quadrature import kronrod
-from pasearch.accounting.renyi import epsilon_from_rdp, rdp
-from pasearch.errors import BudgetError, UsageError
+from pasearch.accounting.renyi import rdp
+from pasearch.accounting.tabulated import Tabulated, tabulated
+from pasearch.errors import UsageError
 
 FEW = ORDERS[:63]
 CHORD = 4e-4
@@ -493,48 +491,11 @@ class TestShifts:
             Shifts.of(np.ones(3), ratio=ratio)
 
 
-class TestCalibration:
-    def test_a_failure_has_no_price_instead_of_none(self, monkeypatch):
-        """NaN must not become epsilon 0."""
-        monkeypatch.setattr(additive, "_log_moments", lambda logs, q: np.full(64, np.nan))
-        assert np.isinf(additive_rdp(GaussianNoise(), ONE, 0.5, FEW)).all()
-        assert math.isinf(epsilon_of(GaussianNoise(), ONE, 0.5, 1, 1e-5, FEW))
-
-    @pytest.mark.parametrize("density", [GaussianNoise(), StudentT(), LaplaceNoise()], ids=repr)
-    def test_the_scale_is_the_least_that_costs_no_more(self, density: Density):
-        scale = scale_for(density, ONE, 0.05, 100, 2.0, 1e-5, orders=FEW)
-
-        def cost(scale: float) -> float:
-            return epsilon_of(density.with_scale(scale), ONE, 0.05, 100, 1e-5, FEW)
-
-        assert cost(scale) <= 2.0
-        assert cost(scale / 1.001) > 2.0
-
-    def test_it_agrees_with_what_else_prices_a_gaussian(self):
-        scale = scale_for(GaussianNoise(), ONE, 0.03, 1000, 3.0, 1e-5, orders=FEW)
-        curve = 1000 * rdp(PoissonGaussian(0.03, scale), ORDERS)
-        assert epsilon_from_rdp(curve, 1e-5, ORDERS) == pytest.approx(3.0, rel=1e-3)
-
-    def test_a_budget_that_no_scale_meets_is_refused(self, monkeypatch):
-        monkeypatch.setattr(additive, "epsilon_of", lambda *_: math.inf)
-        with pytest.raises(BudgetError, match="No scale"):
-            scale_for(GaussianNoise(), ONE, 0.5, 1, 1.0, 1e-5)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"steps": 0},
-            {"epsilon": 0.0},
-            {"epsilon": math.nan},
-            {"delta": 1.0},
-            {"delta": math.nan},
-        ],
-        ids=str,
-    )
-    def test_bad_numbers_are_refused(self, changes):
-        good = {"sampling_probability": 0.5, "steps": 1, "epsilon": 1.0, "delta": 1e-5}
-        with pytest.raises(UsageError):
-            scale_for(GaussianNoise(), ONE, **{**good, **changes})
+def test_a_failure_has_no_price_instead_of_none(monkeypatch):
+    """NaN must not become epsilon 0."""
+    monkeypatch.setattr(additive, "_log_moments", lambda logs, q: np.full(64, np.nan))
+    assert np.isinf(additive_rdp(GaussianNoise(), ONE, 0.5, FEW)).all()
+    assert math.isinf(epsilon_of(GaussianNoise(), ONE, 0.5, 1, 1e-5, FEW))
 
 
 def test_the_highest_order_is_in_the_grid():

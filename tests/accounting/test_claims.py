@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from papers import eq9_as_printed
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.claims import eq8, eq9_as_printed, eq9_corrected, fu_theorem1
+from pasearch.accounting.claims import eq8, eq9_corrected, fu_theorem1
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 from scipy.special import airy, airye
 
-from pasearch.accounting.additive import ORDERS, Shifts
-from pasearch.accounting.comparison import best_of_family, compare, compare_divergence
+from pasearch.accounting import comparison
+from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
+from pasearch.accounting.comparison import Comparison, compare, epsilon_of, least_scale
 from pasearch.accounting.densities import (
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
-    Tabulated,
     VarianceGamma,
-    tabulated,
 )
-from pasearch.errors import UsageError
+from pasearch.accounting.density import Density
+from pasearch.accounting.events import PoissonGaussian
+from pasearch.accounting.renyi import epsilon_from_rdp, rdp
+from pasearch.accounting.tabulated import Tabulated, tabulated
+from pasearch.errors import BudgetError, UsageError
 
 FEW = ORDERS[:31]
+MANY = ORDERS[:63]
 ONE = Shifts(values=(1.0,), counts=(1,))
 EACH: list[Density] = [
     GaussianNoise(),
@@ -48,6 +55,41 @@ def airy_squared() -> Tabulated:
         return 2 * np.where(y < 1, near, np.log(airye(far)[0]) - 2 / 3 * far**1.5)
 
     return tabulated(logs, reach=8.0, knots=60)
+
+
+def compare_divergence(
+    densities: Iterable[Density], shifts: Shifts, q: float, order: int, divergence: float
+) -> list[Comparison]:
+    """Return the densities at equal Renyi divergence of one step: Nasr et al., Fig. 6 (order 2)."""
+
+    def cost(density: Density) -> float:
+        return float(additive_rdp(density, shifts, q, np.array([float(order)]))[0])
+
+    rows = []
+    for each in densities:
+        at = each.with_scale(
+            least_scale(lambda scale, d=each: cost(d.with_scale(scale)), divergence)
+        )
+        rows.append(Comparison(density=at, price=cost(at)))
+    return sorted(rows, key=lambda row: row.mean_absolute)
+
+
+def best_of_family(
+    family: Callable[[float], Density], low: float, high: float, *args: object
+) -> Comparison:
+    """Return the member of a family of the least l1 error at this price, about."""
+    seen: dict[float, Comparison] = {}
+
+    def loss(dial: float) -> float:
+        parameter = min(high, max(low, math.exp(dial)))
+        seen[parameter] = compare([family(parameter)], *args, orders=FEW)[0]
+        return seen[parameter].mean_absolute
+
+    ends = math.log(low), math.log(high)
+    for end in ends:
+        loss(end)
+    minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 0.02, "maxiter": 16})
+    return min(seen.values(), key=lambda row: row.mean_absolute)
 
 
 @pytest.mark.unit
@@ -93,7 +135,7 @@ def test_the_best_power_is_found():
     """On one coordinate 1.5 is better than the Gaussian's 2 in both errors; the best is between."""
     args = ONE, 0.03, 1000, 3.0, 1e-5
     gaussian = compare([GaussianNoise()], *args, orders=FEW)[0]
-    found = best_of_family(lambda p: GeneralisedNormal(power=p), 1.2, 3.0, *args, orders=FEW)
+    found = best_of_family(lambda p: GeneralisedNormal(power=p), 1.2, 3.0, *args)
     assert 1.2 < found.density.power < 1.7
     assert found.mean_absolute < 0.95 * gaussian.mean_absolute
     assert found.price <= 3.0
@@ -104,5 +146,42 @@ def test_the_best_power_is_found():
 def test_bad_targets_are_refused(target: float):
     with pytest.raises(UsageError, match="epsilon"):
         compare([GaussianNoise()], ONE, 0.5, 1, target, 1e-5)
-    with pytest.raises(UsageError, match="divergence"):
-        compare_divergence([GaussianNoise()], ONE, 0.5, 2, target)
+
+
+@pytest.mark.unit
+class TestTheScale:
+    @pytest.mark.parametrize("density", [GaussianNoise(), StudentT(), LaplaceNoise()], ids=repr)
+    def test_the_scale_is_the_least_that_costs_no_more(self, density: Density):
+        scale = compare([density], ONE, 0.05, 100, 2.0, 1e-5, orders=MANY)[0].scale
+
+        def cost(scale: float) -> float:
+            return epsilon_of(density.with_scale(scale), ONE, 0.05, 100, 1e-5, MANY)
+
+        assert cost(scale) <= 2.0
+        assert cost(scale / 1.001) > 2.0
+
+    def test_it_agrees_with_what_else_prices_a_gaussian(self):
+        scale = compare([GaussianNoise()], ONE, 0.03, 1000, 3.0, 1e-5, orders=MANY)[0].scale
+        curve = 1000 * rdp(PoissonGaussian(0.03, scale), ORDERS)
+        assert epsilon_from_rdp(curve, 1e-5, ORDERS) == pytest.approx(3.0, rel=1e-3)
+
+    def test_a_budget_that_no_scale_meets_is_refused(self, monkeypatch):
+        monkeypatch.setattr(comparison, "epsilon_of", lambda *_: math.inf)
+        with pytest.raises(BudgetError, match="No scale"):
+            compare([GaussianNoise()], ONE, 0.5, 1, 1.0, 1e-5)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"steps": 0},
+            {"epsilon": 0.0},
+            {"epsilon": math.nan},
+            {"delta": 1.0},
+            {"delta": math.nan},
+        ],
+        ids=str,
+    )
+    def test_bad_numbers_are_refused(self, changes):
+        good = {"sampling_probability": 0.5, "steps": 1, "epsilon": 1.0, "delta": 1e-5}
+        with pytest.raises(UsageError):
+            compare([GaussianNoise()], ONE, **{**good, **changes})

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from papers import moments_accountant, rho_reshuffled, yu_strong_composition
 from rates import solve_rate
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.claims import (
     Claim,
-    moments_accountant,
     yu_reshuffled,
-    yu_strong_composition,
     yu_theorem3,
 )
 from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
@@ -26,7 +25,6 @@ from pasearch.accounting.zcdp import (
     epsilon_of_rho,
     order_limit,
     rho_gaussian,
-    rho_reshuffled,
     sampled_estimate,
     spent,
     steepest_rate,

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasearch.data import arrays, sources
+from pasearch.data import array_file, arrays
 from pasearch.data.arrays import LONGEST_HEAD, Stored, stored_arrays
-from pasearch.data.partitions import Split
 from pasearch.data.sources import load_dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 
@@ -103,7 +103,7 @@ def test_a_note_that_unpacks_to_much_is_refused(path: Path, name: str):
 class TestLarge:
     @pytest.fixture(autouse=True)
     def _all_are_large(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(sources, "AT_ONCE", 1000)
+        monkeypatch.setattr(array_file, "AT_ONCE", 1000)
 
     @pytest.mark.unit
     def test_a_form_unpacks_nothing(self, path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -125,7 +125,7 @@ class TestLarge:
     def test_it_is_the_same_data_set(self, path: Path, monkeypatch: pytest.MonkeyPatch):
         np.savez_compressed(path, x=X, y=Y)
         late = load_dataset(str(path), bounds=(0, 1), classes=3)
-        monkeypatch.setattr(sources, "AT_ONCE", 10**9)
+        monkeypatch.setattr(array_file, "AT_ONCE", 10**9)
         soon = load_dataset(str(path), bounds=(0, 1), classes=3)
         assert late.fingerprint() == soon.fingerprint()
 

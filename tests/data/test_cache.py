@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from pasearch.data import cache
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
-from pasearch.data.partitions import Dataset, Records, Split
+from pasearch.data.partitions import Dataset, Records
 from pasearch.data.schema import Schema
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from pasearch.data.check import MOST_CATEGORIES, SHOWN, CheckReport, Problem, check_table
 from pasearch.data.check import _outwards as outwards
-from pasearch.data.tables import Column, TableSchema, read_table
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
 HEADER = ["id", "age", "pay", "work", "site", "note", "label"]

@@ -13,17 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data import compact
+from pasearch.data.array_file import from_arrays
+from pasearch.data.column import Column
 from pasearch.data.compact import CompactRows, Room
+from pasearch.data.csv_file import read_table
 from pasearch.data.front_ends import front_end, ready
-from pasearch.data.partitions import (
-    CompactRecords,
-    Dataset,
-    Records,
-    UnchargedReadError,
-    make_split,
-)
-from pasearch.data.sources import from_arrays
-from pasearch.data.tables import Column, TableSchema, read_table
+from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema
 from pasearch.runs.ledger import Receipt
 
 WORDS = ("free", "offer", "win", "now", "money", "call", "best", "click", "here")

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from pasearch.data import images
-from pasearch.data.images import IMAGE_SIDE, TORCHVISION_SETS
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data import image_folder
+from pasearch.data.built_in import TORCHVISION_SETS
+from pasearch.data.image_folder import IMAGE_SIDE
+from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
+from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
@@ -317,7 +319,7 @@ class TestLarge:
         self, folder: Path, name: str, decoded: list, monkeypatch: pytest.MonkeyPatch
     ):
         write(folder / "dog" / name, RED, size=(500, 90))
-        monkeypatch.setattr(images, "MOST_PIXELS", 10_000)
+        monkeypatch.setattr(image_folder, "MOST_PIXELS", 10_000)
         dataset = load_dataset(str(folder))
         assert dataset.n == 6
         names = sorted(["a.png", "b.png", "c.png", name])
@@ -334,7 +336,7 @@ class TestLarge:
     ):
         photo = Image.new("RGB", (400, 96), RED)
         photo.save(folder / "dog" / "d.jpg", progressive=progressive)
-        monkeypatch.setattr(images, "MOST_PIXELS", 10_000)
+        monkeypatch.setattr(image_folder, "MOST_PIXELS", 10_000)
         dataset = load_dataset(str(folder))
         assert (raw(dataset.labels)[-1] == 1) == (not progressive)
         assert ((200, 48) in decoded) == (not progressive)

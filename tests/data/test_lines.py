@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counting import count_csv
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,11 +18,12 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search
 from pasearch.cli import main
 from pasearch.data import lines
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table, row_faults
 from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
 from pasearch.data.sources import load_dataset
-from pasearch.data.tables import Column, TableSchema, read_table, row_faults
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features.contingency import count_csv
 
 SCHEMA = TableSchema(
     columns=(

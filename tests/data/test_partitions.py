@@ -15,19 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.accounting.events import Gaussian
+from pasearch.data.array_file import from_arrays
 from pasearch.data.front_ends import Fitted, front_end, ready
-from pasearch.data.partitions import (
-    PARTITIONS,
-    Cells,
-    Dataset,
-    Records,
-    Sealed,
-    Split,
-    UnchargedReadError,
-    make_split,
-)
+from pasearch.data.partitions import Cells, Dataset, Records, Sealed, UnchargedReadError
 from pasearch.data.schema import Schema
-from pasearch.data.sources import from_arrays
+from pasearch.data.split import PARTITIONS, Split, make_split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -661,7 +653,8 @@ class TestFingerprint:
         ("row", "column", "cell"), [(3, 0, "b "), (3, 0, "ab"), (3, 0, None), (0, 1, "1")]
     )
     def test_one_cell_of_a_table_changes_it(self, row: int, column: int, cell: object):
-        from pasearch.data.tables import Column, TableSchema
+        from pasearch.data.column import Column
+        from pasearch.data.tables import TableSchema
 
         schema = TableSchema(columns=(Column(name="a"), Column(name="b")), target=Column(name="c"))
 

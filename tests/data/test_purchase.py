@@ -12,9 +12,10 @@ from scipy.stats import beta, norm
 
 from pasearch.accounting.events import Approximate, Composed, Gaussian
 from pasearch.data import purchase as module
+from pasearch.data.column import Column
 from pasearch.data.purchase import KIND_SHARE, Purchase, read_free
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema, undeclared
+from pasearch.data.tables import TableSchema, undeclared
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import GaussianSum

@@ -14,8 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pasearch.data.array_file import from_arrays
+from pasearch.data.built_in import BUILT_IN
 from pasearch.data.partitions import Dataset
-from pasearch.data.sources import BELONGS, BUILT_IN, Declared, from_arrays, load_dataset
+from pasearch.data.source import Declared
+from pasearch.data.sources import DECLARATIONS, kinds_with, load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -96,7 +99,7 @@ class TestMisplaced:
     ):
         monkeypatch.chdir(tmp_path)
         option = {"quotes": "no-quotes"}.get(name, name.replace("_", "-"))
-        message = rf"--{option} is for {BELONGS[name]}: '{source}' has no use"
+        message = rf"--{option} is for {kinds_with(name)}: '{source}' has no use"
         with pytest.raises(UsageError) as caught:
             load_dataset(source, **{name: SAID[name]})
         assert (re.search(message, str(caught.value)) is None) == (name in useful)
@@ -104,7 +107,7 @@ class TestMisplaced:
     @pytest.mark.contract
     def test_every_declaration_of_some_data_is_tried(self):
         everywhere = {"public", "data_root", "download"}
-        assert set(BELONGS) == set(SAID) == {f.name for f in fields(Declared)} - everywhere
+        assert set(DECLARATIONS) == set(SAID) == {f.name for f in fields(Declared)} - everywhere
 
     @pytest.mark.unit
     def test_an_unknown_declaration_is_an_error(self):

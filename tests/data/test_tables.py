@@ -9,19 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csv_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.data.tables import (
-    BINS,
-    Column,
-    TableSchema,
-    as_numbers,
-    as_text,
-    read_rows,
-    read_table,
-    undeclared,
-)
+from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.column import BINS, Column
+from pasearch.data.csv_file import read_table
+from pasearch.data.tables import TableSchema, undeclared
 from pasearch.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

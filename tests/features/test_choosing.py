@@ -12,8 +12,9 @@ import pytest
 from selections import plan_of, search_of
 
 from pasearch.accounting.budget import Budget
-from pasearch.data.partitions import Dataset, make_split
-from pasearch.data.sources import from_arrays
+from pasearch.data.array_file import from_arrays
+from pasearch.data.partitions import Dataset
+from pasearch.data.split import make_split
 from pasearch.features import choosing
 from pasearch.features.cfs import greedy
 from pasearch.features.choosing import best_of, by_merit, evolved

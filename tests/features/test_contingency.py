@@ -7,16 +7,21 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import counting
 import numpy as np
 import pytest
 import torch
 from audits import REJECT, WRONG, gaussian_power, gaussian_pvalue
+from counting import count_csv
 from scipy.stats import beta
+from selections import column_uncertainty
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema, read_table
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import contingency
 from pasearch.features.contingency import (
@@ -28,9 +33,7 @@ from pasearch.features.contingency import (
     Joint,
     attributes_of,
     count,
-    count_csv,
 )
-from pasearch.features.merit import column_uncertainty
 from pasearch.runs.keys import Keys
 
 SCHEMA = TableSchema(
@@ -392,7 +395,7 @@ class TestFiles:
     def test_memory_of_texts_is_bounded_and_changes_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(contingency, "MOST_TEXTS", 3)
+        monkeypatch.setattr(counting, "MOST_TEXTS", 3)
         path = self.write(tmp_path, 4)
         found = count_csv(path, SCHEMA, rows=3)
         np.testing.assert_array_equal(found.counts, self.expected(path).counts)

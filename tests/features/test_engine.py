@@ -17,8 +17,8 @@ from selections import WAYS, arrays, dataset, plan_of, search_of, watch_doors
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
+from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Records, UnchargedReadError
-from pasearch.data.sources import from_arrays
 from pasearch.errors import BudgetError
 from pasearch.features import engine, linear, views
 from pasearch.features import plan as planning

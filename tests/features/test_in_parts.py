@@ -12,8 +12,10 @@ import torch
 from selections import BUDGET, FEW, WAYS, search_of
 
 from pasearch.data import compact
-from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Records, make_split
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.column import Column
+from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Records
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import plan as planning
 from pasearch.features import size

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, laplace
+from selections import column_uncertainty
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
@@ -26,7 +27,6 @@ from pasearch.features.merit import (
     GRID,
     NoisyEntropies,
     claimed_sensitivity,
-    column_uncertainty,
     entropy_sensitivity,
     merit,
     merits,

@@ -15,9 +15,10 @@ from pasearch import select_features
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import eq8
-from pasearch.data.partitions import Split, make_split
+from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.split import Split, make_split
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import engine
 from pasearch.features.engine import FeatureSearch

@@ -17,7 +17,8 @@ from scipy import stats
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.column import Column
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import picking
 from pasearch.features.contingency import Attribute, Attributes, attributes_of

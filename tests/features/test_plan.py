@@ -23,9 +23,11 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.selection import Law
 from pasearch.api.features import plan_feature_selection
-from pasearch.data.partitions import Dataset, make_split
+from pasearch.data.column import Column
+from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import plan as planning
 from pasearch.features.contingency import attributes_of

@@ -11,7 +11,8 @@ import pytest
 from selections import BUDGET, FEW, dataset, search_of, table, watch_doors
 
 from pasearch.accounting.accountants import price_partitions
-from pasearch.data.partitions import Dataset, UnchargedReadError, make_split
+from pasearch.data.partitions import Dataset, UnchargedReadError
+from pasearch.data.split import make_split
 from pasearch.errors import UsageError
 from pasearch.features import plan as planning
 from pasearch.features import public_reads

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from selections import arrays
 
 from pasearch.accounting.events import Gaussian
+from pasearch.data.column import Column
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import views
 from pasearch.features.plan import ROW_NORM

@@ -15,7 +15,8 @@ from pasearch.accounting.claims import yu_theorem3
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
-from pasearch.report.html import report_html, standard_error
+from pasearch.report.html import report_html
+from pasearch.results import standard_error
 from pasearch.shown import shown as spelt_out
 from pasearch.training.schedules.validation import Validation
 

@@ -11,7 +11,8 @@ import pytest
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.column import Column
+from pasearch.data.tables import TableSchema
 from pasearch.report.plan import plan_text, task_of
 from pasearch.search.plan import Plan
 

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from pasearch.accounting.claims import eq8, eq9_corrected, yu_theorem3
-from pasearch.accounting.densities import (
-    Density,
-    GeneralisedNormal,
-    LaplaceNoise,
-    StudentT,
-    VarianceGamma,
-)
+from pasearch.accounting.densities import GeneralisedNormal, LaplaceNoise, StudentT, VarianceGamma
+from pasearch.accounting.density import Density
 from pasearch.report.stages import (
     bound_words,
     claim_words,
@@ -30,8 +25,9 @@ from pasearch.training.bounding.bound import BOUNDINGS
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.presets import PRESETS
-from pasearch.training.recipe import OPTIMIZERS, Recipe
+from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import TimeBased
 from pasearch.training.schedules.schedule import SCHEDULES
 from pasearch.training.schedules.validation import Validation

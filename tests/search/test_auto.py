@@ -15,8 +15,9 @@ from doubles import Untouchable
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search
-from pasearch.data.partitions import Dataset, Split
+from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
+from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search.auto import ASIDE_SHARE, GAIN, PATIENCE, Option, choose, options, predicted
@@ -24,9 +25,10 @@ from pasearch.search.plan import Plan
 from pasearch.search.strategies import STRATEGIES, strategy
 from pasearch.search.strategy import Strategy
 from pasearch.spaces import portfolio
-from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import Study, signal_of
-from pasearch.spaces.space import Candidate
 
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
 

@@ -22,13 +22,14 @@ from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.purchase import Purchase
 from pasearch.errors import BudgetError, UsageError
+from pasearch.progress import Progress
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal, TrialRecord
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
-from pasearch.search.engine import Outcome, Progress, Search
+from pasearch.search.engine import Outcome, Search
 
 SPACE = {
     "name": "small",

@@ -18,8 +18,9 @@ from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
-from pasearch.spaces.architecture import Architecture, Dense
-from pasearch.spaces.space import Candidate
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
 from pasearch.training.recipe import Recipe
 from pasearch.training.scoring import ERROR_GRID
 

@@ -16,7 +16,8 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Pure, Worst
 from pasearch.api import search as api
 from pasearch.api.resume import resume
-from pasearch.data.partitions import Dataset, Split, make_split
+from pasearch.data.partitions import Dataset
+from pasearch.data.split import Split, make_split
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys

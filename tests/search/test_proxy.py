@@ -27,8 +27,10 @@ from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search import engine, proxy
 from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy
-from pasearch.spaces.architecture import Architecture, Dense
-from pasearch.spaces.space import Candidate, Portfolio
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
+from pasearch.spaces.space import Portfolio
 
 SCHEMA = Schema(shape=(4,), low=-3.0, high=3.0, classes=2)
 BUDGET = Budget(3.0)

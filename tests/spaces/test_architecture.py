@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.architecture import (
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.layers import (
     ACTIVATIONS,
     LAYERS,
-    Architecture,
     Conv,
     Dense,
     Layer,

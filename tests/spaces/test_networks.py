@@ -14,17 +14,9 @@ from torch import nn
 
 from pasearch.errors import UsageError
 from pasearch.spaces import modules
-from pasearch.spaces.architecture import (
-    ACTIVATIONS,
-    Architecture,
-    Conv,
-    Dense,
-    Layer,
-    Lstm,
-    Norm,
-    Pool,
-)
-from pasearch.spaces.space import read_candidate
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import read_candidate
+from pasearch.spaces.layers import ACTIVATIONS, Conv, Dense, Layer, Lstm, Norm, Pool
 from pasearch.training.per_example import validate
 
 FOLDER = Path(__file__).parents[2] / "examples" / "architectures"

@@ -11,8 +11,10 @@ import torch
 
 from pasearch.data.front_ends import MaxPool, PrincipalComponents, Raw
 from pasearch.errors import UsageError
-from pasearch.spaces.architecture import Architecture, Conv, Dense, Pool
-from pasearch.spaces.space import Candidate, Portfolio, Space, space
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Conv, Dense, Pool
+from pasearch.spaces.space import Portfolio, Space, space
 
 
 def candidate(*units: int, front_end: Any = Raw(), **settings: float) -> Candidate:  # noqa: B008

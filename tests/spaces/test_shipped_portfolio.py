@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from pasearch.data.images import BUILT_IN
+from pasearch.data.built_in import BUILT_IN
+from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.data.tables import Column, TableSchema
+from pasearch.data.tables import TableSchema
 from pasearch.spaces import portfolio
-from pasearch.spaces.architecture import Architecture, Dense
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import FILE, SAME, Study, kind_of, signal_of, study_for
-from pasearch.spaces.space import Candidate, Portfolio, space
+from pasearch.spaces.space import Portfolio, space
 
 KINDS = ("image", "arrays", "table", "regression")
 SHAPES: dict[str, list[tuple[int, ...]]] = {

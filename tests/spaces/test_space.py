@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from pasearch.data.front_ends import PrincipalComponents, Raw, Scattering, front_end
 from pasearch.errors import UsageError
-from pasearch.spaces.architecture import Architecture, Dense
-from pasearch.spaces.space import BUILT_IN, Candidate, SearchSpace, Space, space
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
+from pasearch.spaces.space import BUILT_IN, SearchSpace, Space, space
 
 SMALL = {
     "family": "fcn",

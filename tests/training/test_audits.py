@@ -48,12 +48,13 @@ from pasearch.accounting.filters import Filter
 from pasearch.api.search import prepare
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.schema import Schema
+from pasearch.progress import Progress
 from pasearch.runs import mechanisms, normals, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals
-from pasearch.search.engine import Progress, Search
+from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import LOOK
 from pasearch.training import noise, screening, steering, trainer

@@ -30,15 +30,8 @@ from torch.nn import functional
 from pasearch import Budget, verify
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.additive import Shifts
-from pasearch.accounting.densities import (
-    Cauchy,
-    Density,
-    GaussianNoise,
-    LaplaceNoise,
-    StudentT,
-    Tabulated,
-    tabulated,
-)
+from pasearch.accounting.densities import Cauchy, GaussianNoise, LaplaceNoise, StudentT
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import (
     TYPES,
     Additive,
@@ -54,9 +47,10 @@ from pasearch.accounting.events import (
     to_json,
 )
 from pasearch.accounting.selection import Law
+from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.api import search as api
+from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records
-from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import recipe, trainer

@@ -16,7 +16,8 @@ from pasearch.errors import UsageError
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.recipe import OPTIMIZERS, Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.optimizers import OPTIMIZERS
+from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
 
 
 def recipe(**changes: Any) -> Recipe:

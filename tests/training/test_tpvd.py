@@ -9,7 +9,7 @@ import torch
 
 from pasearch.errors import UsageError
 from pasearch.training import tpvd as module
-from pasearch.training.tpvd import tpvd, tpvd_trajectory
+from pasearch.training.tpvd import tpvd
 
 PLAIN = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0])]
 NOISY = [torch.tensor([[3.0, 5.0], [0.0, 4.0]]), torch.tensor([5.0])]
@@ -28,11 +28,6 @@ def test_layers_count_alike_whatever_their_size():
 
 def test_the_first_argument_is_the_one_without_noise():
     assert tpvd(NOISY, PLAIN) != pytest.approx(tpvd(PLAIN, NOISY))
-
-
-def test_a_trajectory_has_one_value_a_moment():
-    assert tpvd_trajectory([PLAIN, PLAIN], [PLAIN, NOISY]) == [0.0, pytest.approx(1.25)]
-    assert tpvd_trajectory([], []) == []
 
 
 def test_components_of_size_0():
@@ -65,8 +60,3 @@ def test_is_no_measure_of_privacy_noise_that_hides_nothing_scores_as_high():
 def test_other_shapes_are_refused(plain, noisy):
     with pytest.raises(UsageError, match="same for both"):
         tpvd(plain, noisy)
-
-
-def test_trajectories_of_other_lengths_are_refused():
-    with pytest.raises(UsageError, match="same steps"):
-        tpvd_trajectory([PLAIN], [PLAIN, NOISY])

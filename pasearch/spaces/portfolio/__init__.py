@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.spaces.space import Candidate, Portfolio
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.space import Portfolio
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import AnySchema
+    from pasearch.data.tables import AnySchema
 
 FILE = "portfolio-1.json"
 """The shipped study; a new one gets a new number."""

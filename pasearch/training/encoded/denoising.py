@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.densities import Density
+from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
 from pasearch.training.denoising import DENOISINGS, Denoising
 from pasearch.training.encoded.laws import distribution, edges, edges_on, places

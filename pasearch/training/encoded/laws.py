@@ -23,7 +23,6 @@ from torch import Tensor
 
 from pasearch.accounting.densities import (
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
@@ -32,6 +31,7 @@ from pasearch.accounting.densities import (
     StudentT,
     VarianceGamma,
 )
+from pasearch.accounting.density import Density
 from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
 
 if TYPE_CHECKING:

@@ -25,18 +25,18 @@ from pasearch.accounting.comparison import Comparison, compare
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
-    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
-    Tabulated,
     VarianceGamma,
     density_from_json,
 )
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
+from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
 from pasearch.training.encoded.bound import Encoded
 

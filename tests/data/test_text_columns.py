@@ -16,12 +16,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csv_rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.data import columns as module
+from pasearch.data import text_columns as module
+from pasearch.data.cells import as_numbers, as_text, count_texts
 from pasearch.data.check import check_table
-from pasearch.data.columns import (
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table
+from pasearch.data.partitions import Dataset
+from pasearch.data.purchase import Purchase, read_free
+from pasearch.data.sources import load_dataset
+from pasearch.data.split import make_split
+from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.text_columns import (
     FEW,
     MOST,
     ROWS,
@@ -30,19 +39,6 @@ from pasearch.data.columns import (
     TextColumn,
     TextTable,
     build_columns,
-)
-from pasearch.data.partitions import Dataset, make_split
-from pasearch.data.purchase import Purchase, read_free
-from pasearch.data.sources import load_dataset
-from pasearch.data.tables import (
-    Column,
-    TableSchema,
-    as_numbers,
-    as_text,
-    count_texts,
-    read_rows,
-    read_table,
-    undeclared,
 )
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt

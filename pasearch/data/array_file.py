@@ -1,0 +1,165 @@
+"""Data sets of arrays: in memory, or in a .npz file.
+
+Source: docs/rules.md, rules 3 and 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pasearch.data.arrays import AT_ONCE, Stored, stored_arrays
+from pasearch.data.partitions import Dataset
+from pasearch.data.schema import Schema
+from pasearch.data.source import Declared, Source, register
+from pasearch.errors import UsageError
+
+ARRAYS = {"x", "y", "bounds", "classes", "official_test", "name"}
+"""What is read from a .npz; anything else in it is left alone."""
+
+LONGEST_NOTE = 4096
+"""The most bytes of what else is read of a .npz than x and y."""
+
+
+@register
+class ArrayFile(Source):
+    """A .npz file with arrays x and y."""
+
+    name = "npz"
+    kind = "a .npz"
+    expected = "the path of a .npz file with arrays x and y"
+    uses = ("bounds", "classes", "regression")
+
+    def takes(self, data: str) -> bool:
+        """Return whether the name ends in .npz."""
+        return Path(data).suffix == ".npz"
+
+    def load(self, data: str, declared: Declared) -> Dataset:
+        """Return the data set; large arrays are read when a run begins."""
+        path = Path(data)
+        arrays = _open_npz(path)
+        bounds, classes = _declared_bounds(path, arrays), _declared_classes(path, arrays)
+        if declared.regression and declared.classes is not None:
+            raise UsageError(
+                "--regression predicts a number, so there are no --classes: leave one out."
+            )
+        bounds = bounds if declared.bounds is None else declared.bounds
+        classes = classes if declared.classes is None else declared.classes
+        pair = arrays["x"], arrays["y"]
+        at_once = sum(each.nbytes for each in pair) <= AT_ONCE
+        x, y = (each.read() if at_once else each for each in pair)
+        dataset = from_arrays(
+            x,
+            y,
+            name=str(arrays["name"].read()) if "name" in arrays else path.stem,
+            where=str(path),
+            public=declared.public,
+            bounds=bounds,
+            classes=None if declared.regression else classes,
+            regression=declared.regression,
+        )
+        tail = _whole_array(path, arrays, "official_test")
+        if not 0 <= tail < dataset.n:
+            raise UsageError(f"{path}: `official_test` is {tail}: expected less than {dataset.n}.")
+        return replace(dataset, official_test=tail)
+
+
+def from_arrays(
+    x: np.ndarray | Stored,
+    y: np.ndarray | Stored,
+    *,
+    name: str = "arrays",
+    where: str = "data",
+    **said: Any,
+) -> Dataset:
+    """Return a data set of arrays in memory.
+
+    Args:
+        x: Numbers, (n, features), (n, height, width) or (n, channels, height, width).
+        y: Whole numbers, (n,); any numbers for a regression.
+        name: What the plan and the card call it.
+        where: What an error message calls it.
+        said: What the user says about them, fields of `Declared`: the rest is bought. Bytes (uint8)
+            have the bounds 0 and 255 by their type, bool 0 and 1.
+
+    Raises:
+        UsageError: Arrays of another form, of different length or empty.
+    """
+    declared = Declared(**said)
+    _check_arrays(x, y, where, declared.regression)
+    if len(x) != len(y):
+        raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
+    if not len(x) > 0:
+        raise UsageError(f"{where}: there is no record in it.")
+    bounds = declared.bounds
+    if bounds is None and x.dtype == np.uint8:
+        bounds = (0.0, 255.0)
+    if bounds is None and x.dtype == np.bool_:
+        bounds = (0.0, 1.0)
+    try:
+        low, high = (None, None) if bounds is None else bounds
+    except (TypeError, ValueError):
+        raise UsageError(f"{where}: bounds are {bounds!r}: expected two numbers.") from None
+    schema = Schema(
+        shape=x.shape[1:], low=low, high=high, classes=declared.classes,
+        regression=declared.regression,
+    )  # fmt: skip
+    labels = y if declared.regression else y.astype(np.int64)
+    return Dataset(name=name, schema=schema, features=x, labels=labels, public=declared.public)
+
+
+def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
+    if not isinstance(x, np.ndarray | Stored) or not isinstance(y, np.ndarray | Stored):
+        raise UsageError(
+            f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
+            "arrays (numpy.asarray makes them)."
+        )
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "iufb":
+        raise UsageError(
+            f"{where}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
+            "(n, height, width) or (n, channels, height, width)."
+        )
+    if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iu"):
+        raise UsageError(
+            f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
+            f"{'numbers' if regression else 'whole numbers'}, (n,)."
+        )
+
+
+def _open_npz(path: Path) -> dict[str, Stored]:
+    arrays, names = stored_arrays(path, ARRAYS)
+    if missing := {"x", "y"} - set(names):
+        raise UsageError(
+            f"{path} has no array {' and no array '.join(sorted(missing))}: "
+            f"it holds {', '.join(names[:20]) or 'nothing'}."
+        )
+    for name in set(arrays) - {"x", "y"}:
+        if arrays[name].nbytes > LONGEST_NOTE:
+            raise UsageError(
+                f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a word."
+            )
+    return arrays
+
+
+def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, float] | None:
+    if "bounds" not in arrays:
+        return None
+    bounds = arrays["bounds"].read()
+    if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
+        raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
+    return float(bounds[0]), float(bounds[1])
+
+
+def _declared_classes(path: Path, arrays: dict[str, Stored]) -> int | None:
+    return _whole_array(path, arrays, "classes") if "classes" in arrays else None
+
+
+def _whole_array(path: Path, arrays: dict[str, Stored], name: str) -> int:
+    """Return the one whole number that an array of the file holds; 0 when it is not there."""
+    number = arrays[name].read() if name in arrays else np.array(0)
+    if number.shape not in ((), (1,)) or number.dtype.kind not in "iu":
+        raise UsageError(f"{path}: `{name}` is {number.dtype}{number.shape}: expected a number.")
+    return int(number.reshape(-1)[0])

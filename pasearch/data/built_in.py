@@ -1,0 +1,178 @@
+"""The sets of images that have a name: digits, MNIST-like idx files, CIFAR-10, SVHN.
+
+Source: docs/rules.md, rules 3 and 13.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pasearch.data.partitions import Dataset
+from pasearch.data.schema import Schema
+from pasearch.data.source import Declared, Source, register
+from pasearch.errors import UsageError
+
+IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+"""The torchvision class of each set, which is also the folder's name."""
+
+TORCHVISION_SETS = ("cifar10", "svhn")
+
+BUILT_IN = ("digits", *IDX_SETS, *TORCHVISION_SETS)
+
+MOST_IDX = 2**28
+"""The most bytes that an idx file announces: those of MNIST have 47 million."""
+
+
+@register
+class BuiltIn(Source):
+    """One of the sets of `BUILT_IN`: in `data_root` in torchvision's layout, or downloaded."""
+
+    name = "built-in"
+    kind = "built-in images"
+    expected = f"one of {', '.join(BUILT_IN)}"
+    is_path = False
+
+    def takes(self, data: str) -> bool:
+        """Return whether it is one of the names."""
+        return data in BUILT_IN
+
+    def load(self, data: str, declared: Declared) -> Dataset:
+        """Return the data set."""
+        if data == "digits":
+            return _digits(declared.public)
+        load = _idx_set if data in IDX_SETS else _torchvision_set
+        root, download = Path(declared.data_root), declared.download
+        return load(data, root, download=download, public=declared.public)
+
+
+def _digits(public: bool) -> Dataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return Dataset(
+        name="digits",
+        schema=Schema(shape=(8, 8), low=0.0, high=16.0, classes=10),
+        features=bunch.images,  # pyright: ignore[reportAttributeAccessIssue]
+        labels=bunch.target,  # pyright: ignore[reportAttributeAccessIssue]
+        public=public,
+    )
+
+
+def _idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    folder = root / IDX_SETS[name] / "raw"
+    if download:
+        _download(IDX_SETS[name], root)
+    parts = []
+    for part in ("train", "t10k"):
+        images = _read_idx(folder / f"{part}-images-idx3-ubyte", axes=3)
+        labels = _read_idx(folder / f"{part}-labels-idx1-ubyte", axes=1)
+        if len(images) != len(labels):
+            raise UsageError(
+                f"{folder}: {part} has {len(images)} images and {len(labels)} labels: "
+                "the files do not belong together."
+            )
+        parts.append((images, labels))
+    sides = {images.shape[1:] for images, _ in parts}
+    if len(sides) > 1 or not all(len(labels) for _, labels in parts):
+        raise UsageError(
+            f"{folder}: train and t10k have images of sides {sorted(sides)}, "
+            f"{' and '.join(str(len(labels)) for _, labels in parts)} of them: expected one size "
+            "and at least one image each."
+        )
+    return Dataset(
+        name=name,
+        schema=Schema(shape=parts[0][0].shape[1:], low=0.0, high=255.0, classes=10),
+        features=np.concatenate([images for images, _ in parts]),
+        labels=np.concatenate([labels for _, labels in parts]),
+        public=public,
+        official_test=len(parts[1][1]),
+    )
+
+
+def _download(torchvision_class: str, root: Path) -> None:
+    from torchvision import datasets
+
+    try:
+        getattr(datasets, torchvision_class)(root, download=True)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(
+            f"Could not download {torchvision_class} into {root}: {error}. "
+            "Put the idx files there yourself, or point --data-root at them."
+        ) from None
+
+
+def _read_idx(path: Path, *, axes: int) -> np.ndarray:
+    """Read an idx file of bytes: magic number, one big-endian size an axis, then the bytes."""
+    packed = path.with_name(path.name + ".gz")
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                raw = _within(file, axes)
+        elif packed.is_file():
+            with gzip.open(packed) as file:
+                raw = _within(file, axes)
+        else:
+            raise UsageError(
+                f"{path} (or its .gz) is not there: put the file there, name another folder with "
+                "--data-root, or let torchvision download it with --download."
+            )
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    head = 4 + 4 * axes
+    if len(raw) < head or raw[:4] != bytes([0, 0, 8, axes]):
+        raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
+    shape = struct.unpack(f">{axes}I", raw[4:head])
+    announced, found = math.prod(shape), len(raw) - head
+    if announced > MOST_IDX:
+        raise UsageError(
+            f"{path} announces {announced:,} bytes: expected at most {MOST_IDX:,}. Fetch it again."
+        )
+    if found != announced:
+        raise UsageError(
+            f"{path} is {'cut short' if found < announced else 'too long'}: its head announces "
+            f"{announced:,} bytes, {found:,} follow. Fetch it again."
+        )
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+
+
+def _within(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
+    """Return an idx file's head and what it announces, and a byte more if there is one."""
+    head = file.read(4 + 4 * axes)
+    announced = math.prod(struct.unpack(f">{axes}I", head[4:])) if len(head) == 4 + 4 * axes else 0
+    return head + file.read(min(announced, MOST_IDX) + 1)
+
+
+def _torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    from torchvision import datasets
+
+    try:
+        if name == "cifar10":
+            parts = [
+                datasets.CIFAR10(root, train=train, download=download) for train in (True, False)
+            ]
+            images = [part.data.transpose(0, 3, 1, 2) for part in parts]
+            labels = [np.asarray(part.targets) for part in parts]
+        else:
+            parts = [datasets.SVHN(root, split=s, download=download) for s in ("train", "test")]
+            images = [part.data for part in parts]
+            labels = [np.asarray(part.labels) for part in parts]
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"{name} is not in {root}, or not whole ({type(error).__name__}): put torchvision's "
+            "files there, name another folder with --data-root, or fetch them with --download."
+        ) from None
+    return Dataset(
+        name=name,
+        schema=Schema(shape=images[0].shape[1:], low=0.0, high=255.0, classes=10),
+        features=np.concatenate(images),
+        labels=np.concatenate(labels).astype(np.int64),
+        public=public,
+        official_test=len(labels[1]),
+    )

@@ -1,0 +1,133 @@
+"""What a source of data is: one class in one file, which takes some of the names and paths.
+
+    @register
+    class JsonLines(Source):
+        name, kind, expected = "jsonl", "a .jsonl", "the path of a .jsonl file"
+        uses = ("schema", "target")
+        def takes(self, data): return data.endswith(".jsonl")
+        def load(self, data, declared): ...
+
+Only the *form* of a source (names, shapes, number types, how many records) may raise an error;
+values never do, and a record that cannot be read is the null record in its slot.
+
+Source: docs/rules.md, rules 3 and 13. How to write one: docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from pasearch.data.cells import ColumnCells, TableCells
+from pasearch.data.partitions import Dataset
+from pasearch.data.tables import TableSchema
+from pasearch.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the user says about data beside where it is; a source says of which it has a use.
+
+    Args:
+        public: Every record is public.
+        bounds: (low, high) of the features of arrays.
+        classes: Number of classes of arrays.
+        regression: A number is to be predicted, not a class.
+        target: Name of a table's column to predict; None takes the last one.
+        schema: Path of a table's schema, TOML.
+        quotes: False takes the quotation marks of a table as ordinary characters.
+        image_side: Pixels that the images of a folder are scaled to.
+        grey: Images of a folder get one channel.
+        data_root: Folder of the built-in sets of images.
+        download: Let torchvision download what is missing.
+    """
+
+    public: bool = False
+    bounds: tuple[float, float] | None = None
+    classes: int | None = None
+    regression: bool = False
+    target: str | None = None
+    schema: str | Path | None = None
+    quotes: bool = True
+    image_side: int | None = None
+    grey: bool = False
+    data_root: str | Path = "data"
+    download: bool = False
+
+
+class Source(ABC):
+    """A kind of data that a run can be given by a name or a path."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    """What it is, after "for": errors name it where a declaration is for other data."""
+    expected: ClassVar[str]
+    """What its names or paths are: help and errors list it."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """The fields of `Declared` that it has a use for, beside `public`."""
+    is_path: ClassVar[bool] = True
+    """Whether what it takes is a path, which a resumed run finds from anywhere."""
+
+    @abstractmethod
+    def takes(self, data: str) -> bool:
+        """Return whether it reads what is called so; no file is opened for that."""
+
+    @abstractmethod
+    def load(self, data: str, declared: Declared) -> Dataset:
+        """Return the data set, not yet partitioned.
+
+        Guarantee: each record is read from its own part of the source alone, in an order that does
+        not depend on values; no value raises, is shown, or changes what is done with another.
+
+        Raises:
+            UsageError: The source is not there, or of bad form.
+        """
+
+
+Kind = TypeVar("Kind", bound=Source)
+SOURCES: dict[str, Source] = {}
+"""Every kind of data by its name, in the order in which they are asked."""
+
+
+def register(kind: type[Kind]) -> type[Kind]:
+    """Add a kind of data: a decorator of its class.
+
+    Raises:
+        UsageError: Another class has that name.
+    """
+    if type(SOURCES.setdefault(kind.name, kind())).__qualname__ != kind.__qualname__:
+        raise UsageError(f"There are two sources of data called {kind.name!r}: rename one.")
+    return kind
+
+
+def table_dataset(
+    schema: TableSchema, features: TableCells, labels: ColumnCells, declared: Declared
+) -> Dataset:
+    """Return the data set of a table.
+
+    Args:
+        schema: In the order of the columns.
+        features: (rows, columns); None everywhere in a null record.
+        labels: (rows,).
+        declared: What the user says.
+
+    Raises:
+        UsageError: A number is to be predicted, and the target is declared as something else.
+    """
+    if declared.regression:
+        if schema.target.kind not in (None, "number"):
+            raise UsageError(
+                f"--regression predicts a number, but the schema declares column "
+                f"{schema.target.name!r} as a {schema.target.kind}: change one of them."
+            )
+        schema = replace(schema, target=replace(schema.target, kind="number"))
+    return Dataset(
+        name=schema.name,
+        schema=schema,
+        features=features,
+        labels=labels,
+        public=declared.public,
+        official_test=schema.official_test,
+    )

@@ -1,0 +1,174 @@
+"""The sizes of the partitions, and which slots are in each: public, and drawn without a value.
+
+Source: docs/rules.md, rules 3 and 4. Proof: docs/guarantees/composition-and-partitions.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pasearch.accounting.checks import whole
+from pasearch.errors import UsageError
+
+PARTITIONS = ("search", "train", "validation", "test")
+
+
+def portion_name(partition: str, number: int) -> str:
+    """Return what a portion of a partition is called; portions are counted from 0."""
+    return f"{partition} {number + 1}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The sizes of the partitions, in slots; public constants.
+
+    Args:
+        search: Slots for candidates that are thrown away (the aside way); 0 for in place.
+        train: Slots for the model that is kept.
+        validation: Slots for the scores of candidates; 0 when nothing is compared.
+        test: Slots for the accuracy that is printed; 0 where no model is trained.
+        fixed_tail: The last so many slots form test, or validation and test, as in a data set with
+            an official test set; 0 draws all partitions from all slots.
+        portions: Into how many disjoint parts of equal size the slots for candidates are cut; each
+            is then a partition, in their place. A remainder is not used.
+    """
+
+    search: int = 0
+    train: int
+    validation: int = 0
+    test: int
+    fixed_tail: int = 0
+    portions: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in PARTITIONS}
+        if not all(size >= 0 for size in sizes.values()) or not self.train:
+            raise UsageError(f"A split has sizes {sizes}: expected some slots to train on.")
+        if self.fixed_tail not in (0, self.test, self.validation + self.test):
+            raise UsageError(
+                f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
+                f"test, {self.validation + self.test} slots."
+            )
+        if not whole("portions", self.portions) <= (self.search or self.train):
+            raise UsageError(
+                f"{self.search or self.train:,} slots cannot be cut into {self.portions} portions: "
+                "take fewer candidates, or more records."
+            )
+
+    @property
+    def n(self) -> int:
+        """The number of all slots."""
+        return self.search + self.train + self.validation + self.test
+
+    @property
+    def trial_partition(self) -> str:
+        """The partition that candidates are trained on: `search` if there is one."""
+        return "search" if self.search else "train"
+
+    @property
+    def trial_slots(self) -> int:
+        """How many slots a candidate is trained on: that partition's, or a portion's."""
+        return (self.search or self.train) // self.portions
+
+    def sizes(self) -> dict[str, int]:
+        """Return the partitions that are not empty, with their sizes; portions in place of one."""
+        found = {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
+        if self.portions == 1:
+            return found
+        cut, own = self.trial_partition, range(self.portions)
+        portions = {portion_name(cut, number): self.trial_slots for number in own}
+        del found[cut]
+        return {**portions, **found}
+
+    def slots(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the slots of each partition, from a permutation that sees no value."""
+        head = self.n - self.fixed_tail
+        order = np.concatenate(
+            [generator.permutation(head), head + generator.permutation(self.fixed_tail)]
+        )
+        ends = np.cumsum([getattr(self, name) for name in PARTITIONS])[:-1]
+        found: dict[str, np.ndarray] = dict(zip(PARTITIONS, np.split(order, ends), strict=True))
+        if self.portions > 1:
+            # No slot is in two partitions: what is cut is none any more.
+            whole, size = found.pop(self.trial_partition), self.trial_slots
+            for number in range(self.portions):
+                part = whole[number * size : (number + 1) * size]
+                found[portion_name(self.trial_partition, number)] = part
+        return found
+
+
+SHARES = (0.8, 0.1, 0.1)
+"""Train, validation and test, where nothing else is said."""
+
+VALIDATION_SHARE = 0.1
+"""The share of the training slots that scores take, where the test set is official."""
+
+
+def make_split(
+    n: int,
+    *,
+    shares: tuple[float, float, float] | None = None,
+    search_share: float = 0.0,
+    scored: bool = True,
+    official_test: int = 0,
+    paper: bool = False,
+    portions: int = 1,
+) -> Split:
+    """Divide n slots.
+
+    Args:
+        n: Number of slots.
+        shares: Shares of train, validation and test; they sum to 1. None keeps the official test
+            set, if there is one, and takes `VALIDATION_SHARE` of the others; otherwise `SHARES`.
+        search_share: Share of the training slots that is set aside for the search, in [0, 1).
+        scored: False gives the validation slots to train: nothing is compared.
+        official_test: How many of the last slots are the data set's own test set.
+        paper: Take the official test set as validation and test, half each, and all the rest
+            for training (Bao et al., IV-A: 60,000 / 5,000 / 5,000).
+        portions: Into how many parts the candidates' slots are cut.
+
+    Raises:
+        UsageError: Shares that do not add up, a paper split without an official test set, or so
+            few slots that a partition is empty.
+    """
+    train, validation, tail = _divided(n, shares, official_test, paper)
+    test = n - train - validation
+    if not scored:
+        train, validation = (train, validation) if paper else (train + validation, 0)
+    if not 0.0 <= search_share < 1.0:
+        raise UsageError(f"--search-share is {search_share}: expected a share in [0, 1).")
+    search = round(train * search_share)
+    train -= search
+    if not (train > 0 and test > 0 and (validation > 0 or not scored)):
+        raise UsageError(f"{n} records are too few to split into train, validation and test.")
+    if search_share and not search > 0:
+        raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
+    return Split(
+        search=search, train=train, validation=validation, test=test, fixed_tail=tail,
+        portions=portions,
+    )  # fmt: skip
+
+
+def _divided(
+    n: int, shares: tuple[float, float, float] | None, official_test: int, paper: bool
+) -> tuple[int, int, int]:
+    """Return the sizes of train, search included, and of validation, and the fixed tail's."""
+    if paper:
+        if not official_test:
+            raise UsageError(
+                "--split paper: this data set has no split in the paper. "
+                "Give shares instead, such as --split 0.8,0.1,0.1."
+            )
+        return n - official_test, official_test // 2, official_test
+    if shares is None and official_test:
+        validation = round((n - official_test) * VALIDATION_SHARE)
+        return n - official_test - validation, validation, official_test
+    shares = SHARES if shares is None else shares
+    if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
+        raise UsageError(
+            f"--split is {','.join(map(str, shares))}: expected three shares above 0 "
+            "(train, validation, test) that sum to 1."
+        )
+    return round(n * shares[0]), round(n * shares[1]), 0

@@ -1,0 +1,114 @@
+"""A candidate: an architecture, its front end, and what it changes in the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasearch.data.front_ends import FrontEnd, Raw, front_end
+from pasearch.errors import UsageError
+from pasearch.files import read_toml
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.layers import Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SETTINGS = (
+    "learning_rate", "learning_rate_scale", "learning_rate_growth", "steps", "steps_scale",
+)  # fmt: skip
+"""Genes that change the recipe: absolute values, or factors on the recipe's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What one trial trains: an architecture and what it changes in the recipe.
+
+    Args:
+        architecture: The network without its output layer.
+        settings: Pairs (name, value) with names from `SETTINGS`; and "recipe", where a plan has
+            several.
+        front_end: What is done to a record before the network sees it.
+    """
+
+    architecture: Architecture
+    settings: tuple[tuple[str, float], ...] = ()
+    front_end: FrontEnd = Raw()  # noqa: RUF009 - a frozen value
+
+    def parameters(self, shape: Shape, outputs: int) -> tuple[int, int]:
+        """Return the number of (all, trainable) parameters on records of this shape."""
+        return self.architecture.parameters(self.front_end.output_shape(shape), outputs)
+
+    def build(self, shape: Shape, outputs: int, generator: np.random.Generator | None = None):
+        """Return the network behind the front end; see `Architecture.build`."""
+        return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
+
+    def rate_factor(self) -> float:
+        """Return by how much its learning rate differs from that of 128 tanh units."""
+        return self.architecture.rate_factor()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "front_end": self.front_end.text,
+            "layers": self.architecture.to_json(),
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
+        """Read what `to_json` wrote."""
+        settings = values.get("settings", {})
+        return cls(
+            architecture=Architecture.from_json(values.get("layers")),
+            settings=tuple((name, settings[name]) for name in SETTINGS if name in settings),
+            front_end=front_end(values.get("front_end", "raw")),
+        )
+
+    def describe(self) -> str:
+        """Return one readable line."""
+        shown = [(name, value) for name, value in self.settings if name in SETTINGS]
+        changes = ", ".join(f"{name} {value:g}" for name, value in shown)
+        return self.describe_network() + (f"; {changes}" if changes else "")
+
+    def describe_network(self) -> str:
+        """Return the front end, if there is one, and the layers."""
+        behind = "" if isinstance(self.front_end, Raw) else f"{self.front_end.text} - "
+        return behind + self.architecture.describe()
+
+
+def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candidate:
+    """Return one network with its front end, from a file or from plain values.
+
+    Args:
+        given: A TOML path with `[[layers]]` and, optionally, `front_end`; a dictionary of the same
+            form; or a candidate.
+
+    Raises:
+        UsageError: No such file, no TOML, or a layer or name that is not known.
+    """
+    if isinstance(given, Candidate):
+        return given
+    if isinstance(given, Mapping):
+        return _read_candidate(given)
+    values = read_toml(given, EXPECTED)
+    try:
+        return _read_candidate(values)
+    except UsageError as error:
+        raise UsageError(f"{given}: {error}") from None
+
+
+EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
+
+
+def _read_candidate(values: Mapping[str, Any]) -> Candidate:
+    if "layers" not in values:
+        raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
+    if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
+        raise UsageError(
+            f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
+            "front_end, settings and name."
+        )
+    return Candidate.from_json(values)

@@ -1,0 +1,419 @@
+"""The layers of a network: one frozen class each, which knows its shapes, counts, module and words.
+
+`output_shape` and `parameters` are plain arithmetic, so that a plan needs no torch.
+
+Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from pasearch.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Shape = tuple[int, ...]
+
+UNLESS_CHANGED = {"unless_changed": True}
+"""Marks a field that is younger than stored results: its default is not written, so that an old
+architecture is the same JSON as ever."""
+
+ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
+
+
+def activation_module(name: str) -> nn.Module:
+    """Return the activation called `name`; `tempered_sigmoid:s,T,o` sets its parameters."""
+    from torch import nn
+
+    from pasearch.spaces.modules import TemperedSigmoid
+
+    kind, _, arguments = name.partition(":")
+    match kind:
+        case "linear":
+            return nn.Identity()
+        case "relu":
+            return nn.ReLU()
+        case "sigmoid":
+            return nn.Sigmoid()
+        case "tanh":
+            return nn.Tanh()
+        case "tempered_sigmoid":
+            return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+    raise UsageError(_unknown_activation(name))
+
+
+def _unknown_activation(name: object) -> str:
+    return (
+        f"Activation {name!r} is not known: expected one of {', '.join(ACTIVATIONS)}, "
+        "or 'tempered_sigmoid:scale,temperature,offset' with three numbers."
+    )
+
+
+def _three(arguments: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in arguments.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 3 or not all(math.isfinite(number) for number in numbers):
+        raise UsageError(_unknown_activation(f"tempered_sigmoid:{arguments}"))
+    return numbers
+
+
+def check_activation(name: object) -> None:
+    """Refuse an activation that `activation_module` does not know."""
+    kind, colon, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if kind not in ACTIVATIONS or (colon and kind != "tempered_sigmoid"):
+        raise UsageError(_unknown_activation(name))
+    if colon:
+        _three(arguments)
+
+
+MOST_WIDE = 2**20
+"""The most of anything in a layer: neurons, filters, pixels."""
+
+
+def _check(layer: object, **numbers: object) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
+            raise UsageError(
+                f"{type(layer).__name__}: {name} is {value!r}: expected a whole number above 0."
+            )
+        if not value <= MOST_WIDE:
+            raise UsageError(f"{type(layer).__name__}: {name} is above {MOST_WIDE:,}: take less.")
+
+
+def _check_flag(layer: object, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{type(layer).__name__}: {name} is {value!r}: expected true or false.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """A fully connected layer; an input with more than one axis is flattened first.
+
+    Args:
+        units: Number of neurons.
+        activation: One of `ACTIVATIONS`.
+        trainable: False freezes it at its random start (random weights training, RWT).
+        dropout: Rate of the dropout behind it, in [0, 1).
+    """
+
+    kind: ClassVar[str] = "dense"
+    units: int
+    activation: str = "tanh"
+    trainable: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, units=self.units)
+        check_activation(self.activation)
+        _check_flag(self, "trainable", self.trainable)
+        if not (type(self.dropout) in (int, float) and 0.0 <= self.dropout < 1.0):
+            raise UsageError(f"Dense: dropout is {self.dropout!r}: expected a rate in [0, 1).")
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (units,)."""
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> int:
+        """Return (inputs + 1) * units."""
+        return (math.prod(shape) + 1) * self.units
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules, uninitialised."""
+        from torch import nn
+
+        from pasearch.spaces.modules import KeyedDropout
+
+        flatten = [nn.Flatten()] if len(shape) > 1 else []
+        drop = [KeyedDropout(self.dropout)] if self.dropout else []
+        # Torch's own start would draw from its global generator.
+        linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
+        return [*flatten, linear, activation_module(self.activation), *drop]
+
+    def describe(self) -> str:
+        """Return the layer in words, such as `dense 128 tanh`."""
+        return f"dense {self.units} {self.activation}{_frozen(self.trainable)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv:
+    """A two-dimensional convolution over (channels, height, width).
+
+    Args:
+        filters: Number of output channels.
+        kernel: Side of the square kernel, pixels.
+        stride: Pixels between two positions.
+        padding: "valid" (none), "same" (output as large as the input; stride 1), or pixels.
+        groups: Groups of channels that do not mix.
+        dilation: Pixels between two taps of the kernel.
+        activation: One of `ACTIVATIONS`.
+        trainable: False freezes it at its random start.
+        weight_standardised: Whether filters have mean 0 and norm 1 when used (Qiao et al. 2019);
+            put a `Norm` behind it.
+    """
+
+    kind: ClassVar[str] = "conv"
+    filters: int
+    kernel: int = 3
+    stride: int = 1
+    padding: str | int = "valid"
+    groups: int = 1
+    dilation: int = 1
+    activation: str = "relu"
+    trainable: bool = True
+    weight_standardised: bool = field(default=False, metadata=UNLESS_CHANGED)
+
+    def __post_init__(self) -> None:
+        _check(self, filters=self.filters, kernel=self.kernel, stride=self.stride)
+        _check(self, groups=self.groups, dilation=self.dilation)
+        check_activation(self.activation)
+        _check_flag(self, "trainable", self.trainable)
+        _check_flag(self, "weight_standardised", self.weight_standardised)
+        whole = isinstance(self.padding, int) and not isinstance(self.padding, bool)
+        if self.padding not in ("valid", "same") and not (
+            whole and 0 <= int(self.padding) <= MOST_WIDE
+        ):
+            raise UsageError(
+                f"Conv: padding is {self.padding!r}: expected 'valid', 'same' or pixels."
+            )
+        if self.padding == "same" and self.stride != 1:
+            raise UsageError("Conv: padding 'same' goes with stride 1 only.")
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (filters, height, width) of the output."""
+        channels, *sides = _image(self, shape)
+        if channels % self.groups or self.filters % self.groups:
+            raise UsageError(
+                f"Conv: {channels} channels and {self.filters} filters do not divide into "
+                f"{self.groups} groups."
+            )
+        if self.weight_standardised and channels // self.groups * self.kernel**2 == 1:
+            raise UsageError(
+                "Conv: a filter of one weight, less its mean, is 0: take weight_standardised = "
+                "false, or a larger kernel."
+            )
+        if self.padding == "same":
+            return (self.filters, *sides)
+        padding = 0 if self.padding == "valid" else int(self.padding)
+        reach = self.dilation * (self.kernel - 1) + 1
+        return (self.filters, *(_slide(self, s + 2 * padding, reach, self.stride) for s in sides))
+
+    def parameters(self, shape: Shape) -> int:
+        """Return filters * (channels / groups * kernel^2 + 1)."""
+        return self.filters * (_image(self, shape)[0] // self.groups * self.kernel**2 + 1)
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules, uninitialised."""
+        from torch import nn
+
+        from pasearch.spaces.modules import WeightStandardisedConv2d
+
+        convolution = nn.utils.skip_init(
+            WeightStandardisedConv2d if self.weight_standardised else nn.Conv2d,
+            _image(self, shape)[0],
+            self.filters,
+            self.kernel,
+            stride=self.stride,
+            padding=self.padding,
+            groups=self.groups,
+            dilation=self.dilation,
+        )
+        return [convolution, activation_module(self.activation)]
+
+    def describe(self) -> str:
+        """Return the layer in words, such as `conv 16 of 5x5 relu`."""
+        how, side = "weight-standardised " * self.weight_standardised, self.kernel
+        what = f"{how}conv {self.filters} of {side}x{side} {self.activation}"
+        return what + _frozen(self.trainable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Max or average pooling over square windows.
+
+    Args:
+        size: Side of the window, pixels.
+        average: True takes the mean, False the maximum.
+        stride: Pixels between two windows; None is as many as the side, so they do not overlap.
+    """
+
+    kind: ClassVar[str] = "pool"
+    size: int = 2
+    average: bool = False
+    stride: int | None = field(default=None, metadata=UNLESS_CHANGED)
+
+    def __post_init__(self) -> None:
+        _check(self, size=self.size)
+        if self.stride is not None:
+            _check(self, stride=self.stride)
+        _check_flag(self, "average", self.average)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (channels, height, width) of the output; a remainder is dropped."""
+        channels, *sides = _image(self, shape)
+        stride = self.size if self.stride is None else self.stride
+        return (channels, *(_slide(self, side, self.size, stride) for side in sides))
+
+    def parameters(self, shape: Shape) -> int:
+        """Return 0."""
+        return 0
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch module."""
+        from torch import nn
+
+        pool = nn.AvgPool2d if self.average else nn.MaxPool2d
+        return [pool(self.size, self.stride)]
+
+    def describe(self) -> str:
+        """Return the layer in words, such as `max pool 2`."""
+        stride = "" if self.stride is None else f" stride {self.stride}"
+        return f"{'average' if self.average else 'max'} pool {self.size}{stride}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Group normalisation: every record on its own, each group of channels to mean 0, variance 1.
+
+    In front of its activation stands a `Conv` or `Dense` with the activation "linear".
+
+    Args:
+        groups: Number of groups, which the channels (of a vector: its numbers) divide into.
+        activation: One of `ACTIVATIONS`, behind it.
+        trainable: False freezes the weights at 1 and the biases at 0.
+
+    Source: Wu and He 2018.
+    """
+
+    kind: ClassVar[str] = "norm"
+    groups: int = 1
+    activation: str = "linear"
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self, groups=self.groups)
+        check_activation(self.activation)
+        _check_flag(self, "trainable", self.trainable)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the shape as it is, an image's channel included."""
+        same = shape if len(shape) == 1 else _image(self, shape)
+        if same[0] % self.groups:
+            raise UsageError(
+                f"Norm: {same[0]} channels do not divide into {self.groups} groups: expected a "
+                "divisor."
+            )
+        if math.prod(same) == self.groups:
+            raise UsageError(
+                f"Norm: groups of one number each are all 0, normalised. Take fewer than "
+                f"{self.groups} groups."
+            )
+        return same
+
+    def parameters(self, shape: Shape) -> int:
+        """Return 2 * channels."""
+        return 2 * self.output_shape(shape)[0]
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules: weights start at 1 and biases at 0."""
+        from torch import nn
+
+        norm = nn.GroupNorm(self.groups, self.output_shape(shape)[0])
+        return [norm, activation_module(self.activation)]
+
+    def describe(self) -> str:
+        """Return the layer in words, such as `group norm 4 relu`."""
+        return f"group norm {self.groups} {self.activation}{_frozen(self.trainable)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lstm:
+    """A long short-term memory over the rows of a record, to its last state.
+
+    A row is a step: of (steps, inputs), or of all channels of (channels, height, width).
+
+    Args:
+        units: Numbers in the state.
+        biases: Biases a gate: 1, or 2 as torch's LSTM has.
+        trainable: False freezes it at its random start.
+
+    Source: Hochreiter and Schmidhuber 1997; Bao et al., Tables XXVII and XXVIII (one bias).
+    """
+
+    kind: ClassVar[str] = "lstm"
+    units: int
+    biases: int = 1
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self, units=self.units, biases=self.biases)
+        if self.biases > 2:
+            raise UsageError(f"Lstm: biases is {self.biases}: expected 1 or 2.")
+        _check_flag(self, "trainable", self.trainable)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (units,)."""
+        self._inputs(shape)
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> int:
+        """Return 4 * units * (inputs + units + biases)."""
+        return 4 * self.units * (self._inputs(shape) + self.units + self.biases)
+
+    def module(self, shape: Shape) -> list[nn.Module]:
+        """Return the torch modules, uninitialised."""
+        from torch import nn
+
+        from pasearch.spaces import modules
+
+        rows = [modules.Rows()] if len(shape) == 3 else []
+        inputs = self._inputs(shape)
+        return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
+
+    def _inputs(self, shape: Shape) -> int:
+        if len(shape) not in (2, 3):
+            raise UsageError(
+                "Lstm needs records of rows, (steps, inputs) or (channels, height, width); these "
+                f"have shape {shape}. Take a space of family 'fcn'."
+            )
+        return math.prod(shape) // shape[-2]
+
+    def describe(self) -> str:
+        """Return the layer in words, such as `lstm 32`."""
+        biases = " two biases" if self.biases == 2 else ""
+        return f"lstm {self.units}{biases}{_frozen(self.trainable)}"
+
+
+Layer = Dense | Conv | Pool | Norm | Lstm
+LAYERS: Mapping[str, type[Layer]] = {layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Lstm)}
+
+
+def _frozen(trainable: bool) -> str:
+    return "" if trainable else " (frozen)"
+
+
+def _image(layer: object, shape: Shape) -> Shape:
+    """Read (height, width) as one channel; anything else must be (channels, height, width)."""
+    image = (1, *shape) if len(shape) == 2 else shape
+    if len(image) != 3:
+        raise UsageError(
+            f"{type(layer).__name__} needs images, (height, width) or (channels, height, width) "
+            f"a record; these records have shape {shape}. Take a space of family 'fcn'."
+        )
+    return image
+
+
+def _slide(layer: object, side: int, reach: int, stride: int) -> int:
+    positions = (side - reach) // stride + 1
+    if not positions > 0:
+        raise UsageError(
+            f"{type(layer).__name__}: a window of {reach} pixels does not fit into a side of "
+            f"{side}. Take fewer blocks, smaller kernels, or a space of family 'fcn'."
+        )
+    return positions
