@@ -17,7 +17,7 @@ from pasearch.data.images import BUILT_IN
 from pasearch.data.partitions import Dataset, Split, make_split
 from pasearch.data.sources import BELONGS, from_arrays, load_dataset, useful
 from pasearch.errors import UsageError
-from pasearch.planning import PURCHASE_DELTA
+from pasearch.planning import PURCHASE_DELTA, Terms
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import AnySchema
@@ -208,6 +208,15 @@ def split_of(request: Request, n: int, official_test: int, **more: Any) -> Split
     )
 
 
-def leak_share(request: Request) -> float:
-    """Return the share of delta that goes to categories which one record alone might show."""
-    return PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK
+def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]) -> Terms:
+    """Return what a run's plan is solved for; `assumed` was read from the records for nothing."""
+    return Terms(
+        name=dataset.name,
+        schema=dataset.schema,
+        public=dataset.public,
+        budget=request.total,
+        split=split,
+        most=request.max_categories,
+        assumed_public=assumed,
+        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+    )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from pasearch.accounting.checks import nonnegative, probability, whole
 from pasearch.errors import UsageError
+from pasearch.features.selector import Selector
 
 Masks = npt.NDArray[np.bool_]
 """Sets of features, (p, d): a row is a set, True where it has the feature."""
@@ -158,6 +159,38 @@ class Evolution:
         empty = ~children.any(axis=1)
         children[empty] = parents[first[empty]]
         return Generation(generation.number + 1, children)
+
+
+MOST_GENERATIONS = 1000
+"""The most generations of a genetic search."""
+
+
+class Evolving(Selector):
+    """What selectors share whose sets evolve: k, l, alpha, p_co and p_mu of Algorithm 4."""
+
+    population: int
+    generations: int
+    alpha: float
+    p_co: float
+    p_mu: float
+
+    def check_evolution(self) -> None:
+        """Check the numbers."""
+        count = whole("generations", self.generations, most=MOST_GENERATIONS)
+        for name, value in {"generations": count, **asdict(self.evolution)}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def evolution(self) -> Evolution:
+        """The operators with these numbers."""
+        return Evolution(
+            population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
+        )
+
+    def evolution_words(self) -> str:
+        """Return the numbers in words."""
+        told = f"; {self.generations} generations of {self.population} sets"
+        return told + self.unusual("alpha", "p_co", "p_mu")
 
 
 def draw(count: int, features: int, generator: np.random.Generator) -> Masks:
