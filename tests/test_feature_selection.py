@@ -18,10 +18,10 @@ from pasearch.api import lifecycle as running
 from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import engine, recipe
 from pasearch.features import plan as planning
+from pasearch.features import recipe, subsets
 from pasearch.features.chosen import Chosen
-from pasearch.features.engine import FeatureSearch
+from pasearch.features.engine import PrivateReads
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
 from pasearch.features.top import Top
 from pasearch.report.card import card_json, card_markdown
@@ -349,12 +349,12 @@ class TestSecrets:
         """The release of a run whose first candidate wins, among so many."""
 
         def first(self, models, trials, keys):
-            with self._open("score", "validation", *keys):
+            with self.opened("score", *keys):
                 return [1000, *([0] * (len(models) - 1))]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Law, "sample", lambda law, uniform: count)
-            patch.setattr(FeatureSearch, "_scored", first)
+            patch.setattr(PrivateReads, "scored", first)
             select(folder, "subsets", seed=5, trainer=trainer)
         return released(folder)
 
@@ -365,9 +365,9 @@ class TestSecrets:
 
     @pytest.mark.contract
     def test_a_leak_of_it_would_be_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine, counts = engine.draw, []
+        genuine, counts = subsets.draw, []
         monkeypatch.setattr(
-            engine, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
+            subsets, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
         )
         of = Chosen.of
 
