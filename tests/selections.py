@@ -15,7 +15,9 @@ from pasearch.accounting.budget import Budget
 from pasearch.data.partitions import Dataset, InParts, Partition, make_split
 from pasearch.data.schema import Schema
 from pasearch.data.tables import Column, TableSchema
+from pasearch.features.contingency import Attributes
 from pasearch.features.engine import FeatureSearch
+from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selectors import SELECTORS, choice_of
 from pasearch.planning import Terms
@@ -23,6 +25,13 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
 NUMBERS = itertools.count()
+
+
+def feature_points(codes: np.ndarray, attributes: Attributes, shares: ClassShares) -> list[int]:
+    """Return the points of every feature of records that are coded in one part."""
+    return points_of_tables(class_tables(codes, attributes), attributes, shares)
+
+
 BUDGET = Budget(2.0, 1e-5)
 FEW: dict[str, dict[str, Any]] = {
     "cfs-ga": {"population": 50, "generations": 2},

@@ -23,9 +23,9 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from csv_tables import count_csv
 
 from pasearch.data.tables import Column, TableSchema
-from pasearch.features.contingency import count_csv
 
 RESULTS = Path(__file__).parent / "results" / "stream.jsonl"
 PART = 20_000

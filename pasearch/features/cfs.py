@@ -82,15 +82,6 @@ class Order:
         """The merit of the chosen features."""
         return self.merits[self.size - 1]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "method": "cfs-greedy",
-            "features": list(self.features),
-            "merits": list(self.merits),
-            "size": self.size,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -105,15 +96,6 @@ class Found:
     chosen: tuple[int, ...]
     merit: float
     best: tuple[float, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "method": "cfs-ga",
-            "chosen": list(self.chosen),
-            "merit": self.merit,
-            "best": list(self.best),
-        }
 
 
 def greedy(

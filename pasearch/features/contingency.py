@@ -22,20 +22,17 @@ tables). Proof: docs/guarantees/contingency-tables.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import islice
 from operator import add
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import positive
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
-from pasearch.data import tables
 from pasearch.data.schema import Schema
 from pasearch.data.tables import BINS
 from pasearch.errors import UsageError
@@ -234,24 +231,18 @@ def _indicators(size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in np.eye(size, dtype=int).tolist())
 
 
-PAIRS = ("all", "class")
-"""Which tables are released: of all pairs of columns, or of each column and the target only."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Joint:
     """How many records have each pair of codes: the tables of all pairs of columns in one matrix.
 
     Args:
         counts: (S, S) float64, symmetric, S codes of all columns; a column's block with itself is
-            diagonal, and a block that is not known is 0.
+            diagonal.
         slots: How many records were looked at, null ones included: public.
-        pairs: Which tables are known, one of `PAIRS`.
     """
 
     counts: Array
     slots: int
-    pairs: str = "all"
 
     def __add__(self, other: Joint) -> Joint:
         """Return the counts of both."""
@@ -306,19 +297,14 @@ class ContingencyTables:
 
     Args:
         noise_multiplier: The noise's standard deviation / sqrt(T), in records, above 0.
-        pairs: One of `PAIRS`. `class` has less noise, and says nothing of how features depend on
-            each other.
     """
 
     noise_multiplier: float
-    pairs: str = "all"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
+        """Check the number."""
         sigma = positive("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", sigma)
-        if self.pairs not in PAIRS:
-            raise UsageError(f"pairs is {self.pairs!r}: expected one of {', '.join(PAIRS)}.")
 
     @property
     def event(self) -> Gaussian:
@@ -328,7 +314,7 @@ class ContingencyTables:
     def tables(self, attributes: Attributes) -> int:
         """Return how many tables are released, T."""
         m = len(attributes.items)
-        return m * (m - 1) // 2 if self.pairs == "all" else m - 1
+        return m * (m - 1) // 2
 
     def standard_deviation(self, attributes: Attributes) -> float:
         """Return the noise of one cell, in records."""
@@ -344,26 +330,15 @@ class ContingencyTables:
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
-        cells = self._cells(attributes)
+        cells = attributes.owners[:, None] < attributes.owners  # each table once
         scale = math.sqrt(self.tables(attributes))
         sums = GaussianSum(noise_multiplier=self.noise_multiplier)
         noisy = np.zeros_like(joint.counts)
         noisy[cells] = scale * sums.release(joint.counts[cells] / scale, stream)
         noisy += noisy.T
-        counts = _Tables(attributes, self.pairs).consistent(
-            noisy, self.standard_deviation(attributes), joint.slots
-        )
-        return Joint(counts=counts, slots=joint.slots, pairs=self.pairs)
-
-    def _cells(self, attributes: Attributes) -> np.ndarray:
-        """Return which entries of the matrix are released, bool (S, S): each table once."""
-        owners, last = attributes.owners, len(attributes.items) - 1
-        cells = owners[:, None] < owners
-        return cells if self.pairs == "all" else cells & (owners == last)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"noise_multiplier": self.noise_multiplier, "pairs": self.pairs}
+        deviation = self.standard_deviation(attributes)
+        counts = _Tables(attributes).consistent(noisy, deviation, joint.slots)
+        return Joint(counts=counts, slots=joint.slots)
 
 
 ROUNDS = 20
@@ -381,25 +356,20 @@ class _Tables:
 
     Args:
         attributes: The columns.
-        pairs: Which tables are known.
     """
 
-    __slots__ = ("_known", "_owners", "_sizes", "_spectral", "_starts")
+    __slots__ = ("_others", "_owners", "_sizes", "_starts")
 
-    def __init__(self, attributes: Attributes, pairs: str):
+    def __init__(self, attributes: Attributes):
         self._starts, self._owners = attributes.starts, attributes.owners
         self._sizes = np.array(attributes.sizes, float)
-        m = len(self._sizes)
-        last = np.arange(m) == m - 1
-        known = (last[:, None] | last) if pairs == "class" else np.ones((m, m), bool)
-        self._known = (known & ~np.eye(m, dtype=bool)).astype(float)
-        self._spectral = pairs == "all" and len(self._owners) <= MOST_SPECTRAL
+        self._others = 1.0 - np.eye(len(self._sizes))
 
     def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
         """Return tables with common marginals, nowhere negative, shrunk towards independence.
 
         Args:
-            noisy: (S, S), 0 where not known.
+            noisy: (S, S), 0 of a column with itself.
             deviation: Of the noise in one cell, in records.
             slots: The most records that there can be.
         """
@@ -412,8 +382,6 @@ class _Tables:
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
         fitted = self._fitted(np.clip(independent + kept, least, most), marginals)
-        known = self._known[self._owners][:, self._owners] > 0
-        fitted = np.where(known, fitted, 0.0)
         return np.where(self._own, np.diag(marginals), fitted)
 
     @property
@@ -439,10 +407,10 @@ class _Tables:
         Each table tells both, the smaller the better (its noise is that of as many cells as are
         added up): means, weighted by 1 / variance.
         """
-        weight = self._known / np.outer(self._sizes, self._sizes)
+        weight = self._others / np.outer(self._sizes, self._sizes)
         total = float((weight * self._by_table(noisy)).sum() / weight.sum())
         total = min(max(total, 1.0), float(max(slots, 1)))
-        weight = (self._known / self._sizes)[self._owners]
+        weight = (self._others / self._sizes)[self._owners]
         found = (weight * self._by_column(noisy)).sum(axis=1) / weight.sum(axis=1)
         parts = np.split(found, self._starts[1:])
         return total, np.concatenate([_onto_simplex(part, total) for part in parts])
@@ -464,7 +432,7 @@ class _Tables:
         squares = self._by_table(beyond**2)
         excess = 1 - np.divide(noise, squares, out=np.ones_like(noise), where=squares > 0)
         share = self._spread(np.maximum(np.sqrt(np.maximum(excess, 0.0)), LEAST_SHARE))
-        if not self._spectral:
+        if len(self._owners) > MOST_SPECTRAL:
             return beyond * share
         values, vectors = np.linalg.eigh(beyond)
         edge = deviation**2 * len(values)
@@ -493,131 +461,3 @@ def _onto_simplex(values: Array, total: float) -> Array:
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[np.flatnonzero(falling > excess)[-1]], 0.0)
-
-
-CHUNK = 16_384
-"""How many rows of a file are counted at a time."""
-
-PART = 1024
-"""How many rows of a file are texts at a time: few enough for a processor's cache."""
-
-MOST_TEXTS = 2**14
-"""The most different texts of a column whose codes are remembered: 2 MB a column."""
-
-
-def count_csv(
-    path: str | Path, schema: TableSchema, *, rows: int = CHUNK, keep: np.ndarray | None = None
-) -> Joint:
-    """Return all tables of a CSV file, read once: time linear in its rows, memory flat.
-
-    Guarantee: the same as `count` of what `read_table` and the schema make of the file; a row that
-    cannot be told apart, or whose class is unknown, is a null record in its slot.
-
-    Args:
-        path: The file, with a header; columns that the schema does not have are not read.
-        schema: Complete.
-        rows: How many are counted at a time, in parts of `PART`.
-        keep: (n,) False leaves a row out, as if it were null: public, such as one partition's rows
-            (a schema's `official_test` leaves nothing out by itself). None counts all.
-
-    Raises:
-        UsageError: The file's form is bad or does not fit the schema, or is not as long as `keep`.
-
-    Cost: nothing by itself: the counts are as private as the records. Charge their release first.
-    """
-    size, attributes = whole("rows", rows), attributes_of(schema)
-    mask, found = None if keep is None else np.asarray(keep, bool), None
-    with tables._opened(Path(path), quotes=schema.quotes) as (header, lines):
-        schema.for_header(header, where=str(path))
-        parts = _codes_of(header, lines, schema, min(size, PART))
-        while block := list(islice(parts, -(-size // PART))):
-            codes, start = np.concatenate(block), 0 if found is None else found.slots
-            if mask is not None:
-                kept = mask[start : start + len(codes)]
-                if len(kept) != len(codes):
-                    raise _refused_keep(mask, path)
-                codes[~kept] = -1
-            joint = count(codes, attributes)
-            found = joint if found is None else found + joint
-    # A file without a row was refused when it was opened.
-    assert found is not None
-    if mask is not None and len(mask) != found.slots:
-        raise _refused_keep(mask, path)
-    return found
-
-
-def _refused_keep(keep: np.ndarray, path: str | Path) -> UsageError:
-    return UsageError(f"{path}: keep has {len(keep):,} entries: expected one for each row.")
-
-
-def _codes_of(
-    header: Sequence[str], lines: Iterator[list[str] | None], schema: TableSchema, part: int
-) -> Iterator[np.ndarray]:
-    """Yield the codes of so many rows at a time, (rows, m) int16."""
-    coders = [_Coder.of(each) for each in schema.columns if each.kind != "ignore"]
-    coders.append(_Coder.of_target(schema))
-    places = [header.index(coder.name) for coder in coders]
-    null = (None,) * len(header)
-    while rows := list(islice(lines, part)):
-        cells = list(zip(*(null if row is None else row for row in rows), strict=True))
-        codes = np.hstack([each.codes(cells[at]) for each, at in zip(coders, places, strict=True)])
-        codes[[row is None for row in rows]] = -1
-        yield codes
-
-
-class _Coder:
-    """From a column's cells to their codes, by the schema's own encoding of each different text.
-
-    Args:
-        name: Of the column.
-        encode: From cells, (k,), to codes, (k, attributes).
-    """
-
-    __slots__ = ("_encode", "_places", "_table", "name")
-
-    def __init__(self, name: str, encode: Callable[[np.ndarray], np.ndarray]):
-        self.name, self._encode = name, encode
-        self._places: dict[str | None, int] = {}
-        self._table = encode(np.empty(0, object)).astype(np.int16)
-
-    @classmethod
-    def of(cls, column: Column) -> _Coder:
-        """Return the coder of a column of features."""
-        items = _of_column(column)
-
-        def encode(cells: np.ndarray) -> np.ndarray:
-            block = np.zeros((len(cells), column.width), np.float32)
-            column.encode(cells, out=block)
-            if column.kind != "text":
-                return items[0].codes(block)[:, None]
-            return np.stack([each.codes(block[:, [i]]) for i, each in enumerate(items)], axis=1)
-
-        return cls(column.name, encode)
-
-    @classmethod
-    def of_target(cls, schema: TableSchema) -> _Coder:
-        """Return the coder of the target: -1 where a record is null for it."""
-        target = _of_target(schema)
-
-        def encode(cells: np.ndarray) -> np.ndarray:
-            y, known = schema.encode_labels(cells)
-            return np.where(known, target.codes(y[:, None]), -1)[:, None]
-
-        return cls(schema.target.name, encode)
-
-    def codes(self, cells: Sequence[str | None]) -> np.ndarray:
-        """Return the codes of cells, (rows, attributes) int16."""
-        found = list(map(self._places.get, cells))
-        if None in found:
-            self._learn(cells)
-            found = list(map(self._places.get, cells))
-        return self._table[np.array(found, np.intp)]
-
-    def _learn(self, cells: Sequence[str | None]) -> None:
-        new = list(set(cells).difference(self._places))
-        if len(self._places) + len(new) > MOST_TEXTS:
-            self._places, self._table, new = {}, self._table[:0], list(set(cells))
-        array = np.empty(len(new), object)
-        array[:] = new
-        self._places |= {cell: len(self._places) + i for i, cell in enumerate(new)}
-        self._table = np.concatenate([self._table, self._encode(array).astype(np.int16)])

@@ -7,7 +7,7 @@
                   S1                  otherwise
 
 A child without features is S1 instead, so no set is ever empty. Nothing is hidden: a generation is
-a value that is written and read as JSON, and randomness is an argument. CFS-GA tells it merits;
+a value, and randomness is an argument. CFS-GA tells it merits;
 PAFS tells it what a privately trained model got right, which comes from outside. A set seen before
 need not be trained again: `unseen` and `recalled` look a set up by its label.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,29 +57,6 @@ class Generation:
             )
         masks.flags.writeable = False
         object.__setattr__(self, "masks", masks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "number": self.number,
-            "features": self.masks.shape[1],
-            "sets": labels(self.masks),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Generation:
-        """Return the generation that `to_json` wrote.
-
-        Raises:
-            UsageError: It is no such document.
-        """
-        try:
-            return cls(values["number"], masks_of(values["sets"], values["features"]))
-        except (KeyError, TypeError):
-            raise UsageError(
-                "a generation has other values than `to_json` wrote: expected number, features "
-                "and sets."
-            ) from None
 
 
 MOST_POPULATION = 100_000

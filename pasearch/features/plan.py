@@ -76,8 +76,9 @@ class FeaturePlan(Charged):
         return dict(self.noises)[line]
 
     def place(self, line: str) -> str:
-        """Return the partition that a line reads."""
-        return next(each.partition for each in self.lines if each.name == line)
+        """Return the partition that a line reads; of no such line, what the ledger will refuse."""
+        places = {each.name: each.partition for each in self.lines}
+        return places.get(line, self.trial_partition)
 
     def has(self, line: str) -> bool:
         """Return whether there is such a line."""

@@ -21,7 +21,6 @@ from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import Column, TableSchema, read_table, row_faults
 from pasearch.errors import UsageError
-from pasearch.features.contingency import count_csv
 
 SCHEMA = TableSchema(
     columns=(
@@ -182,7 +181,6 @@ class TestNeighbours:
             if quotes:
                 assert usable[0]
                 assert x[0].tolist() == x[2].tolist()
-            assert count_csv(path, schema).slots == 3
             assert len(load_dataset(str(path), quotes=quotes).fingerprint()) == 64
 
     @pytest.mark.unit

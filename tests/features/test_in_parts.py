@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from selections import BUDGET, FEW, WAYS, planned, search_of
+from selections import BUDGET, FEW, WAYS, feature_points, planned, search_of
 
 from pasearch.data import compact
 from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Records, make_split
@@ -17,7 +17,7 @@ from pasearch.errors import UsageError
 from pasearch.features import recipe, size
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
-from pasearch.features.picking import ClassShares, class_tables, feature_points, points_of_tables
+from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import Perturbed, Solved, points_of_all
 from pasearch.features.views import FeatureMeans, View

@@ -14,6 +14,7 @@ from selections import (
     METHODS,
     SHARED,
     dataset,
+    feature_points,
     planned,
     search_of,
     table,
@@ -29,7 +30,7 @@ from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.merit import symmetrical_uncertainty
 from pasearch.features.pca import PrincipalComponents
-from pasearch.features.picking import ClassShares, feature_points
+from pasearch.features.picking import ClassShares
 from pasearch.features.plan import FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Reads
