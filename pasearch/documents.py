@@ -45,8 +45,8 @@ FORM: dict[str, Any] = {
     },
     "price_by_partition": {"*": {"epsilon": NUMBER, "accountant": TEXT}},
     "events": [{"name": TEXT, "partition": TEXT, "event": TABLE, "count": WHOLE}],
-    "way": TEXT,
-    "selection": {"way": TEXT, "law": TEXT, "bound": TEXT, "formula": TEXT},
+    "winner": TEXT,
+    "selection": {"rule": TEXT, "law": TEXT, "bound": TEXT, "formula": TEXT},
     "strategy": {"name": TEXT},
     "space": {"name": TEXT},
     "recipe": TABLE,
@@ -92,7 +92,7 @@ TO_VERIFY: dict[str, Any] = {
     "secure_noise": TRUTH,
     "files": {"*": TEXT},
 }
-"""What version 3 has, so that everything can be made again."""
+"""What a result has so that everything can be made again."""
 
 TO_VERIFY_FEATURES: dict[str, Any] = {"plan": {"choice": TABLE}}
 TO_VERIFY_NETWORKS: dict[str, Any] = {

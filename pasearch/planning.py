@@ -16,7 +16,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
 from pasearch.data.purchase import Purchase
 from pasearch.data.split import Split
+from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.sums import NoisySum
@@ -60,9 +61,86 @@ SCORE_RANGE = (1e-5, 50.0)
 ADJACENCY = "zero-out (the record is replaced by a null record; n is public)"
 UNIT = "one record"
 
+SELECTION_RULES = {
+    "none": "nothing is compared",
+    "composition": "every planned candidate run is composed",
+    "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
+    "the exponential mechanism, P ~ e^(epsilon points / (2 points of one record))",
+    "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
+    "bound of Papernot and Steinke 2022",
+    "not private": "the search reads data that the user declared public",
+}
+"""How a winner can be chosen, and what that costs."""
+
+
+def check_rule(kind: type) -> None:
+    """Refuse a strategy, or a selector, whose rule has no theorem here."""
+    rule = getattr(kind, "selection_rule", None)
+    if rule is not None and rule not in SELECTION_RULES:
+        raise UsageError(
+            f"{kind.__name__} has selection_rule {rule!r}: expected one of "
+            f"{', '.join(SELECTION_RULES)}."
+        )
+
 
 LEAST_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What every plan is solved for, whatever is looked for.
+
+    Args:
+        name: The data set's name.
+        schema: The declared form of the data.
+        public: Whether the user declared the data public.
+        budget: Epsilon and delta of the whole run; delta None takes the default for n.
+        split: Sizes of the partitions.
+        most: The most categories that an undeclared column may be estimated with.
+        assumed_public: What was read from the records for nothing, because the user said so.
+        leak_share: The share of delta that may go to categories which one record might show.
+    """
+
+    name: str
+    schema: AnySchema
+    public: bool
+    budget: Budget
+    split: Split
+    most: int = 32
+    assumed_public: tuple[str, ...] = ()
+    leak_share: float = PURCHASE_DELTA
+
+    def resolved(self) -> Terms:
+        """Return them with a budget whose delta is known."""
+        return replace(self, budget=self.budget.resolve(self.split.n))
+
+    def of_plan(self) -> dict[str, Any]:
+        """Return the fields that a plan takes over."""
+        names = ("name", "schema", "public", "budget", "split", "most", "assumed_public")
+        return {name: getattr(self, name) for name in names}
+
+    def basis(self) -> dict[str, Any]:
+        """Return what of them a result has in no other field."""
+        return {
+            "declared": self.schema.to_json(),
+            "most_categories": self.most,
+            "leak_share": self.leak_share,
+            "fixed_tail": self.split.fixed_tail,
+        }
+
+    def warnings(self, purchase: Purchase | None, mu: float | None) -> tuple[str, ...]:
+        """Return what the user should know before it runs.
+
+        Args:
+            purchase: How what is undeclared is estimated.
+            mu: The dial of the released model's training, if it has one.
+        """
+        split, outputs = self.split, planned_form(self.schema, self.most)[1]
+        return (
+            *self.budget.warnings(split.n), *untold(self.schema), *unbought(purchase, split),
+            *drowned(mu, split.train, outputs),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +148,9 @@ class Charged:
     """What every solved plan has, and what it can say of itself from its lines alone.
 
     Args:
-        name: The data set's name.
-        schema: The declared form of the data.
-        public: Whether the user declared the data public.
-        budget: Epsilon and delta of the whole run.
-        split: Sizes of the partitions.
+        name: See `Terms`, like schema, public, budget, split, most and assumed_public.
         lines: Everything that will be charged.
-        purchase: How what the schema leaves undeclared is bought; None when nothing is.
-        assumed_public: What was read from the records for nothing, because the user said so.
-        most: The most categories that an undeclared column is bought with.
+        purchase: How what the schema leaves undeclared is estimated; None when nothing is.
         auto: Why `auto` took this way, where it did.
         warnings: What the user should know before it runs.
         basis: What it was solved from and is in no other field of a result, as plain values: with
@@ -203,18 +275,16 @@ def purchase_partition(split: Split) -> str:
     return "validation" if split.validation else "test"
 
 
-def solve_purchase(
-    schema: AnySchema, split: Split, budget: Budget, most: int, leak_share: float, dials: Dials
-) -> tuple[Purchase | None, list[Line]]:
-    """Return how what is undeclared is bought, and its lines; None where all is declared."""
-    items = len(schema.undeclared)
+def solve_purchase(terms: Terms, dials: Dials) -> tuple[Purchase | None, list[Line]]:
+    """Return how what is undeclared is estimated, and its lines; None where all is declared."""
+    items, budget = len(terms.schema.undeclared), terms.budget
     if not items:
         return None, []
-    partition = purchase_partition(split)
-    delta = leak_share * known_delta(budget) / items
+    partition = purchase_partition(terms.split)
+    delta = terms.leak_share * known_delta(budget) / items
 
     def purchase(sigma: float) -> Purchase:
-        return Purchase(noise_multiplier=sigma, delta=delta, most=most)
+        return Purchase(noise_multiplier=sigma, delta=delta, most=terms.most)
 
     sigma = dials.smallest(
         "schema",

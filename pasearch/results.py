@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.candidate import Candidate
 
 SCHEMA_VERSION = 4
-READABLE = (2, 3, SCHEMA_VERSION)
-"""Versions that can be loaded; only the last can be verified."""
+"""The only version that is read."""
 
 FEATURES = "feature selection"
 """The task of a feature selection, as `result.json` names it."""
@@ -293,10 +292,9 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
     """Return what the content of a `result.json` says; as `read_document`, for what was read."""
     document = parse_json(content, str(file), "a JSON file")
     version = document.get("schema_version") if isinstance(document, dict) else None
-    if isinstance(version, bool) or not isinstance(version, int) or version not in READABLE:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise UsageError(
-            f"{file} has schema_version {shown(version)}: this pasearch reads "
-            f"{' and '.join(map(str, READABLE))}. "
+            f"{file} has schema_version {shown(version)}: this pasearch reads {SCHEMA_VERSION}. "
             "Use the version of pasearch that wrote it (see `versions` in the file)."
         )
     if not document.get("events"):

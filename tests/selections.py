@@ -21,11 +21,22 @@ from pasearch.data.tables import TableSchema
 from pasearch.features import merit
 from pasearch.features.contingency import Attributes, Joint
 from pasearch.features.engine import FeatureSearch
-from pasearch.features.plan import METHODS, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.picking import ClassShares, class_tables, points_of_tables
+from pasearch.features.plan import FeaturePlan, make_feature_plan
+from pasearch.features.selector import SELECTORS
+from pasearch.features.selectors import choice_of
+from pasearch.planning import Terms
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
 NUMBERS = itertools.count()
+
+
+def feature_points(codes: np.ndarray, attributes: Attributes, shares: ClassShares) -> list[int]:
+    """Return the points of every feature of records that are coded in one part."""
+    return points_of_tables(class_tables(codes, attributes), attributes, shares)
+
+
 BUDGET = Budget(2.0, 1e-5)
 FEW: dict[str, dict[str, Any]] = {
     "cfs-ga": {"population": 50, "generations": 2},
@@ -35,6 +46,10 @@ FEW: dict[str, dict[str, Any]] = {
     "pca": {"size": 2},
 }
 """What makes a method small."""
+
+METHODS = [name for name, kind in SELECTORS.items() if kind.__module__.startswith("pasearch.")]
+SHARED = [name for name in METHODS if SELECTORS[name].does_on_public]
+SIZELESS = [name for name in METHODS if SELECTORS[name].no_size]
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in METHODS),
@@ -109,12 +124,16 @@ def plan_of(
     **more: Any,
 ) -> FeaturePlan:
     """Return the plan of a small selection."""
-    choice = Choice(method=method, trainer=trainer, **{**FEW.get(method, {}), **more})
+    choice = choice_of(method, trainer=trainer, **{**FEW.get(method, {}), **more})
     data = dataset_for(method, n, number=number)
-    split = make_split(n, search_share=search_share, scored=choice.trains_candidates)
-    return make_feature_plan(
-        name="small", schema=data.schema, public=False, budget=budget, split=split, choice=choice
-    )
+    split = make_split(n, search_share=search_share, scored=choice.selector.trains_candidates)
+    return planned(name="small", schema=data.schema, budget=budget, split=split, choice=choice)
+
+
+def planned(**given: Any) -> FeaturePlan:
+    """Return the plan of a selection from the fields of its terms, and what else is asked for."""
+    terms = {name: given.pop(name) for name in Terms.__dataclass_fields__ if name in given}
+    return make_feature_plan(Terms(**{"public": False, **terms}), **given)
 
 
 def search_of(
@@ -127,7 +146,7 @@ def search_of(
 ) -> FeatureSearch:
     """Return a search that carries a plan out, with a ledger of these lines (None: the plan's)."""
     if data is None:
-        data = dataset_for(plan.choice.method, plan.split.n, number=plan.schema.regression)
+        data = dataset_for(plan.choice.selector.name, plan.split.n, number=plan.schema.regression)
     data.partition(plan.split, np.random.Generator(np.random.PCG64(7)))
     path = folder / f"ledger-{next(NUMBERS)}.sqlite"
     ledger = Ledger.create(path, plan.lines if lines is None else lines)

@@ -65,11 +65,11 @@ class TestArch:
         assert ("trials" in document) == (strategy == "paas")
         assert run("verify", "x")[0] == 0
 
-    def test_aside_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
+    def test_retraining_trains_the_winner_on_slots_the_search_did_not_see(self, run: Run):
         code, _out, err = run("arch", "--eps", 4, *RS, "--search-share", 0.3, "--out", "x")
         assert code == 0, err
         document = json.loads(Path("x/release/result.json").read_text())
-        assert document["way"] == "aside"
+        assert document["winner"] == "retrained"
         assert {line["partition"] for line in document["events"]} == {
             "search", "train", "validation", "test",
         }  # fmt: skip
@@ -88,7 +88,7 @@ class TestArch:
     def test_json_is_all_of_the_output(self, run: Run):
         code, out, _ = run("arch", "--eps", 2, *FIXED, "--json")
         assert code == 0
-        assert json.loads(out)["schema_version"] == 3
+        assert json.loads(out)["schema_version"] == 4
 
     def test_quiet_prints_the_last_line(self, run: Run):
         _, out, _ = run("arch", "--eps", 2, *FIXED, "--quiet")
@@ -262,7 +262,7 @@ class TestRefusals:
     def test_a_result_of_another_version(self, run: Run):
         run("arch", "--eps", 2, *FIXED, "--out", "x")
         file = Path("x/release/result.json")
-        file.write_text(file.read_text().replace('"schema_version": 3', '"schema_version": 99'))
+        file.write_text(file.read_text().replace('"schema_version": 4', '"schema_version": 99'))
         code, _, err = run("verify", "x")
         assert (code, "99" in err) == (2, True)
 

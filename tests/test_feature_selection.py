@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from selections import COLUMNS, WAYS, arrays, table
+from selections import COLUMNS, METHODS, WAYS, arrays, table
 
 import pasearch
 from pasearch import Budget, SearchResult, plan_feature_selection, select_features
@@ -18,12 +18,12 @@ from pasearch.api import lifecycle as running
 from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import engine
 from pasearch.features import plan as planning
-from pasearch.features.choosing import Chosen
-from pasearch.features.engine import FeatureSearch
+from pasearch.features import recipe, subsets
+from pasearch.features.chosen import Chosen
+from pasearch.features.engine import PrivateReads
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
-from pasearch.features.plan import METHODS, Choice, chosen_size
+from pasearch.features.top import Top
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document
@@ -48,7 +48,7 @@ FEATURES = {"max-pool": 4, "one-hot": sum(column.width for column in COLUMNS)}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
 
 
 def select(out: Path, method: str, **options: Any) -> FeatureResult:
@@ -276,7 +276,7 @@ class TestSources:
         result = select_features(
             "digits", budget=Budget(3.0), out=tmp_path / "x", method="top", trainer="objective"
         )
-        assert len(result.features) == chosen_size(Choice(method="top"), 64)
+        assert len(result.features) == Top().count(64)
         assert result.document["score"]["test"] > 0.3
 
     @pytest.mark.unit
@@ -349,12 +349,12 @@ class TestSecrets:
         """The release of a run whose first candidate wins, among so many."""
 
         def first(self, models, trials, keys):
-            with self._open("score", "validation", *keys):
+            with self.opened("score", *keys):
                 return [1000, *([0] * (len(models) - 1))]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Law, "sample", lambda law, uniform: count)
-            patch.setattr(FeatureSearch, "_scored", first)
+            patch.setattr(PrivateReads, "scored", first)
             select(folder, "subsets", seed=5, trainer=trainer)
         return released(folder)
 
@@ -365,9 +365,9 @@ class TestSecrets:
 
     @pytest.mark.contract
     def test_a_leak_of_it_would_be_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine, counts = engine.draw, []
+        genuine, counts = subsets.draw, []
         monkeypatch.setattr(
-            engine, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
+            subsets, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
         )
         of = Chosen.of
 

@@ -16,7 +16,7 @@ from pasearch.data.front_ends import PrincipalComponents, front_end
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features.plan import Choice
+from pasearch.features.selectors import choice_of
 from pasearch.search.strategies import strategy
 from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architecture
 from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
@@ -49,12 +49,8 @@ MAKERS: dict[str, Callable[[Any], object]] = {
     "state": lambda value: Lstm(units=value),
     "classes": lambda value: Schema(shape=(2,), classes=value if value is not None else -1),
     "shape": lambda value: Schema(shape=(value, 2)),
-    "population": lambda value: Choice(
-        method="pafs", trainer="dpsgd", population=value if value is not None else -1
-    ),
-    "generations": lambda value: Choice(
-        method="pafs", trainer="dpsgd", generations=value if value is not None else -1
-    ),
+    "population": lambda value: choice_of("pafs", population=value if value is not None else -1),
+    "generations": lambda value: choice_of("pafs", generations=value if value is not None else -1),
     "max_categories": lambda value: Request(data="x", epsilon=1.0, max_categories=value),
     "image_side": lambda value: Request(
         data="x", epsilon=1.0, image_side=value if value is not None else -1

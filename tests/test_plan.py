@@ -32,7 +32,8 @@ from pasearch.planning import (
     score_noise,
 )
 from pasearch.report.plan import plan_text, time_text
-from pasearch.search.plan import Plan, candidate_recipe
+from pasearch.search.candidates import candidate_recipe
+from pasearch.search.plan import Plan
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.scoring import ERROR_GRID
 
@@ -65,10 +66,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "rs": {"strategy": "rs", "candidates": 4},
     "rs logarithmic": {"strategy": "rs", "candidates": 4, "law": "logarithmic"},
     "rs poisson": {"strategy": "rs", "candidates": 4, "law": "poisson", "max_candidates": 9},
-    "rs aside": {"strategy": "rs", "candidates": 4, "search_share": 0.25},
+    "rs retrained": {"strategy": "rs", "candidates": 4, "search_share": 0.25},
     "mgrs": {"strategy": "mgrs", "candidates": 8, "generations": 2},
     "paas": {"strategy": "paas", "candidates": 4, "generations": 3},
-    "paas aside": {"strategy": "paas", "search_share": 0.25},
+    "paas retrained": {"strategy": "paas", "search_share": 0.25},
     "stw": {"strategy": "stw", "data_is_public": True},
 }
 
@@ -137,7 +138,7 @@ class TestEveryPlan:
         priced = {str(line.event) for line in plan.lines}
         for genotype in itertools.product(*map(range, plan.space.sizes)):
             candidate = plan.space.candidate(genotype)
-            if plan.aside:
+            if plan.retrained:
                 recipe = plan.final_recipe(candidate)
                 assert str(recipe.event(plan.split.train)) in priced
             recipe = plan.trial_recipe(candidate)
@@ -152,17 +153,17 @@ class TestWays:
     @pytest.mark.unit
     def test_in_place_keeps_the_winner(self):
         plan = planned("rs")
-        assert (plan.aside, plan.finals, plan.final_mu) == (False, (), None)
+        assert (plan.retrained, plan.finals, plan.final_mu) == (False, (), None)
         assert plan.trial_partition == "train"
-        assert plan.to_json()["way"] == "in place"
+        assert plan.to_json()["winner"] == "kept"
         assert [line.name for line in plan.lines] == ["training", "score", "test accuracy"]
 
     @pytest.mark.unit
-    def test_aside_gives_the_final_training_the_whole_epsilon(self):
-        plan = planned("rs aside")
+    def test_retraining_gives_the_final_training_the_whole_epsilon(self):
+        plan = planned("rs retrained")
         assert plan.trial_partition == "search"
         assert plan.split.sizes() == {"search": 200, "train": 600, "validation": 100, "test": 100}
-        assert plan.to_json()["way"] == "aside"
+        assert plan.to_json()["winner"] == "retrained"
         (final,) = (line for line in plan.lines if line.partition == "train")
         assert (final.name, final.count) == ("final training", 1)
         assert plan.prices[1]["train"].epsilon >= 0.99 * 2.0

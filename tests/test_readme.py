@@ -125,9 +125,9 @@ def test_the_spaces_that_are_named_are_there():
 def test_every_strategy_event_and_field_is_described():
     from pasearch.accounting.events import TYPES
     from pasearch.results import SCHEMA_VERSION
-    from pasearch.search.strategies import STRATEGIES
+    from pasearch.search import strategies
 
-    for name in ("auto", *STRATEGIES):
+    for name in ("auto", *strategies.STRATEGIES):
         assert re.search(rf"^\| `{name}`", README.read_text(), re.MULTILINE), name
     result = (ROOT / "docs/result.md").read_text()
     for name in TYPES:

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from selections import arrays, table
+from selections import SHARED, arrays, table
 
 from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import plan as planning
-from pasearch.features.plan import SHARED
+from pasearch.features import recipe
 from pasearch.features.public_reads import PublicReads
 from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
@@ -40,7 +39,7 @@ OPEN = "".join(line for line in SCHEMA.splitlines(keepends=True) if ".c " not in
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
 
 
 def write(path: Path, n: int = 300, seed: int = 0) -> Path:
@@ -80,7 +79,7 @@ class TestTold:
         document = read_document(tmp_path / "x")
         assert document == result.document
         assert document["searched_on"] == "others"
-        assert document["selection"]["way"] == "not private"
+        assert document["selection"]["rule"] == "not private"
         assert [line["name"] for line in document["events"]] == [
             "feature means", "final training", "test accuracy"
         ]  # fmt: skip
@@ -110,7 +109,7 @@ class TestTold:
         del files["search_on"]
         result = select_features(out=tmp_path / "x", **options(files, "cfs-greedy"))
         assert result.document["searched_on"] is None
-        assert result.document["selection"]["way"] == "composition"
+        assert result.document["selection"]["rule"] == "composition"
         assert result.document["relevance_of_noise"] > 0.0
         assert "Chosen on" not in result.card
 

@@ -23,7 +23,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Cells, Dataset, InParts, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
+from pasearch.features import cfs as cfs_of
 from pasearch.features import contingency, engine
+from pasearch.features import pca as pca_of
 from pasearch.results import events_of
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger
@@ -347,8 +349,8 @@ class TestPrice:
         name = {cfs: "contingency tables", pafs: "candidate training", pca: "second moments"}[make]
         genuine = selectors.make_feature_plan
 
-        def without(**settings: Any):
-            plan = genuine(**settings)
+        def without(*terms: Any, **settings: Any):
+            plan = genuine(*terms, **settings)
             lines = tuple(line for line in plan.lines if line.name != name)
             assert len(lines) == len(plan.lines) - 1
             return replace(plan, lines=lines or (replace(plan.lines[0], name="another"),))
@@ -370,10 +372,11 @@ class TestPrice:
 
     def test_is_that_of_the_noise_which_is_added(self, monkeypatch: pytest.MonkeyPatch):
         sigmas: list[float] = []
-        for name in ("ContingencyTables", "GaussianSum", "FeatureMeans"):
-            genuine = getattr(engine, name)
+        places = {"ContingencyTables": cfs_of, "GaussianSum": pca_of, "FeatureMeans": engine}
+        for name, module in places.items():
+            genuine = getattr(module, name)
             monkeypatch.setattr(
-                engine,
+                module,
                 name,
                 lambda *, noise_multiplier, genuine=genuine, **more: (
                     sigmas.append(noise_multiplier)
@@ -395,7 +398,9 @@ class TestPrice:
             raise KeyboardInterrupt
 
         genuine = selectors.make_feature_plan
-        monkeypatch.setattr(selectors, "make_feature_plan", lambda **each: stop(genuine(**each)))
+        monkeypatch.setattr(
+            selectors, "make_feature_plan", lambda *terms, **each: stop(genuine(*terms, **each))
+        )
         x, y = records()
         for bounds in ((-1, 1), None):
             for cells in (x, np.full_like(x, np.nan)):

@@ -268,7 +268,7 @@ EDITS: dict[str, Edit] = {
     "task": lambda d: d.update(task="audit"),
     "schema": lambda d: d["dataset"]["schema"].update(high=9.0),
     "classes": lambda d: d["dataset"]["schema"].update(classes=3),
-    "way": lambda d: d.update(way="aside" if d["way"] == "in place" else "in place"),
+    "winner": lambda d: d.update(winner="kept" if d["winner"] == "retrained" else "retrained"),
     "another network of the space": lambda d: d["best"].update(
         layers=[{**d["best"]["layers"][0], "units": 12 - d["best"]["layers"][0]["units"]}]
     ),

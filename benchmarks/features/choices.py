@@ -32,9 +32,12 @@ from pasearch.api.features import select_features
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
 from pasearch.features import trainers
-from pasearch.features.plan import ROW_NORM, Choice, make_feature_plan
-from pasearch.features.trainers import Trainer
+from pasearch.features.plan import make_feature_plan
+from pasearch.features.recipe import ROW_NORM
+from pasearch.features.selectors import choice_of
+from pasearch.features.trainers import Steps
 from pasearch.features.views import FeatureMeans, View, row_bound
+from pasearch.planning import Terms
 from pasearch.runs.keys import Keys
 
 SCHEMA = Path(__file__).parents[2] / "examples" / "adult.toml"
@@ -69,17 +72,16 @@ def views(options: argparse.Namespace) -> None:
     for seed in range(options.seeds):
         keys = Keys.from_seed(seed)
         for epsilon in (0.1, 1.0):
-            plan = make_feature_plan(
+            terms = Terms(
                 name="adult", schema=data.schema, public=True, budget=Budget(epsilon, 1e-5),
                 split=make_split(len(every), scored=False, official_test=TEST),
-                choice=Choice(method="all", trainer="dpsgd"),
             )  # fmt: skip
-            assert plan.means_sigma is not None
-            bought = FeatureMeans(noise_multiplier=plan.means_sigma, row_bound=bound)
+            plan = make_feature_plan(terms, choice=choice_of("all", trainer="dpsgd"))
+            bought = FeatureMeans(noise_multiplier=plan.noise("feature means"), row_bound=bound)
             for arm in VIEWS:
                 if not store.fresh(data="adult", arm=arm, epsilon=epsilon, seed=seed):
                     continue
-                mu, rate = plan.final_mu, 1.0
+                mu, rate = plan.noise("final training"), 1.0
                 if arm.startswith("neither"):
                     rate = float(arm.split()[-1])
                     mu = 1 / smallest(
@@ -93,7 +95,7 @@ def views(options: argparse.Namespace) -> None:
 
                 trainers.linear_recipe = recipe
                 view = view_of(arm, bought.release(train, keys.stream("means")), bound)
-                model = Trainer(name="dpsgd", outputs=2, regression=False, mu=mu).fit(
+                model = Steps(outputs=2, regression=False, noise=mu).fit(
                     train, view, keys.stream("fit", arm)
                 )
                 scores = model.scores(test.x).numpy()

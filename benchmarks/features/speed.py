@@ -34,8 +34,8 @@ from pasearch import Budget
 from pasearch.api.features import plan_feature_selection, select_features
 from pasearch.data.sources import load_dataset
 from pasearch.features.evolution import labels, recalled, unseen
-from pasearch.features.plan import Choice
-from pasearch.features.trainers import Trainer, points_of_all
+from pasearch.features.pafs import PrivacyAwareFeatureSelection
+from pasearch.features.trainers import Perturbed, points_of_all
 from pasearch.runs.keys import Keys
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,9 +46,9 @@ THEIRS = 9 * 3600
 
 def search(records: Any, held: Any, means: Any, epsilon: float, generations: int, seed: int) -> int:
     """Run the search; return how many models it trained."""
-    evolution = Choice(method="pafs", population=POPULATION).evolution
+    evolution = PrivacyAwareFeatureSelection(population=POPULATION).evolution
     keys, generator = Keys.from_seed(seed), np.random.default_rng(seed)
-    trainer = Trainer(name="objective", outputs=2, regression=False, epsilon=epsilon)
+    trainer = Perturbed(outputs=2, regression=False, noise=epsilon)
     generation, known = evolution.begin(len(means), generator), {}
     for number in range(generations):
         if number:

@@ -27,8 +27,8 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
+from pasearch.search.candidates import candidate_recipe
 from pasearch.search.fitness import points, train_candidate
-from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.recipe import default_recipe
 

@@ -28,18 +28,21 @@ from pasearch.api.resolve import (
     assume_public,
     dataset_of,
     device_of,
-    leak_share,
     public_data,
     split_of,
+    terms_of,
 )
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
+from pasearch.features import selectors
 from pasearch.features.auto import choose
-from pasearch.features.plan import METHODS, OWN, TRAINERS, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.plan import FeaturePlan, make_feature_plan
+from pasearch.features.selector import SELECTORS, Choice
+from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURES, FeatureResult, without_classes
 
 if TYPE_CHECKING:
-    from pasearch.features.choosing import Chosen
+    from pasearch.features.chosen import Chosen
     from pasearch.features.engine import FeatureOutcome
     from pasearch.progress import Progress
     from pasearch.runs.folder import RunFolder
@@ -96,7 +99,7 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
     """Load the data's form and solve the plan; nothing is written."""
     trainer = CALLED.get(request.trainer, request.trainer)
     for name, value, known in (
-        ("method", request.method, METHODS), ("trainer", trainer, TRAINERS),
+        ("method", request.method, SELECTORS), ("trainer", trainer, TRAINERS),
     ):  # fmt: skip
         if value not in ("auto", *known):
             raise UsageError(f"{name} is {value!r}: expected auto, or one of {', '.join(known)}.")
@@ -116,22 +119,16 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
         assumed = (*assumed, *read)
     method, trainer, auto = choose(request.method, trainer, dataset.schema, request.k)
     choice = choice_of(request, method, trainer)
+    split = split_of(
+        request, dataset.n, dataset.official_test, search_share=request.search_share,
+        scored=choice.selector.trains_candidates and request.search_on is None,
+    )  # fmt: skip
     plan = make_feature_plan(
-        name=dataset.name,
-        schema=dataset.schema,
-        public=dataset.public,
-        budget=request.total,
-        split=split_of(
-            request, dataset.n, dataset.official_test, search_share=request.search_share,
-            scored=choice.trains_candidates and request.search_on is None,
-        ),
+        terms_of(request, dataset, split, assumed),
         choice=choice,
         selection_share=request.selection_share,
-        most_categories=request.max_categories,
-        assumed_public=assumed,
-        leak_share=leak_share(request),
         searched_on=None if public is None else public.name,
-    )  # fmt: skip
+    )
     plan = replace(plan, auto=auto)
     return Prepared(request=request, dataset=dataset, plan=plan, searched_on=public)
 
@@ -145,15 +142,9 @@ def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
     Raises:
         UsageError: A setting that this method has no use for.
     """
-    given = {name: getattr(request, SAID_OF.get(name, name)) for name in OWN}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
-        if method not in OWN[name]:
-            raise UsageError(
-                f"`{SAID_OF.get(name, name)}=` is of the method {' or '.join(OWN[name])}, and "
-                f"method {method!r} has no use for it: leave it out, or name that method."
-            )
-    return Choice(method=method, trainer=trainer, size=request.k, **given)
+    said = {name: SAID_OF.get(name, name) for name in selectors.settings()}
+    given = {name: getattr(request, field, None) for name, field in said.items()}
+    return selectors.choice_of(method, trainer, size=request.k, **given)
 
 
 def run(
@@ -246,11 +237,11 @@ class Found:
 
 def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
     """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
-    choice, parameters = plan.choice, (found.width + 1) * plan.schema.outputs
+    pooling, parameters = plan.choice.selector.pooling, (found.width + 1) * plan.schema.outputs
     return {
-        **head(plan, FEATURES, plan.selection_way, plan.selection_words),
+        **head(plan, FEATURES, plan.selection_rule, plan.selection_words),
         "space": {"name": f"sets of {found.best['of']:,} features"},
-        "recipe": _recipe(plan, choice),
+        "recipe": _recipe(plan),
         "best": {
             **found.best,
             "columns": columns_of(found.best["features"], plan.schema),
@@ -262,7 +253,7 @@ def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, An
             "file": "model.npz",
             "sha256": found.sha256,
             "link": found.link,
-            "pool": choice.pool if choice.method == "max-pool" else 0,
+            "pool": 0 if pooling is None else pooling.size,
         },
         "bought": plan.bought(),
         "alternatives": [],
@@ -312,19 +303,16 @@ def columns_of(names: list[str], schema: Any) -> list[str]:
     return list(dict.fromkeys(columns[name] for name in names if name in columns))
 
 
-def _recipe(plan: FeaturePlan, choice: Choice) -> dict[str, Any]:
+def _recipe(plan: FeaturePlan) -> dict[str, Any]:
     """Return how the released model was trained."""
     recipe = plan.recipe
     if recipe is None:
-        return {
-            "trainer": "objective",
-            "epsilon": plan.final_epsilon or plan.trial_epsilon,
-            "noise_multiplier": plan.final_sigma or plan.trial_sigma,
-            "bounding": None,
-        }
+        assert plan.model_noise is not None
+        noise = plan.trainer.told(plan.model_noise)
+        return {"trainer": plan.choice.trainer, **noise, "bounding": None}
     slots = plan.split.train
     return {
-        "trainer": "dpsgd",
+        "trainer": plan.choice.trainer,
         **recipe.to_json(),
         "sampling_probability": recipe.sampling_probability(slots),
         "name": "",

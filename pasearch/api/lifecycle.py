@@ -34,7 +34,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
-from pasearch.planning import events_by_partition
+from pasearch.planning import SELECTION_RULES, events_by_partition
 from pasearch.registry import extension_files
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 from pasearch.search.plan import Plan
@@ -57,17 +57,6 @@ SOURCES = ("search_on", "validate_on")
 
 PLACES = ("data_root", "schema", "cache", "ledger")
 """What else of it names files."""
-
-WAYS = {
-    "none": "nothing is compared",
-    "composition": "every planned candidate run is composed",
-    "disjoint portions": "the maximum over portions, each with records of its own; the pick by "
-    "the exponential mechanism, P ~ e^(epsilon points / (2 points of one record))",
-    "repeat-and-select": "least of eps_Q(delta / E[K]) + log c (privacy profile) and the RDP "
-    "bound of Papernot and Steinke 2022",
-    "not private": "the search reads data that the user declared public",
-}
-"""How a winner can be chosen, and what that costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +172,13 @@ def rendered(document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def head(plan: Plan | FeaturePlan, task: str, way: str, law: str) -> dict[str, Any]:
+def head(plan: Plan | FeaturePlan, task: str, rule: str, law: str) -> dict[str, Any]:
     """Return what `result.json` begins with: data, budget, price, how the winner was chosen.
 
     Args:
         plan: What was run.
         task: What was asked for.
-        way: How the winner was chosen, a key of `WAYS`.
+        rule: How the winner was chosen, a key of `SELECTION_RULES`.
         law: Of the number of trainings, in words.
     """
     planned = plan.to_json()
@@ -207,12 +196,12 @@ def head(plan: Plan | FeaturePlan, task: str, way: str, law: str) -> dict[str, A
         "price": planned["price"],
         "price_by_partition": planned["price_by_partition"],
         "events": planned["lines"],
-        "way": planned["way"],
+        "winner": planned["winner"],
         "selection": {
-            "way": way,
+            "rule": rule,
             "law": law,
             "bound": plan.price.accountant,
-            "formula": WAYS[way],
+            "formula": SELECTION_RULES[rule],
         },
         "strategy": planned["strategy"],
     }

@@ -19,7 +19,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import Split, make_split
 from pasearch.errors import UsageError
-from pasearch.planning import PURCHASE_DELTA
+from pasearch.planning import PURCHASE_DELTA, Terms
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -210,6 +210,15 @@ def split_of(request: Request, n: int, official_test: int, **more: Any) -> Split
     )
 
 
-def leak_share(request: Request) -> float:
-    """Return the share of delta that goes to categories which one record alone might show."""
-    return PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK
+def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]) -> Terms:
+    """Return what a run's plan is solved for; `assumed` was read from the records for nothing."""
+    return Terms(
+        name=dataset.name,
+        schema=dataset.schema,
+        public=dataset.public,
+        budget=request.total,
+        split=split,
+        most=request.max_categories,
+        assumed_public=assumed,
+        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+    )

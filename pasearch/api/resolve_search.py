@@ -18,13 +18,14 @@ from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.events import Gaussian
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
-from pasearch.api.resolve import assume_public, device_of, leak_share, public_data, split_of
+from pasearch.api.resolve import assume_public, device_of, public_data, split_of, terms_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.auto import Option, choose
-from pasearch.search.plan import RECIPE, Plan, make_plan
+from pasearch.search.candidates import RECIPE
+from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
 from pasearch.spaces.candidate import read_candidate
@@ -252,7 +253,7 @@ def assemble(
         "candidates": request.candidates,
         "generations": request.generations,
         "law": request.law,
-        "cap": request.max_candidates,
+        "max_candidates": request.max_candidates,
     }
     name = request.strategy
     if option is not None:
@@ -260,19 +261,12 @@ def assemble(
         request = replace(request, search_share=option.search_share)
     strategy = named_strategy(name, **settings)
     return make_plan(
-        name=dataset.name,
-        schema=dataset.schema,
-        public=dataset.public,
-        budget=request.total,
-        split=_split(request, dataset, strategy),
+        terms_of(request, dataset, _split(request, dataset, strategy), assumed),
         strategy=strategy,
         space=space,
         make_recipes=_recipe_maker(request),
         score_epsilon=request.score_epsilon if strategy.scored else None,
-        most_categories=request.max_categories,
-        assumed_public=assumed,
         free_front_ends=free_front_ends,
-        leak_share=leak_share(request),
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
     )
 

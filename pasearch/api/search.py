@@ -27,7 +27,6 @@ from pasearch.api.resolve import dataset_of, device_of
 from pasearch.api.resolve_search import assemble, prepared_search, spelt_out
 from pasearch.search.auto import Option
 from pasearch.search.plan import Plan
-from pasearch.search.strategies import to_settings
 from pasearch.spaces.space import BUILT_IN as SPACES
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _on_public(
     accuracy = [round(value, 4) for _, value in outcome.curve]
     curve = {"name": "released network", "steps": [s for s, _ in outcome.curve]}
     shown: dict[str, Any] = {"curves": [{**curve, "accuracy": accuracy}]} if accuracy else {}
-    if plan.strategy.name == "fixed":
+    if not plan.strategy.scored:
         return shown
     once = replace(spelt_out(request), score_epsilon=None)
     fixed_plan = assemble(
@@ -238,9 +237,9 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
 
     candidate, schema = found.candidate, plan.schema
     total, trainable = candidate.parameters(schema.shape, schema.outputs)
-    recipe = plan.final_recipe(candidate) if plan.aside else plan.trial_recipe(candidate)
+    recipe = plan.final_recipe(candidate) if plan.retrained else plan.trial_recipe(candidate)
     document: dict[str, Any] = {
-        **head(plan, task_of(plan), strategy.way, strategy.describe()),
+        **head(plan, task_of(plan), strategy.selection_rule, strategy.words()),
         "space": plan.space.to_json(),
         "recipe": {
             **recipe.to_json(),
@@ -262,7 +261,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
         **tail(plan, made),
         "plan": {
             **plan.basis,
-            "strategy": to_settings(strategy),
+            "strategy": strategy.to_json(),
             "recipe_names": list(plan.recipe_names),
         },
     }

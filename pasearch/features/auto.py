@@ -36,8 +36,8 @@ def choose(
     """Return the method and the trainer, and why, where `auto` was asked for.
 
     Args:
-        method: One of `features.plan.METHODS`, or "auto".
-        trainer: One of `features.plan.TRAINERS`, or "auto".
+        method: One of `features.selector.SELECTORS`, or "auto".
+        trainer: One of `features.trainers.TRAINERS`, or "auto".
         schema: Declared, or to be bought.
         k: How many features are asked for: then they are picked.
     """

@@ -16,18 +16,43 @@ alpha, p_co and p_mu were chosen: docs/features-search.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.events import Event, SelfComposed
 from pasearch.errors import UsageError
-from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution
-from pasearch.features.merit import merit_of_sums, merits
+from pasearch.features.chosen import Chosen
+from pasearch.features.contingency import ContingencyTables, attributes_of
+from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution, Evolving
+from pasearch.features.knobs import GAUSSIAN, PURE, DialledLine
+from pasearch.features.merit import (
+    NoisyEntropies,
+    merit_of_sums,
+    merits,
+    symmetrical_uncertainty,
+    uncertainties,
+)
+from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Selector, Sized, check_one_of
+
+if TYPE_CHECKING:
+    from pasearch.accounting.claims import Claim
+    from pasearch.features.plan import FeaturePlan
+    from pasearch.features.trainers import Trainer
+    from pasearch.runs.keys import Stream
 
 Values = npt.NDArray[np.float64]
+
+TABLES, ENTROPIES = "contingency tables", "entropies"
+"""The lines of the one release: all tables at once, or every entropy by itself."""
+
+MERITS = ("tables", "entropies")
+
+BLANK = 0.95
+"""Of features that tell nothing, the share that noise makes look less telling than `blank`."""
 
 EQUAL = 1e-12
 """Merits are equal within this share of them: that much a sum's order may change."""
@@ -57,15 +82,6 @@ class Order:
         """The merit of the chosen features."""
         return self.merits[self.size - 1]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "method": "cfs-greedy",
-            "features": list(self.features),
-            "merits": list(self.merits),
-            "size": self.size,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -80,15 +96,6 @@ class Found:
     chosen: tuple[int, ...]
     merit: float
     best: tuple[float, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "method": "cfs-ga",
-            "chosen": list(self.chosen),
-            "merit": self.merit,
-            "best": list(self.best),
-        }
 
 
 def greedy(
@@ -199,3 +206,194 @@ def _checked(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tuple[Values, V
             "numbers, (d,) and (d, d), of one feature or more."
         )
     return first, second
+
+
+class ByMerit(Selector):
+    """What CFS-Greedy and CFS-GA share: the noisy uncertainties that merits are made of."""
+
+    share: ClassVar[float | None] = SELECTION_SHARE
+    searches: ClassVar[bool] = True
+    by_merit: ClassVar[bool] = True
+    merits: str
+
+    def check(self, form: Form) -> None:
+        """Refuse entropies of an unknown number of columns, or without noise."""
+        if self.merits == "tables":
+            return
+        if form.schema.undeclared:
+            raise UsageError(
+                "Noisy entropies are one release for each pair of features, so their number must "
+                "be known: declare the schema, or take --merits tables."
+            )
+        if form.public:
+            raise UsageError(
+                "--merits entropies is a way to add noise, and --search-on has none: leave it out."
+            )
+
+    def does_words(self, *, public: bool) -> str:
+        """Return what it does, with its merits."""
+        words = self.does_on_public if public else self.does
+        return words.replace("tables", self.merits)
+
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+        """Return one Gaussian release of all tables, or every entropy: the paper's way."""
+        if self.merits == "tables":
+            return (DialledLine(name=TABLES, knob=GAUSSIAN),)
+        count = NoisyEntropies(epsilon=1.0, attributes=attributes_of(form.schema)).count
+
+        def composed(event: Event) -> Event:
+            return SelfComposed(event=event, count=count)
+
+        return (DialledLine(name=ENTROPIES, knob=PURE, composed=composed),)
+
+    def claims(self, plan: FeaturePlan) -> list[Claim]:
+        """Return what the entropies cost by the paper's own sensitivity."""
+        if self.merits == "tables" or plan.searched_on is not None:
+            return []
+        attributes = attributes_of(plan.schema)
+        entropies = NoisyEntropies(epsilon=plan.noise(ENTROPIES), attributes=attributes)
+        return [entropies.claim(n=plan.split.trial_slots, delta=plan.delta)]
+
+    def uncertainties(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
+        """Return symmetrical uncertainties: with the target, with each other; what noise shows."""
+        if reads.public:
+            attributes = attributes_of(reads.schema)
+            with reads.opened(TABLES) as records:
+                return *symmetrical_uncertainty(attributes.counted(records), attributes), 0.0
+        read = self._of_tables if self.merits == "tables" else self._of_entropies
+        return read(reads, stream)
+
+    def _of_tables(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
+        attributes = attributes_of(reads.schema)
+        tables = ContingencyTables(noise_multiplier=reads.noise(TABLES))
+        with reads.opened(TABLES) as records:
+            exact = attributes.counted(records)
+            noisy = tables.release(exact, attributes, stream.child("tables"))
+        # The same noise on tables that tell nothing, made of what was released: free.
+        apart = noisy.independent(attributes, stream.child("independent").generator())
+        blank = tables.release(apart, attributes, stream.child("blank"))
+        shown = symmetrical_uncertainty(blank, attributes)[0]
+        return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
+
+    def _of_entropies(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
+        attributes = attributes_of(reads.schema)
+        entropies = NoisyEntropies(epsilon=reads.noise(ENTROPIES), attributes=attributes)
+        with reads.opened(ENTROPIES) as records:
+            exact = attributes.counted(records)
+            released = entropies.release(exact, stream.child("entropies"))
+        apart = stream.child("independent").generator()
+        shown = entropies.of_noise(released, reads.slots, apart)
+        return *uncertainties(released), float(np.quantile(shown, BLANK))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CFSGreedy(ByMerit, Sized):
+    """Adds one feature after another.
+
+    Args:
+        size: How many features, or whole columns; None takes where the merit is largest.
+        merits: "tables" (Gaussian noise on all contingency tables) or "entropies" (Laplace noise
+            on every entropy, the paper's way).
+        until_no_gain: Stop at the first feature that does not raise the merit, where it may rise
+            again later.
+    """
+
+    name: ClassVar[str] = "cfs-greedy"
+    does: ClassVar[str] = "correlation-based selection from noisy tables, one feature after another"
+    does_on_public: ClassVar[str] = "correlation-based selection, one feature after another"
+    size: int | None = None
+    merits: str = "tables"
+    until_no_gain: bool = False
+
+    def __post_init__(self) -> None:
+        """Check size, merits and where to stop."""
+        check_one_of("merits", self.merits, MERITS)
+        if type(self.until_no_gain) is not bool:
+            raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
+        if self.until_no_gain and self.size is not None:
+            raise UsageError(
+                f"until_no_gain is set beside k, which is {self.size}: either says how many "
+                "features are chosen. Leave one out."
+            )
+        self.check_size()
+
+    def words(self, *, public: bool = False) -> str:
+        """Return it with where it stops."""
+        stops = ", until one raises the merit no more" if self.until_no_gain else ""
+        return self.does_words(public=public) + stops + self.unusual("size")
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        """Return the first features of the order of adding."""
+        return self.found(reads.means, reads.columns, *self.uncertainties(reads, stream))
+
+    def found(
+        self, means: Values, columns: Any, to_class: Values, between: Values, blank: float
+    ) -> Chosen:
+        """Return the choice by uncertainties.
+
+        Args:
+            means: Of all features, (d,).
+            columns: Which column each feature belongs to, (d,), where as many columns as the choice
+                has a size are to be chosen; None chooses as many features.
+            to_class: Uncertainty of each feature with the target, (d,).
+            between: Of each with each other, (d, d).
+            blank: See `Chosen`.
+        """
+        order = greedy(to_class, between, until_no_gain=self.until_no_gain)
+        if self.size is not None:
+            owners = np.arange(len(means)) if columns is None else columns
+            begun = np.unique(owners[list(order.features)], return_index=True)[1]
+            order = replace(order, size=int(np.sort(begun)[self.count(len(begun)) - 1]) + 1)
+        return Chosen.of(means, order.chosen, to_class=to_class, blank=blank, merit=order.merit)
+
+    def must_choose(self, features: int) -> int | None:
+        """Return so many as were asked for."""
+        return self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CFSGenetic(ByMerit, Evolving):
+    """Evolves sets by their merit, which costs nothing: so there are many.
+
+    Args:
+        merits: As of `CFSGreedy`.
+        population: k, sets a generation.
+        generations: l.
+        alpha: Share of the fittest that become parents.
+        p_co: Probability of a crossover.
+        p_mu: Probability of a mutation.
+    """
+
+    name: ClassVar[str] = "cfs-ga"
+    does: ClassVar[str] = "correlation-based selection from noisy tables, by a genetic algorithm"
+    does_on_public: ClassVar[str] = "correlation-based selection, by a genetic algorithm"
+    no_size: ClassVar[str] = "searches over sizes too"
+    merits: str = "tables"
+    population: int = 5000
+    generations: int = 10
+    alpha: float = ALPHA
+    p_co: float = P_CO
+    p_mu: float = P_MU
+
+    def __post_init__(self) -> None:
+        """Check merits and numbers."""
+        check_one_of("merits", self.merits, MERITS)
+        self.check_evolution()
+
+    def words(self, *, public: bool = False) -> str:
+        """Return it with its generations."""
+        return self.does_words(public=public) + self.evolution_words()
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        """Return the fittest set of the last generation."""
+        return self.found(reads.means, *self.uncertainties(reads, stream), stream)
+
+    def found(
+        self, means: Values, to_class: Values, between: Values, blank: float, stream: Stream
+    ) -> Chosen:
+        """Return the choice by uncertainties; see `CFSGreedy.found`."""
+        found = genetic(
+            to_class, between, generator=stream.child("genetic").generator(),
+            generations=self.generations, **asdict(self.evolution),
+        )  # fmt: skip
+        return Chosen.of(means, found.chosen, to_class=to_class, blank=blank, merit=found.merit)

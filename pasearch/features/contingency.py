@@ -232,24 +232,18 @@ def _indicators(size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in np.eye(size, dtype=int).tolist())
 
 
-PAIRS = ("all", "class")
-"""Which tables are released: of all pairs of columns, or of each column and the target only."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Joint:
     """How many records have each pair of codes: the tables of all pairs of columns in one matrix.
 
     Args:
         counts: (S, S) float64, symmetric, S codes of all columns; a column's block with itself is
-            diagonal, and a block that is not known is 0.
+            diagonal.
         slots: How many records were looked at, null ones included: public.
-        pairs: Which tables are known, one of `PAIRS`.
     """
 
     counts: Array
     slots: int
-    pairs: str = "all"
 
     def __add__(self, other: Joint) -> Joint:
         """Return the counts of both."""
@@ -304,19 +298,14 @@ class ContingencyTables:
 
     Args:
         noise_multiplier: The noise's standard deviation / sqrt(T), in records, above 0.
-        pairs: One of `PAIRS`. `class` has less noise, and says nothing of how features depend on
-            each other.
     """
 
     noise_multiplier: float
-    pairs: str = "all"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
+        """Check the number."""
         sigma = positive("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", sigma)
-        if self.pairs not in PAIRS:
-            raise UsageError(f"pairs is {self.pairs!r}: expected one of {', '.join(PAIRS)}.")
 
     @property
     def event(self) -> Gaussian:
@@ -326,7 +315,7 @@ class ContingencyTables:
     def tables(self, attributes: Attributes) -> int:
         """Return how many tables are released, T."""
         m = len(attributes.items)
-        return m * (m - 1) // 2 if self.pairs == "all" else m - 1
+        return m * (m - 1) // 2
 
     def standard_deviation(self, attributes: Attributes) -> float:
         """Return the noise of one cell, in records."""
@@ -342,26 +331,15 @@ class ContingencyTables:
 
         Cost: `event`, on every partition that was counted; charge it first.
         """
-        cells = self._cells(attributes)
+        cells = attributes.owners[:, None] < attributes.owners  # each table once
         scale = math.sqrt(self.tables(attributes))
         sums = GaussianSum(noise_multiplier=self.noise_multiplier)
         noisy = np.zeros_like(joint.counts)
         noisy[cells] = scale * sums.release(joint.counts[cells] / scale, stream)
         noisy += noisy.T
-        counts = _Tables(attributes, self.pairs).consistent(
-            noisy, self.standard_deviation(attributes), joint.slots
-        )
-        return Joint(counts=counts, slots=joint.slots, pairs=self.pairs)
-
-    def _cells(self, attributes: Attributes) -> np.ndarray:
-        """Return which entries of the matrix are released, bool (S, S): each table once."""
-        owners, last = attributes.owners, len(attributes.items) - 1
-        cells = owners[:, None] < owners
-        return cells if self.pairs == "all" else cells & (owners == last)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"noise_multiplier": self.noise_multiplier, "pairs": self.pairs}
+        deviation = self.standard_deviation(attributes)
+        counts = _Tables(attributes).consistent(noisy, deviation, joint.slots)
+        return Joint(counts=counts, slots=joint.slots)
 
 
 ROUNDS = 20
@@ -379,25 +357,20 @@ class _Tables:
 
     Args:
         attributes: The columns.
-        pairs: Which tables are known.
     """
 
-    __slots__ = ("_known", "_owners", "_sizes", "_spectral", "_starts")
+    __slots__ = ("_others", "_owners", "_sizes", "_starts")
 
-    def __init__(self, attributes: Attributes, pairs: str):
+    def __init__(self, attributes: Attributes):
         self._starts, self._owners = attributes.starts, attributes.owners
         self._sizes = np.array(attributes.sizes, float)
-        m = len(self._sizes)
-        last = np.arange(m) == m - 1
-        known = (last[:, None] | last) if pairs == "class" else np.ones((m, m), bool)
-        self._known = (known & ~np.eye(m, dtype=bool)).astype(float)
-        self._spectral = pairs == "all" and len(self._owners) <= MOST_SPECTRAL
+        self._others = 1.0 - np.eye(len(self._sizes))
 
     def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
         """Return tables with common marginals, nowhere negative, shrunk towards independence.
 
         Args:
-            noisy: (S, S), 0 where not known.
+            noisy: (S, S), 0 of a column with itself.
             deviation: Of the noise in one cell, in records.
             slots: The most records that there can be.
         """
@@ -410,8 +383,6 @@ class _Tables:
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
         fitted = self._fitted(np.clip(independent + kept, least, most), marginals)
-        known = self._known[self._owners][:, self._owners] > 0
-        fitted = np.where(known, fitted, 0.0)
         return np.where(self._own, np.diag(marginals), fitted)
 
     @property
@@ -437,10 +408,10 @@ class _Tables:
         Each table tells both, the smaller the better (its noise is that of as many cells as are
         added up): means, weighted by 1 / variance.
         """
-        weight = self._known / np.outer(self._sizes, self._sizes)
+        weight = self._others / np.outer(self._sizes, self._sizes)
         total = float((weight * self._by_table(noisy)).sum() / weight.sum())
         total = min(max(total, 1.0), float(max(slots, 1)))
-        weight = (self._known / self._sizes)[self._owners]
+        weight = (self._others / self._sizes)[self._owners]
         found = (weight * self._by_column(noisy)).sum(axis=1) / weight.sum(axis=1)
         parts = np.split(found, self._starts[1:])
         return total, np.concatenate([_onto_simplex(part, total) for part in parts])
@@ -462,7 +433,7 @@ class _Tables:
         squares = self._by_table(beyond**2)
         excess = 1 - np.divide(noise, squares, out=np.ones_like(noise), where=squares > 0)
         share = self._spread(np.maximum(np.sqrt(np.maximum(excess, 0.0)), LEAST_SHARE))
-        if not self._spectral:
+        if len(self._owners) > MOST_SPECTRAL:
             return beyond * share
         values, vectors = np.linalg.eigh(beyond)
         edge = deviation**2 * len(values)

@@ -13,54 +13,30 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.data.front_ends import MaxPool, ready
+from pasearch.data.front_ends import ready
 from pasearch.data.partitions import CompactRecords
-from pasearch.features.choosing import (
-    Chosen,
-    best_of,
-    by_merit,
-    components,
-    drawn,
-    evolved,
-    mask_of,
-    places_of,
-)
-from pasearch.features.contingency import ContingencyTables, attributes_of
-from pasearch.features.evolution import draw
-from pasearch.features.merit import NoisyEntropies, symmetrical_uncertainty, uncertainties
-from pasearch.features.picking import (
-    ClassShares,
-    GumbelTop,
-    PermuteAndFlip,
-    class_tables,
-    points_of_tables,
-)
-from pasearch.features.plan import chosen_size, one_hot_sets, trainings_charged
+from pasearch.features.chosen import Chosen, mask_of
+from pasearch.features.plan import FINAL, MEANS, SCORES, TEST
 from pasearch.features.public_reads import PublicReads
+from pasearch.features.selector import Reads
 from pasearch.features.trainers import LinearModel, Trainer, points_of_all
-from pasearch.features.views import FeatureMeans, View, row_bound, second_moments
+from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.progress import Progress
-from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import Fitted
     from pasearch.data.partitions import AnyRecords, Dataset, InParts
-    from pasearch.features.choosing import Compared
+    from pasearch.data.tables import AnySchema
     from pasearch.features.plan import FeaturePlan
-    from pasearch.runs.keys import Keys, Stream
+    from pasearch.features.selector import Compared
+    from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
 
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
-
-BLANK = 0.95
-"""Of features that tell nothing, the share that noise makes look less telling than `blank`."""
 
 CURVE_POINTS = 8
 """At how many numbers of features a curve is drawn, on public data."""
@@ -120,13 +96,13 @@ class FeatureSearch:
         chosen = self._choose(means)
         model = chosen.model
         if model is None:
-            self.progress.search(plan.choice.rounds, 0, 1)
-            with self._open("final training", "train") as records:
+            self.progress.search(plan.choice.selector.rounds, 0, 1)
+            with self._open(FINAL, "train") as records:
                 stream = self.keys.stream("final training")
-                model = self._trainer("final").fit(
+                model = self._trainer(FINAL).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
-        with self._open("test accuracy", "test") as records:
+        with self._open(TEST, "test") as records:
             exact = model.points(records)
             noisy = plan.test.release(exact, self.keys.stream("test"))
         return FeatureOutcome(
@@ -147,171 +123,31 @@ class FeatureSearch:
     def _means(self) -> Array:
         """Return the features' means; where none are planned, the middle of [0, 1] for each."""
         plan = self.plan
-        if plan.means_sigma is None:
+        if not plan.has(MEANS):
             return np.full(math.prod(plan.schema.shape), 0.5)
         bound, front = row_bound(plan.schema), self._front
         if front is not None:  # a pooled pixel is in [0, 1] too
             bound = math.sqrt(math.prod(front.front_end.output_shape(plan.schema.shape)))
-        mechanism = FeatureMeans(noise_multiplier=plan.means_sigma, row_bound=bound)
-        with self._open("feature means", "train") as records:
+        mechanism = FeatureMeans(noise_multiplier=plan.noise(MEANS), row_bound=bound)
+        with self._open(MEANS, "train") as records:
             return mechanism.release(records, self.keys.stream("feature means"))
 
     def _choose(self, means: Array) -> Chosen:
-        stream, choice = self.keys.stream("selection"), self.plan.choice
-        reads = self if self.public is None else self._public_reads(self.public)
-        match choice.method:
-            case "random":
-                return drawn(choice, means, stream)
-            case "cfs-greedy" | "cfs-ga":
-                return by_merit(choice, means, self.columns, *reads.uncertainties(), stream)
-            case "top":
-                # No more than were planned: a bought schema has at most as many features.
-                return Chosen.of(means, reads.ranked(chosen_size(choice, len(means))))
-            case "pca":
-                return components(choice, means, reads.second_moments(View.of(means)))
-            case "pafs":
-                return evolved(choice, means, self.columns, reads.compared(means), stream)
-            case "one-hot":
-                sets = one_hot_sets(self.plan.schema)
-                trials = [f"trial {number}" for number in range(len(sets))]
-                return best_of(means, sets, reads.compared(means)(sets, trials))
-            case "subsets":
-                return self._repeated(means, stream)
-        return Chosen(view=View.of(means))
+        return self.plan.choice.selector.choose(self.reads(means), self.keys.stream("selection"))
 
-    def _public_reads(self, public: Dataset) -> PublicReads:
+    def reads(self, means: Array) -> Reads:
+        """Return what the choice may read: private records under charge, or public ones."""
+        schema, split = self.plan.schema, self.plan.split
+        if self.public is None:
+            return PrivateReads(
+                search=self, schema=schema, means=means, columns=self.columns,
+                slots=split.trial_slots, retrained=bool(split.search),
+            )  # fmt: skip
         self.progress.stage("choice on public data")
         return PublicReads(
-            dataset=public,
-            schema=self.plan.schema,
-            trainer=self._trainer("final"),
-            slots=self.plan.split.train,
-        )
-
-    @property
-    def _selection(self) -> Stream:
-        return self.keys.stream("selection")
-
-    def uncertainties(self) -> tuple[Array, Array, float]:
-        """Return noisy symmetrical uncertainties: with the target, with each other; noise alone.
-
-        Cost: the line "contingency tables", or "entropies": the paper's way.
-        """
-        place = self.plan.trial_partition
-        return (
-            self._tables(place, self._selection)
-            if self.plan.choice.merits == "tables"
-            else self._entropies(place, self._selection)
-        )
-
-    def _tables(self, place: str, stream: Stream) -> tuple[Array, Array, float]:
-        attributes = attributes_of(self.plan.schema)
-        tables = ContingencyTables(noise_multiplier=_known(self.plan.selection_sigma))
-        with self._open("contingency tables", place) as records:
-            exact = attributes.counted(records)
-            noisy = tables.release(exact, attributes, stream.child("tables"))
-        # The same noise on tables that tell nothing, made of what was released: free.
-        apart = noisy.independent(attributes, stream.child("independent").generator())
-        blank = tables.release(apart, attributes, stream.child("blank"))
-        shown = symmetrical_uncertainty(blank, attributes)[0]
-        return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
-
-    def _entropies(self, place: str, stream: Stream) -> tuple[Array, Array, float]:
-        attributes = attributes_of(self.plan.schema)
-        entropies = NoisyEntropies(epsilon=_known(self.plan.entropy_epsilon), attributes=attributes)
-        with self._open("entropies", place) as records:
-            exact = attributes.counted(records)
-            released = entropies.release(exact, stream.child("entropies"))
-        apart = stream.child("independent").generator()
-        shown = entropies.of_noise(released, self.plan.split.trial_slots, apart)
-        return *uncertainties(released), float(np.quantile(shown, BLANK))
-
-    def ranked(self, size: int) -> Sequence[int]:
-        """Return the picked features: class shares first, then k picks by points these define.
-
-        Cost: the lines "class shares" and "picks".
-        """
-        stream = self._selection
-        plan, place = self.plan, self.plan.trial_partition
-        attributes = attributes_of(plan.schema)
-        noise = GaussianSum(noise_multiplier=_known(plan.selection_sigma))
-        with self._open("class shares", place) as records:
-            codes = attributes.items[-1].codes(records.y.numpy()[:, None])
-            exact = np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
-            noisy = noise.release(exact.astype(np.float64), stream.child("class shares"))
-        shares = ClassShares.of(np.maximum(noisy, 1.0) / np.maximum(noisy, 1.0).sum())
-        kind = PermuteAndFlip if plan.choice.pick == "permute-and-flip" else GumbelTop
-        picks = kind(epsilon=_known(plan.pick_epsilon), k=size, most=shares.most)
-        with self._open("picks", place) as records:
-            every = (class_tables(codes, attributes) for codes in attributes.codes_of(records))
-            points = points_of_tables(reduce(add, every), attributes, shares)
-            return picks.release(points, stream.child("picks"))
-
-    def second_moments(self, view: View) -> Array:
-        """Return noisy second moments of the features: symmetric noise (Analyze Gauss).
-
-        Cost: the line of that name.
-        """
-        noise = GaussianSum(noise_multiplier=_known(self.plan.selection_sigma))
-        with self._open("second moments", self.plan.trial_partition) as records:
-            exact = second_moments(view, records)
-            return noise.release_symmetric(exact, self._selection.child("second moments"))
-
-    def compared(self, means: Array) -> Compared:
-        """Return what trains a model on each of some sets, privately, and gives its noisy points.
-
-        Cost: the lines "candidate training" and "score", once a set; second moments serve all.
-        """
-        moments = None
-        if trainings_charged(self.plan.choice, self.plan.schema.regression) == 1:
-            with self._open("candidate training", self.plan.trial_partition) as records:
-                source = self.keys.stream("candidate", "all")
-                moments = self._trainer("trial").moments(records, means, source)
-
-        numbers = iter(range(self.plan.choice.rounds))
-
-        def compare(sets: Array, trials: Sequence[str]) -> list[int]:
-            self.progress.search(next(numbers), 0, 1)
-            models = (
-                self._trained("candidate training", means, sets, trials, trials)
-                if moments is None
-                else self._trainer("trial").solved(moments, means, sets)
-            )
-            return self._scored(models, trials, trials)
-
-        return compare
-
-    def _repeated(self, means: Array, stream: Stream) -> Chosen:
-        """Repeat-and-select: K sets, independent, from a law fixed beforehand; the best is kept."""
-        count = self.plan.choice.law_of().sample(stream.child("count").uniform())
-        masks = draw(count, len(means), stream.child("sets").generator())
-        trials = [f"trial {number}" for number in range(count)]
-        models = self._trained("training", means, masks, trials, ["search"])
-        scores = self._scored(models, trials, ["search"])
-        ties = stream.child("ties").generator().random(count)
-        best = max(range(count), key=list(zip(scores, ties, strict=True)).__getitem__)
-        kept = None if self.plan.split.search else models[best]
-        return Chosen.of(means, places_of(masks[best]), model=kept)
-
-    def _trained(
-        self, line: str, means: Array, masks: Array, trials: Sequence[str], keys: Iterable[str]
-    ) -> list[LinearModel]:
-        """Train a model on each set, from randomness of its own, charged once a key."""
-        streams = [self.keys.stream("candidate", trial) for trial in trials]
-        with self._open(line, self.plan.trial_partition, *keys) as records:
-            trainer, on_step = self._trainer("trial"), self.progress.step
-            return trainer.fit_many(records, means, masks, streams, on_step=on_step)
-
-    def _scored(
-        self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
-    ) -> list[int]:
-        """Return a noisy score of each model, charged once a key."""
-        noise = _known(self.plan.score)
-        with self._open("score", "validation", *keys) as records:
-            return [
-                noise.release(points, self.keys.stream("score", trial))
-                for points, trial in zip(points_of_all(models, records), trials, strict=True)
-            ]
+            dataset=self.public, schema=schema, means=means, columns=self.columns,
+            trainer=self._trainer(FINAL), slots=split.train,
+        )  # fmt: skip
 
     def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
         """Charge a line once for each key, without one once, and open what it reads."""
@@ -324,23 +160,17 @@ class FeatureSearch:
 
     @property
     def _front(self) -> Fitted | None:
-        """What every record goes through: max pooling, where that is the method."""
-        choice = self.plan.choice
-        if choice.method != "max-pool":
-            return None
-        return ready(MaxPool(size=choice.pool), self.plan.schema.shape)
+        """What every record goes through, where that is the method."""
+        pooling = self.plan.choice.selector.pooling
+        return None if pooling is None else ready(pooling, self.plan.schema.shape)
 
-    def _trainer(self, kind: str) -> Trainer:
-        plan = self.plan
-        return Trainer(
-            name=plan.choice.trainer,
-            outputs=plan.schema.outputs,
-            regression=plan.schema.regression,
-            epsilon=plan.trial_epsilon if kind == "trial" else plan.final_epsilon,
-            sigma=plan.trial_sigma if kind == "trial" else plan.final_sigma,
-            mu=plan.trial_mu if kind == "trial" else plan.final_mu,
+    def _trainer(self, line: str) -> Trainer:
+        """Return how the trainings of a line are made."""
+        schema = self.plan.schema
+        return self.plan.trainer(
+            noise=self.plan.noise(line), outputs=schema.outputs, regression=schema.regression,
             device=self.device,
-        )
+        )  # fmt: skip
 
     def _curve(self, means: Array, chosen: Chosen) -> tuple[dict[str, float], ...]:
         """Return accuracy by number of features, at this epsilon and without noise.
@@ -357,7 +187,8 @@ class FeatureSearch:
         if isinstance(train, CompactRecords):
             return ()
         best = len(test) * self.plan.points_each
-        trainer = self._trainer("trial" if chosen.model is not None else "final")
+        line = FINAL if chosen.model is None else self.plan.choice.selector.training_line
+        trainer = self._trainer(line)
         found = []
         for size in np.unique(np.geomspace(1, len(order), CURVE_POINTS).round().astype(int)):
             view = View.of(means, mask_of(order[:size], len(means)))
@@ -373,7 +204,69 @@ class FeatureSearch:
         return tuple(found)
 
 
-def _known(value: T | None) -> T:
-    """Return what the plan has solved for this method."""
-    assert value is not None
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateReads(Reads):
+    """Private records, each read under the charge of one of the plan's lines.
+
+    Args:
+        search: Whose plan, records, keys and ledger these are.
+        schema: See `Reads`, like all others.
+    """
+
+    search: FeatureSearch
+    schema: AnySchema
+    means: Array
+    columns: Array | None
+    slots: int
+    retrained: bool
+    public = False
+
+    def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+        """Charge a line, and open the partition that the plan says it reads."""
+        return self.search._open(line, self.search.plan.place(line), *keys)
+
+    def noise(self, line: str) -> float:
+        """Return the plan's."""
+        return self.search.plan.noise(line)
+
+    def compared(self) -> Compared:
+        """Return what trains a model on each of some sets, privately, and gives its noisy points.
+
+        Cost: the lines of candidates' trainings and of scores, once a set; second moments serve
+            all of them.
+        """
+        search, solved = self.search, None
+        selector = search.plan.choice.selector
+        trainer = search._trainer(selector.training_line)
+        if trainer.shared:
+            with self.opened(selector.training_line) as records:
+                source = search.keys.stream("candidate", "all")
+                solved = trainer.serving_all(records, self.means, source)
+        numbers = iter(range(selector.rounds))
+
+        def compare(sets: Array, trials: Sequence[str]) -> list[int]:
+            search.progress.search(next(numbers), 0, 1)
+            models = self.trained(sets, trials, trials) if solved is None else solved(sets)
+            return self.scored(models, trials, trials)
+
+        return compare
+
+    def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
+        """Train a model on each set, from randomness of its own, charged once a key."""
+        search, line = self.search, self.search.plan.choice.selector.training_line
+        streams = [search.keys.stream("candidate", trial) for trial in trials]
+        with self.opened(line, *keys) as records:
+            trainer, on_step = search._trainer(line), search.progress.step
+            return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
+
+    def scored(
+        self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
+    ) -> list[int]:
+        """Return a noisy score of each model, charged once a key."""
+        noise = self.search.plan.score
+        assert noise is not None, "the plan solved no noise for scores"
+        with self.opened(SCORES, *keys) as records:
+            return [
+                noise.release(points, self.search.keys.stream("score", trial))
+                for points, trial in zip(points_of_all(models, records), trials, strict=True)
+            ]

@@ -7,7 +7,7 @@
                   S1                  otherwise
 
 A child without features is S1 instead, so no set is ever empty. Nothing is hidden: a generation is
-a value that is written and read as JSON, and randomness is an argument. CFS-GA tells it merits;
+a value, and randomness is an argument. CFS-GA tells it merits;
 PAFS tells it what a privately trained model got right, which comes from outside. A set seen before
 need not be trained again: `unseen` and `recalled` look a set up by its label.
 
@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pasearch.accounting.checks import nonnegative, probability, whole
 from pasearch.errors import UsageError
+from pasearch.features.selector import Selector
 
 Masks = npt.NDArray[np.bool_]
 """Sets of features, (p, d): a row is a set, True where it has the feature."""
@@ -57,29 +57,6 @@ class Generation:
             )
         masks.flags.writeable = False
         object.__setattr__(self, "masks", masks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "number": self.number,
-            "features": self.masks.shape[1],
-            "sets": labels(self.masks),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Generation:
-        """Return the generation that `to_json` wrote.
-
-        Raises:
-            UsageError: It is no such document.
-        """
-        try:
-            return cls(values["number"], masks_of(values["sets"], values["features"]))
-        except (KeyError, TypeError):
-            raise UsageError(
-                "a generation has other values than `to_json` wrote: expected number, features "
-                "and sets."
-            ) from None
 
 
 MOST_POPULATION = 100_000
@@ -158,6 +135,38 @@ class Evolution:
         empty = ~children.any(axis=1)
         children[empty] = parents[first[empty]]
         return Generation(generation.number + 1, children)
+
+
+MOST_GENERATIONS = 1000
+"""The most generations of a genetic search."""
+
+
+class Evolving(Selector):
+    """What selectors share whose sets evolve: k, l, alpha, p_co and p_mu of Algorithm 4."""
+
+    population: int
+    generations: int
+    alpha: float
+    p_co: float
+    p_mu: float
+
+    def check_evolution(self) -> None:
+        """Check the numbers."""
+        count = whole("generations", self.generations, most=MOST_GENERATIONS)
+        for name, value in {"generations": count, **asdict(self.evolution)}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def evolution(self) -> Evolution:
+        """The operators with these numbers."""
+        return Evolution(
+            population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
+        )
+
+    def evolution_words(self) -> str:
+        """Return the numbers in words."""
+        told = f"; {self.generations} generations of {self.population} sets"
+        return told + self.unusual("alpha", "p_co", "p_mu")
 
 
 def draw(count: int, features: int, generator: np.random.Generator) -> Masks:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,8 +52,7 @@ def symmetrical_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array
 
     Returns:
         To the class (d,), and between features (d, d), symmetric: in [0, 1], 0 where one of the two
-        is constant, 1 of a feature with itself. NaN between features of two columns where only the
-        tables with the class are known.
+        is constant, 1 of a feature with itself.
     """
     return uncertainties(_entropies(joint, *_features(attributes)))
 
@@ -134,9 +133,6 @@ def claimed_sensitivity(n: int) -> float:
 SIMULATIONS = 100
 """How often it is simulated what noise would show."""
 
-BY = ("features", "columns")
-"""Whose entropies are released."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyEntropies:
@@ -147,25 +143,20 @@ class NoisyEntropies:
 
     Args:
         epsilon: The price of one entropy, above 0.
-        attributes: The columns.
-        by: One of `BY`: k features or columns, the class among them.
+        attributes: The columns, of k features, the class among them.
     """
 
     epsilon: float
     attributes: Attributes
-    by: str = "features"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
+        """Check the price."""
         object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        if self.by not in BY:
-            raise UsageError(f"by is {self.by!r}: expected one of {', '.join(BY)}.")
 
     @property
     def count(self) -> int:
         """How many entropies there are: k single ones and k (k - 1) / 2 of pairs."""
-        features = self.attributes.width + 1
-        k = features if self.by == "features" else len(self.attributes.items)
+        k = self.attributes.width + 1
         return k * (k + 1) // 2
 
     @property
@@ -195,8 +186,7 @@ class NoisyEntropies:
         Cost: `event`, on every partition that was counted; charge it first.
         """
         step, noise = self._step(joint.slots), self._noise
-        chosen = _features if self.by == "features" else _columns
-        exact = _entropies(joint, *chosen(self.attributes), records=joint.slots)
+        exact = _entropies(joint, *_features(self.attributes), records=joint.slots)
         released = np.empty_like(exact)
         for i, j in zip(*np.triu_indices(len(exact)), strict=True):
             own = stream.child("entropy", int(i), int(j))
@@ -241,18 +231,10 @@ class NoisyEntropies:
             formula="Eq. 8 of e = (2 + 1/ln 2 + 2 log2 n) / (n b) over all entropies, b the scale",
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"epsilon": self.epsilon, "by": self.by, "count": self.count}
 
-
-Groups = tuple[np.ndarray | None, np.ndarray, np.ndarray]
-"""Variables as sums of codes: (S, T) which codes a value is (None: codes are values), where the
-values of each of k variables begin (k,), and the column each is of (k,)."""
-
-
-def _columns(attributes: Attributes) -> Groups:
-    return None, attributes.starts, np.arange(len(attributes.items))
+Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Variables as sums of codes: (S, T) which codes a value is; where the values of each of k
+variables begin, (k,); the column that each is of, (k,)."""
 
 
 def _features(attributes: Attributes) -> Groups:
@@ -274,13 +256,13 @@ def _features(attributes: Attributes) -> Groups:
 
 def _entropies(
     joint: Joint,
-    values: np.ndarray | None,
+    values: np.ndarray,
     starts: np.ndarray,
     owners: np.ndarray,
     *,
     records: float | None = None,
 ) -> Array:
-    """Return the entropies of variables and of their pairs, (k, k) in bits; NaN is not known.
+    """Return the entropies of variables and of their pairs, (k, k) in bits.
 
     Args:
         joint: Tables.
@@ -289,16 +271,11 @@ def _entropies(
         owners: (k,)
         records: What counts are divided by; how many were counted, if None.
     """
-    tables = joint.counts if values is None else values.T @ joint.counts @ values
+    tables = values.T @ joint.counts @ values
     # Each column's codes add up to how many records were counted.
     divisor = np.trace(joint.counts) / (owners[-1] + 1) if records is None else records
     shares = tables / max(divisor, 1.0)
     bits = np.zeros_like(shares)
     np.log2(shares, out=bits, where=shares > 0)
     bits *= -shares
-    found = np.add.reduceat(np.add.reduceat(bits, starts, axis=0), starts, axis=1)
-    if joint.pairs == "class":
-        last = owners == owners[-1]
-        known = (owners[:, None] == owners) | last[:, None] | last
-        found[~known] = np.nan
-    return found
+    return np.add.reduceat(np.add.reduceat(bits, starts, axis=0), starts, axis=1)

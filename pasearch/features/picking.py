@@ -102,32 +102,12 @@ def association_points(table: npt.NDArray[np.integer], shares: ClassShares) -> i
     return int(np.abs(WHOLE * table - expected).sum())
 
 
-def feature_points(
-    codes: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
-) -> list[int]:
-    """Return the points of every feature of the encoded records.
-
-    Guarantee: a record that becomes null changes each by at most `shares.most`.
-
-    Args:
-        codes: What `attributes.codes` returned, (n, m), the target last; -1: in no cell.
-        attributes: What is public about the columns.
-        shares: Of the target's classes, or bins.
-
-    Raises:
-        UsageError: Another number of columns or classes.
-
-    Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
-    """
-    return points_of_tables(class_tables(codes, attributes), attributes, shares)
-
-
 def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.NDArray[np.integer]:
     """Return how many records have each code of a column, and each class.
 
     Args:
-        codes: As of `feature_points`, like attributes.
-        attributes: See codes.
+        codes: What `attributes.codes` returned, (n, m), the target last; -1: in no cell.
+        attributes: What is public about the columns.
 
     Returns:
         int64 (codes of all columns, classes): tables of parts add up to the table of all.
@@ -149,15 +129,19 @@ def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.
 def points_of_tables(
     tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
 ) -> list[int]:
-    """Return the points of every feature, as `feature_points`, from the tables of all records.
+    """Return the points of every feature of encoded records.
+
+    Guarantee: a record that becomes null changes each by at most `shares.most`.
 
     Args:
-        tables: Of `class_tables`.
-        attributes: As of `feature_points`, like shares.
-        shares: See attributes.
+        tables: Of `class_tables`, of all records.
+        attributes: As of `class_tables`.
+        shares: Of the target's classes, or bins.
 
     Raises:
         UsageError: Another number of classes.
+
+    Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
     """
     classes = attributes.sizes[-1]
     if len(shares.thousandths) != classes:

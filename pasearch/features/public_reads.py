@@ -10,27 +10,22 @@ Source: docs/rules.md, rule 4 (`public` has price 0, and only declared-public da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.features.contingency import attributes_of
-from pasearch.features.merit import symmetrical_uncertainty
-from pasearch.features.picking import ClassShares, class_tables, points_of_tables
-from pasearch.features.trainers import Trainer, points_of_all
-from pasearch.features.views import second_moments
-from pasearch.planning import MU_RANGE
+from pasearch.features.selector import Reads
+from pasearch.features.trainers import LinearModel, Trainer, points_of_all
 from pasearch.runs.keys import Keys
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Dataset
+    from pasearch.data.partitions import AnyRecords, Dataset
     from pasearch.data.tables import AnySchema
-    from pasearch.features.choosing import Compared
-    from pasearch.features.views import View
+    from pasearch.features.selector import Compared
 
 Array = np.ndarray[Any, Any]
 
@@ -39,12 +34,14 @@ HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicReads:
+class PublicReads(Reads):
     """Declared-public records, and how the private model will be trained.
 
     Args:
         dataset: Declared public, of the private data's form.
         schema: The private data's, complete: it says what values mean.
+        means: Of the private records, released; see `Reads`.
+        columns: See there.
         trainer: Of the final training.
         slots: How many private slots that reads.
 
@@ -54,52 +51,46 @@ class PublicReads:
 
     dataset: Dataset
     schema: AnySchema
+    means: Array
+    columns: Array | None = None
     trainer: Trainer
     slots: int
+    public = True
+    retrained = True
 
     @cached_property
     def _records(self) -> Any:
         return replace(self.dataset, schema=self.schema).all_records(None)
 
-    def uncertainties(self) -> tuple[Array, Array, float]:
-        """Return symmetrical uncertainties: with the target, with each other; noise shows none."""
-        attributes = attributes_of(self.schema)
-        return *symmetrical_uncertainty(attributes.counted(self._records), attributes), 0.0
+    def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+        """Return all records: there is nothing to charge."""
+        return nullcontext(self._records)
 
-    def ranked(self, size: int) -> list[int]:
-        """Return the features most associated with the target, the first first."""
-        attributes = attributes_of(self.schema)
-        codes = attributes.codes_of(self._records)
-        tables = reduce(add, (class_tables(each, attributes) for each in codes))
-        target = attributes.items[-1].codes(self._records.y.numpy()[:, None])
-        known = target[self._records.valid.numpy()]
-        counted = np.maximum(np.bincount(known, minlength=attributes.sizes[-1]), 1.0)
-        points = points_of_tables(tables, attributes, ClassShares.of(counted / counted.sum()))
-        return np.argsort(-np.asarray(points, np.float64), kind="stable")[:size].tolist()
+    def noise(self, line: str) -> float:
+        """Refuse: there is none."""
+        raise AssertionError(f"{line} has no noise on public records")
 
-    def second_moments(self, view: View) -> Array:
-        """Return X'X of rows as the view shows them, cut to norm 1."""
-        return second_moments(view, self._records)
+    def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
+        """Return a model on each set, as strong as the private one will be."""
+        train, _ = self._held_out
+        source = Keys.from_seed(0)
+        streams = [source.stream("public", trial) for trial in trials]
+        trainer = self.trainer.strengthened(self.slots / len(train))
+        return trainer.fit_many(train, self.means, sets, streams)
 
-    def compared(self, means: Array) -> Compared:
+    def scored(
+        self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
+    ) -> list[int]:
+        """Return the models' exact points on records that they have not seen."""
+        return points_of_all(models, self._held_out[1])
+
+    def compared(self) -> Compared:
         """Return what gives sets their exact points on held-out records."""
+        return lambda sets, trials: self.scored(self.trained(sets, trials, ()), trials, ())
+
+    @cached_property
+    def _held_out(self) -> tuple[Any, Any]:
+        """Return the records to train on, and those to score with."""
         order = np.random.default_rng(0).permutation(len(self._records))
         held = max(1, round(HELD_OUT * len(order)))
-        train, test = self._records.take(order[held:]), self._records.take(order[:held])
-        trainer, keys = self._as_strong(len(train)), Keys.from_seed(0)
-
-        def compare(sets: Array, trials: Sequence[str]) -> list[int]:
-            streams = [keys.stream("public", trial) for trial in trials]
-            return points_of_all(trainer.fit_many(train, means, sets, streams), test)
-
-        return compare
-
-    def _as_strong(self, slots: int) -> Trainer:
-        """Return the trainer whose signal on so many records is that of the final training."""
-        trainer, factor = self.trainer, self.slots / slots
-        return replace(
-            trainer,
-            epsilon=None if trainer.epsilon is None else trainer.epsilon * factor,
-            sigma=None if trainer.sigma is None else trainer.sigma / factor,
-            mu=None if trainer.mu is None else min(MU_RANGE[1], trainer.mu * factor),
-        )
+        return self._records.take(order[held:]), self._records.take(order[:held])

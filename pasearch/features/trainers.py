@@ -1,7 +1,8 @@
 """The linear models of a feature selection, and the ways to train them.
 
     dpsgd        a layer of one unit a class, by `training`: full batches, momentum, averages
-    objective    logistic regression, one against the rest, or linear, by objective perturbation
+    objective    logistic regression by objective perturbation, one against the rest; of a number,
+                 linear regression from noisy second moments
 
 Every model is handed over on encoded records: what a view does to them is part of its weights.
 
@@ -11,9 +12,10 @@ objective-perturbation.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,9 +24,11 @@ from torch import Tensor, nn
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
-from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
+from pasearch.features.knobs import GAUSSIAN, PURE, Knob
+from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
 from pasearch.features.size import check_objective
 from pasearch.features.views import View
+from pasearch.planning import MU_RANGE
 from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
 
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 OnStep = Callable[[int, int], None]
+Told = OnStep | None
+Solving = Callable[[Array], "list[LinearModel]"]
 TOGETHER = 64
 """How many models' scores are held at a time."""
 
@@ -91,29 +97,50 @@ def points_of_all(models: Sequence[LinearModel], records: AnyRecords) -> list[in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class Trainer(ABC):
     """One way to train, at a solved price.
 
     Args:
-        name: One of `features.plan.TRAINERS`.
+        noise: As its `knob` says.
         outputs: Classes, or 1 for a number.
         regression: Whether a number is predicted.
-        epsilon: Of one training by objective perturbation.
-        sigma: Noise multiplier of one release of second moments.
-        mu: The dial of one training by DP-SGD.
         device: "cpu" or "cuda".
     """
 
-    name: str
+    pure: ClassVar[bool] = False
+    """Whether one training is pure epsilon-DP, at the epsilon that is its noise."""
+    shared: ClassVar[bool] = False
+    """Whether what one training releases serves every set of features."""
+    at_once: ClassVar[bool] = False
+    """Whether it holds all records at once; see `size`."""
+    by_steps: ClassVar[bool] = False
+    """Whether it trains by DP-SGD, with `linear_recipe`; its noise is the dial mu."""
+    noise: float
     outputs: int
     regression: bool
-    epsilon: float | None = None
-    sigma: float | None = None
-    mu: float | None = None
     device: str = "cpu"
 
+    @classmethod
+    @abstractmethod
+    def knob(cls, slots: int, regression: bool) -> Knob:
+        """Return how the noise of one training on so many slots is found."""
+
+    @classmethod
+    def link(cls, outputs: int, regression: bool) -> str:
+        """Return how a model's scores become probabilities: one of `LINKS`."""
+        return "identity" if regression else "softmax"
+
+    @classmethod
+    def told(cls, noise: float) -> dict[str, Any]:
+        """Return what a result says of its noise, beside a recipe."""
+        return {"epsilon": None, "noise_multiplier": None}
+
+    @abstractmethod
+    def strengthened(self, factor: float) -> Self:
+        """Return it with so much more signal: for so much fewer records."""
+
     def fit(
-        self, records: AnyRecords, view: View, stream: Stream, *, on_step: OnStep | None = None
+        self, records: AnyRecords, view: View, stream: Stream, *, on_step: Told = None
     ) -> LinearModel:
         """Return a model trained on an open partition.
 
@@ -123,20 +150,13 @@ class Trainer:
             stream: Of this training alone.
             on_step: Called with how many steps are finished, of how many; by DP-SGD alone.
 
-        Cost: `Pure(epsilon)`, `Gaussian(sigma)`, or the event of `features.plan.linear_recipe`,
-            charged by the caller.
+        Cost: `knob`'s event where the noise is, charged by the caller.
         """
-        if self.name == "dpsgd":
-            return self._by_steps(records, view, stream, on_step)
-        if self.regression:
-            moments = self._moments().release_parts(_parts(view, records), stream)
-            return self._model(moments.fit_many(np.ones((1, view.width), bool)), view)
-        rows, y, valid = _whole(view, records)
-        return self._model(logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream), view)
+        return self._fit(records, view, stream, on_step)
 
     def fit_many(
         self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream],
-        *, on_step: OnStep | None = None,
+        *, on_step: Told = None,
     ) -> list[LinearModel]:  # fmt: skip
         """Return a model for each set of features, each from a stream of its own.
 
@@ -150,38 +170,27 @@ class Trainer:
         Cost: as `fit`, once for each set.
         """
         views = [View.of(means, mask) for mask in masks]
-        if self.name == "dpsgd":
-            told = [_share(on_step, place, len(views)) for place in range(len(views))]
-            each = zip(views, streams, told, strict=True)
-            return [self._by_steps(records, *one) for one in each]
-        every = View.of(means)
-        if self.regression:
-            # One matrix at a time: how much memory is taken must not tell how many sets there are.
-            total = self._moments().total(_parts(every, records))
-            return [
-                self._model(self._moments().noised(total, s).fit_many(mask[None]), every)
-                for mask, s in zip(masks, streams, strict=True)
-            ]
-        rows, y, valid = _whole(every, records)
-        # A set's own view is this one times a factor, which its bound takes instead.
-        ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
-        mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
-        found = logistic.fit_many(
-            rows, y, valid, masks, mechanisms, list(streams), device=self.device
-        )
-        return [self._model(weights, every) for weights in found]
+        return self._fit_many(records, View.of(means), views, masks, streams, on_step)
 
-    def moments(self, records: AnyRecords, means: Array, stream: Stream) -> linear.Moments:
-        """Return second moments that serve every set of features.
+    @abstractmethod
+    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel: ...
 
-        Cost: `Gaussian(sigma)`, once.
+    def _fit_many(
+        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        streams: Sequence[Stream], told: Told,
+    ) -> list[LinearModel]:  # fmt: skip
+        count = len(views)
+        return [
+            self._fit(records, view, stream, _share(told, place, count))
+            for place, (view, stream) in enumerate(zip(views, streams, strict=True))
+        ]
+
+    def serving_all(self, records: AnyRecords, means: Array, stream: Stream) -> Solving:
+        """Return what gives a model of each set, (p, d), from one release; see `shared`.
+
+        Cost: as `fit`, once.
         """
-        return self._moments().release_parts(_parts(View.of(means), records), stream)
-
-    def solved(self, moments: linear.Moments, means: Array, masks: Array) -> list[LinearModel]:
-        """Return a model for each set of features from released moments: for nothing."""
-        every = View.of(means)
-        return [self._model(weights[None], every) for weights in moments.fit_many(masks)]
+        raise NotImplementedError
 
     def fit_public(self, records: AnyRecords, view: View) -> LinearModel:
         """Return the model without noise, of declared-public records.
@@ -195,59 +204,178 @@ class Trainer:
         masks, norm = np.ones((1, view.width), bool), REACH * ROW_NORM
         if self.regression:
             moments = linear.public_moments(rows, y, valid, data_norm=norm)
-            return self._model(moments.fit_many(masks), view)
-        norms = np.array([norm])
-        found = logistic.fit_public(rows, y, valid, masks, data_norms=norms, classes=self.outputs)
-        return self._model(found[0], view)
+            return _model(moments.fit_many(masks), view, "identity")
+        found = logistic.fit_public(
+            rows, y, valid, masks, data_norms=np.array([norm]), classes=self.outputs
+        )
+        return _model(found[0], view, Perturbed.link(self.outputs, False))
 
-    def _by_steps(
-        self, records: AnyRecords, view: View, stream: Stream, on_step: OnStep | None = None
-    ) -> LinearModel:
-        assert self.mu is not None
 
-        def finished(step: int) -> None:
-            if on_step is not None:
-                on_step(step, recipe.steps)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps(Trainer):
+    """DP-SGD: a layer of one unit a class, with `linear_recipe`. Its noise is the dial mu."""
 
+    by_steps: ClassVar[bool] = True
+
+    @classmethod
+    def knob(cls, slots: int, regression: bool) -> Knob:
+        """Return the dial mu."""
+        return Knob(
+            bounds=MU_RANGE, event=lambda mu: linear_recipe(slots, mu, regression).event(slots)
+        )
+
+    def strengthened(self, factor: float) -> Self:
+        """Return it with a larger mu."""
+        return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
+
+    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
         network = nn.Linear(view.width, self.outputs)
         for parameter in network.parameters():
             nn.init.zeros_(parameter)  # convex: a random start would only be noise
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
-        recipe = linear_recipe(len(records), self.mu, self.regression)
+        recipe = linear_recipe(len(records), self.noise, self.regression)
+
+        def finished(step: int) -> None:
+            if told is not None:
+                told(step, recipe.steps)
+
         seen = view.seen(records)
         train(network, seen, recipe, streams, device=self.device, on_step=finished)
         weights, bias = (
             p.detach().cpu().numpy().astype(np.float64) for p in (network.weight, network.bias)
         )
-        return self._composed(weights, bias, view, "identity" if self.regression else "softmax")
+        return _composed(weights, bias, view, self.link(self.outputs, self.regression))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perturbed(Trainer):
+    """Logistic regression by objective perturbation. Its noise is epsilon of one training."""
+
+    pure: ClassVar[bool] = True
+    at_once: ClassVar[bool] = True
+
+    @classmethod
+    def knob(cls, slots: int, regression: bool) -> Knob:
+        """Return epsilon."""
+        return PURE
+
+    @classmethod
+    def link(cls, outputs: int, regression: bool) -> str:
+        """Return that of two classes, or of each against the rest."""
+        return "one-vs-rest" if outputs > 2 else "softmax"
+
+    @classmethod
+    def told(cls, noise: float) -> dict[str, Any]:
+        """Return its epsilon."""
+        return {"epsilon": noise, "noise_multiplier": None}
+
+    def strengthened(self, factor: float) -> Self:
+        """Return it with a larger epsilon."""
+        return replace(self, noise=self.noise * factor)
+
+    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
+        rows, y, valid = _whole(view, records)
+        found = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
+        return _model(found, view, self.link(self.outputs, False))
+
+    def _fit_many(
+        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        streams: Sequence[Stream], told: Told,
+    ) -> list[LinearModel]:  # fmt: skip
+        rows, y, valid = _whole(every, records)
+        # A set's own view is this one times a factor, which its bound takes instead.
+        ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
+        mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
+        found = logistic.fit_many(
+            rows, y, valid, masks, mechanisms, list(streams), device=self.device
+        )
+        return [_model(weights, every, self.link(self.outputs, False)) for weights in found]
 
     def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
         """Return the mechanism whose rows are `ratio` times as long as a view's usually are."""
-        assert self.epsilon is not None
         return logistic.ObjectivePerturbation(
-            epsilon=self.epsilon, data_norm=REACH * ROW_NORM * ratio, classes=self.outputs
+            epsilon=self.noise, data_norm=REACH * ROW_NORM * ratio, classes=self.outputs
         )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved(Trainer):
+    """Linear regression from noisy second moments, whose noise multiplier is its noise."""
+
+    shared: ClassVar[bool] = True
+
+    @classmethod
+    def knob(cls, slots: int, regression: bool) -> Knob:
+        """Return the noise multiplier of one release of moments."""
+        return GAUSSIAN
+
+    @classmethod
+    def told(cls, noise: float) -> dict[str, Any]:
+        """Return its noise multiplier."""
+        return {"epsilon": None, "noise_multiplier": noise}
+
+    def strengthened(self, factor: float) -> Self:
+        """Return it with a smaller noise multiplier."""
+        return replace(self, noise=self.noise / factor)
+
+    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
+        moments = self._moments().release_parts(_parts(view, records), stream)
+        return _model(moments.fit_many(np.ones((1, view.width), bool)), view, "identity")
+
+    def _fit_many(
+        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        streams: Sequence[Stream], told: Told,
+    ) -> list[LinearModel]:  # fmt: skip
+        # One matrix at a time: how much memory is taken must not tell how many sets there are.
+        total = self._moments().total(_parts(every, records))
+        return [
+            _model(self._moments().noised(total, own).fit_many(mask[None]), every, "identity")
+            for mask, own in zip(masks, streams, strict=True)
+        ]
+
+    def serving_all(self, records: AnyRecords, means: Array, stream: Stream) -> Solving:
+        """Release second moments, which give a model of every set of features for nothing."""
+        every = View.of(means)
+        moments = self._moments().release_parts(_parts(every, records), stream)
+        return lambda masks: [_model(w[None], every, "identity") for w in moments.fit_many(masks)]
+
     def _moments(self) -> linear.NoisyMoments:
-        assert self.sigma is not None
-        return linear.NoisyMoments(noise_multiplier=self.sigma, data_norm=REACH * ROW_NORM)
-
-    def _model(self, solved: Array, view: View) -> LinearModel:
-        """Return a model from weights with the intercept last, (1 or outputs, width + 1)."""
-        weights, intercept = solved[:, :-1], solved[:, -1]
-        if self.regression:
-            return self._composed(weights, intercept, view, "identity")
-        if len(weights) == 1:  # two classes: one score is 0, and softmax is the logistic function
-            weights = np.concatenate([np.zeros_like(weights), weights])
-            return self._composed(weights, np.append(0.0, intercept), view, "softmax")
-        return self._composed(weights, intercept, view, "one-vs-rest")
-
-    def _composed(self, weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
-        whole, shifted = view.composed(weights, intercept)
-        return LinearModel(weights=whole, intercept=shifted, link=link)
+        return linear.NoisyMoments(noise_multiplier=self.noise, data_norm=REACH * ROW_NORM)
 
 
-def _share(on_step: OnStep | None, place: int, of: int) -> OnStep | None:
+TRAINERS: dict[str, tuple[str, type[Trainer], type[Trainer]]] = {
+    "dpsgd": (
+        "a linear model by DP-SGD: full batches, momentum, averaged weights", Steps, Steps
+    ),
+    "objective": (
+        "logistic regression by objective perturbation, pure epsilon-DP; of a number, "
+        "linear regression from noisy second moments", Perturbed, Solved,
+    ),
+}  # fmt: skip
+"""How the released model can be trained: in words, of classes, and of a number."""
+
+
+def trainer_of(name: str, regression: bool) -> type[Trainer]:
+    """Return the trainer that a choice names."""
+    _, of_classes, of_a_number = TRAINERS[name]
+    return of_a_number if regression else of_classes
+
+
+def _model(solved: Array, view: View, link: str) -> LinearModel:
+    """Return a model from weights with the intercept last, (1 or outputs, width + 1)."""
+    weights, intercept = solved[:, :-1], solved[:, -1]
+    if link == "softmax":  # two classes: one score is 0, and softmax is the logistic function
+        weights = np.concatenate([np.zeros_like(weights), weights])
+        intercept = np.append(0.0, intercept)
+    return _composed(weights, intercept, view, link)
+
+
+def _composed(weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
+    whole, shifted = view.composed(weights, intercept)
+    return LinearModel(weights=whole, intercept=shifted, link=link)
+
+
+def _share(on_step: Told, place: int, of: int) -> Told:
     """Return what tells of one training's steps as of so many trainings'."""
     if on_step is None:
         return None

@@ -26,7 +26,7 @@ from pasearch.accounting.checks import positive
 from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.data.tables import TableSchema
-from pasearch.features.plan import REACH, ROW_NORM
+from pasearch.features.recipe import REACH, ROW_NORM
 from pasearch.runs.sums import GaussianSum, bounded_rows
 
 if TYPE_CHECKING:

@@ -164,7 +164,8 @@ def _setting(document: dict[str, Any]) -> list[str]:
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "Nothing was searched: one network, fixed beforehand, was trained once."
         if document["task"] == TRAINING
-        else f"Strategy: {document['strategy']['name']} ({selection['way']}, {document['way']}): "
+        else f"Strategy: {document['strategy']['name']} ({selection['rule']}, "
+        f"winner {document['winner']}): "
         f"{selection['law']}.",
     ]
 
@@ -259,12 +260,12 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
         "drawn by an exact sampler.",
         f"Randomness: {document['randomness']}.",
     ]
-    if document["selection"]["way"] == "repeat-and-select":
+    if document["selection"]["rule"] == "repeat-and-select":
         items.append(
             "The number of trainings was drawn from the stated law before the first one and is "
             "secret; candidates are independent; only the winner is released."
         )
-    if document["selection"]["way"] == "disjoint portions":
+    if document["selection"]["rule"] == "disjoint portions":
         items.append(
             "Each candidate has records of its own; one of them is picked by an exact exponential "
             "mechanism, and only that one is released."

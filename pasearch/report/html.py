@@ -291,7 +291,7 @@ def _marked(text: str) -> Markup:
 
 
 def _asked(document: Values, schema: AnySchema) -> str:
-    searched = document["selection"]["way"] != "none"
+    searched = document["selection"]["rule"] != "none"
     what = "search and model together" if searched else "the model and its test"
     form, budget = schema.describe().replace(" x ", " \u00d7 "), document["budget"]
     return (
@@ -484,10 +484,10 @@ def _choice(document: Values) -> Values:
         "with noise, and the best model was released. How many there were is secret: the price "
         "covers a random number of them, and knowing it would break that.",
         "not private": "The choice read data that were declared public, so it cost nothing.",
-    }[bound["way"]]
+    }[bound["rule"]]
     if document.get("searched_on"):
         words = f"The choice read {document['searched_on']}, declared public, so it cost nothing."
-    if method in ("pafs", "one-hot") and bound["way"] == "composition":
+    if document.get("trials") and bound["rule"] == "composition":
         words = "Every planned training and score is charged; the model was trained anew."
     rows = [("Method", f"{method}: {bound['law']}"), ("Bound", bound["bound"])]
     return {"words": words, "rows": rows, "genes": []}
@@ -497,7 +497,7 @@ def _selection(document: Values) -> Values:
     if document["task"] == FEATURES:
         return _choice(document)
     chosen, space = document["selection"], document["space"]
-    ways = {
+    rules = {
         "none": "Nothing was compared: one network, fixed beforehand, was trained.",
         "composition": "Candidates were trained one after another, and every one is charged.",
         "disjoint portions": "Each candidate was trained on records of its own, and one was picked "
@@ -508,10 +508,10 @@ def _selection(document: Values) -> Values:
         "not private": "The search read data that were declared public, so it cost nothing.",
     }
     place = {
-        "in place": "The winner keeps the weights it was scored with.",
-        "aside": "The search read slots of its own; the winner was trained anew on the others.",
+        "kept": "The winner keeps the weights it was scored with.",
+        "retrained": "The search read records of its own; the winner was trained on the others.",
     }
-    keeps = "" if chosen["way"] == "none" else place.get(document["way"], document["way"])
+    keeps = "" if chosen["rule"] == "none" else place.get(document["winner"], document["winner"])
     genes = space.get("choices") or {}
     rows = [
         ("Strategy", document["strategy"]["name"]),
@@ -520,7 +520,7 @@ def _selection(document: Values) -> Values:
         ("Space", str(space.get("name", ""))),
     ]
     return {
-        "words": f"{ways.get(chosen['way'], chosen['way'])} {keeps}".strip(),
+        "words": f"{rules.get(chosen['rule'], chosen['rule'])} {keeps}".strip(),
         "rows": [] if document["task"] == TRAINING else rows,
         "genes": [(_spaced(name), _list(values)) for name, values in genes.items()],
     }
@@ -532,19 +532,19 @@ def _auto(document: Values) -> Values | None:
         return None
     expected = auto.get("expected") or []
     most = max((each["expected"] for each in expected), default=0.0)
-    best = next((e for e in expected if f"{e['strategy']}, {e['way']}" == auto["chosen"]), None)
+    best = next((e for e in expected if f"{e['strategy']}, {e['winner']}" == auto["chosen"]), None)
     return {
         "chosen": auto["chosen"],
         "why": auto["why"],
         "expected": [
             {
                 "strategy": each["strategy"],
-                "way": each["way"],
+                "winner": each["winner"],
                 "value": f"{each['expected']:.3f}",
                 "is_chosen": (chosen := each is best),
                 "bar": figures.bar(
                     each["expected"] / most if most > 0 else 0.0,
-                    f"{each['strategy']}, {each['way']}: expected {each['expected']:.3f}",
+                    f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
                     tone="accent" if chosen else "plain",
                 ),
             }
@@ -555,7 +555,7 @@ def _auto(document: Values) -> Values | None:
 
 def _trials(document: Values) -> list[Values]:
     """Return every trial that the document shows, in order; none where nothing was compared."""
-    if document["selection"]["way"] == "none":
+    if document["selection"]["rule"] == "none":
         return []
     most = _most_points(document)
     own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
-from pasearch.features.plan import TRAINERS
+from pasearch.features.trainers import TRAINERS
 from pasearch.report.stages import (
     CHOICE,
     SEARCH,
@@ -54,8 +54,8 @@ def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
         [
             *_head(plan, usual),
             _row("Target", _target(plan)),
-            _row("Method", f"{choice.method}: {plan.selection_words}{_chosen_on(plan)}"),
-            _row("Model", TRAINERS[choice.trainer]),
+            _row("Method", f"{choice.selector.name}: {plan.selection_words}{_chosen_on(plan)}"),
+            _row("Model", TRAINERS[choice.trainer][0]),
             *why,
             *_priced(plan),
             _price(plan),
@@ -118,7 +118,7 @@ def _priced(plan: Plan | FeaturePlan) -> list[str]:
 
 
 def _hint(plan: Plan) -> list[str]:
-    if not plan.strategy.hides_trials or plan.aside or plan.auto is not None:
+    if not plan.strategy.hides_trials or plan.retrained or plan.auto is not None:
         return []
     return [
         "Hint: on few records one good default often beats a private search. `--strategy fixed` "
@@ -141,7 +141,7 @@ def task_of(plan: Plan) -> str:
     if len(plan.recipe_names) > 1:
         return CHOICE
     chosen = plan.auto is not None or plan.searched_on is not None
-    return SEARCH if chosen or plan.strategy.name != "fixed" else TRAINING
+    return SEARCH if chosen or plan.strategy.only(plan.space) is None else TRAINING
 
 
 def time_text(plan: Plan) -> str:
@@ -151,8 +151,8 @@ def time_text(plan: Plan) -> str:
     each = f"{_duration(typical)} a training (up to {_duration(longest)})"
     if strategy.expected_trainings == 1:
         return f"about {_duration(typical)} on this kind of CPU"
-    text = f"about {each}; {_duration(typical * strategy.expected_trainings)} on average"
-    if strategy.way == "repeat-and-select":
+    text = f"about {each}; {_duration(typical * strategy.expected_work)} on average"
+    if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", with probability .999 at most {most} trainings"
     return text
@@ -171,7 +171,7 @@ def _auto(plan: Plan) -> list[str]:
     if plan.auto is None:
         return []
     others = ", ".join(
-        f"{each['strategy']} {each['way']} {each['expected']:.3f}".replace(" one training", "")
+        f"{each['strategy']} {each['winner']} {each['expected']:.3f}".replace(" one training", "")
         for each in plan.auto["expected"]
     )
     return [_row("Why", f"{plan.auto['why']} Predicted: {others}.")]
@@ -196,9 +196,9 @@ def _chosen(plan: Plan) -> list[str]:
     if task_of(plan) == TRAINING:
         return [_row("Network", _network(plan))]
     return [
-        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.describe()}"),
+        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.words()}"),
         *_auto(plan),
-        _row("Way", _way(plan)),
+        _row("Winner", _winner(plan)),
         _row("Space", _space(plan)) if task_of(plan) == SEARCH else _row("Network", _network(plan)),
     ]
 
@@ -211,13 +211,13 @@ def _recipes(plan: Plan) -> str:
     return f"one of {len(names)}: " + "; ".join(name.split(":")[0] for name in names)
 
 
-def _way(plan: Plan) -> str:
+def _winner(plan: Plan) -> str:
     if plan.searched_on is not None:
         return f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
-    if plan.aside:
-        return "aside: the search reads its own slots; the winner is trained anew on `train`"
+    if plan.retrained:
+        return "retrained: the search reads records of its own; the winner is trained on `train`"
     if plan.strategy.scored:
-        return "in place: the winner keeps the weights it was scored with"
+        return "kept: the winner keeps the weights it was scored with"
     return "no candidate is compared with another"
 
 
@@ -249,7 +249,7 @@ def _space(plan: Plan) -> str:
     if plan.space.count() == 1:
         return f"one network: {_fixed(plan)}"
     text = f"{plan.space.name}, {plan.space.count():,} combinations"
-    if plan.strategy.name == "fixed":
+    if plan.strategy.only(plan.space) is not None:
         return f"{text}; trained is its default, {_fixed(plan)}"
     return text
 

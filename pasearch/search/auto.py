@@ -4,7 +4,7 @@ Predicted accuracy = mean over the study's data sets of the same kind (the one a
 
     fixed            a_1(s)                  a_e(s): what entry e reached there at signal s
     rs, mgrs, paas   E[a_w(s')]              w: the entry with the best noisy score at s'
-    the same, aside  E[a_w(s_final)]         w chosen at s_search, then trained anew
+    winner retrained E[a_w(s_final)]         w chosen at s_search, then trained anew
 
 s is the signal of each training under that strategy's own plan: a search's trainings may cost less
 each, or have fewer records, and that is what it pays. The number of candidates follows the plan's
@@ -42,7 +42,7 @@ PATIENCE = 3600.0
 GAIN = 0.002
 """By how much a search must be predicted to beat `fixed`: less is within the study's own error."""
 
-ASIDE_SHARE = 0.2
+RETRAINED_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Option:
     Args:
         name: Of the strategy.
         settings: As `search.strategies.strategy` takes them.
-        search_share: Share of the training slots set aside for the search; 0 searches in place.
+        search_share: Share of the training slots set aside for the search; 0 keeps the winner.
     """
 
     name: str
@@ -60,24 +60,28 @@ class Option:
     search_share: float = 0.0
 
     @property
-    def way(self) -> str:
-        """In place, aside, or one training."""
-        if self.name == "fixed":
+    def winner(self) -> str:
+        """What becomes of the winner: kept, retrained, or one training without any other."""
+        if self == FIXED:
             return "one training"
-        return "aside" if self.search_share else "in place"
+        return "retrained" if self.search_share else "kept"
+
+
+FIXED = Option(name="fixed")
+"""The one training that every search is compared with."""
 
 
 def options() -> list[Option]:
-    """Return what is compared: `fixed`, and every private search in place and aside."""
+    """Return what is compared: `fixed`, and every private search, its winner kept or retrained."""
     searches = (
         ("rs", (("candidates", 5),)),
         ("mgrs", (("candidates", 8), ("generations", 2))),
         ("paas", (("candidates", 4), ("generations", 2))),
     )
-    return [Option(name="fixed")] + [
+    return [FIXED] + [
         Option(name=name, settings=settings, search_share=share)
         for name, settings in searches
-        for share in (0.0, ASIDE_SHARE)
+        for share in (0.0, RETRAINED_SHARE)
     ]
 
 
@@ -101,7 +105,7 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        chosen = f"{self.option.name}, {self.option.way}"
+        chosen = f"{self.option.name}, {self.option.winner}"
         return {"chosen": chosen, "why": self.why, "expected": list(self.expected)}
 
 
@@ -121,10 +125,10 @@ def choose(study: Study, make: Callable[[Option], tuple[Plan, Strategy]], *, dev
         try:
             plan, strategy = make(option)
         except BudgetError:
-            if option.name == "fixed":
+            if option == FIXED:
                 raise
             continue
-        seconds = plan.seconds_per_training()[0] * strategy.expected_trainings
+        seconds = plan.seconds_per_training()[0] * strategy.expected_work
         if found and device == "cpu" and seconds > PATIENCE:
             continue
         found.append((predicted(study, plan, strategy), option, plan, strategy))
@@ -133,7 +137,7 @@ def choose(study: Study, make: Callable[[Option], tuple[Plan, Strategy]], *, dev
     if not best[0] > fixed[0] + GAIN:
         best = fixed
     expected = tuple(
-        {"strategy": option.name, "way": option.way, "expected": round(float(value), 4)}
+        {"strategy": option.name, "winner": option.winner, "expected": round(float(value), 4)}
         for value, option, _, _ in found
     )
     why = _why(best[1], fixed[0], found, study)
@@ -152,7 +156,7 @@ def predicted(study: Study, plan: Plan, strategy: Strategy) -> float:
     if not strategy.scored:
         return float(here[:, 0].mean())
     then = here
-    if plan.aside and plan.final_mu is not None:
+    if plan.retrained and plan.final_mu is not None:
         then = study.at(signal_of(plan.final_mu, split.train, outputs))
     assert isinstance(plan.score, NoisyCount | NoisySum), "auto compares no picks"
     noise = plan.score.standard_deviation / (plan.points_each * split.validation)
@@ -167,10 +171,9 @@ def predicted(study: Study, plan: Plan, strategy: Strategy) -> float:
 def _counts(strategy: Strategy, generator: np.random.Generator) -> np.ndarray:
     """Return numbers of trainings as the strategy's law draws them, at least 1, (DRAWS,)."""
     uniform = generator.random(DRAWS)
-    law = getattr(strategy, "law", None) or (getattr(strategy, "laws", None) or (None,))[-1]
-    if law is None:
+    if not strategy.counts:
         return np.full(DRAWS, round(strategy.expected_trainings))
-    return np.array([law.sample(float(each)) for each in uniform])
+    return np.array([strategy.counts[-1].sample(float(each)) for each in uniform])
 
 
 def _won(
@@ -207,20 +210,20 @@ def _why(
     study: Study,
 ) -> str:
     basis = f"on {len(study.signals)} public data sets of this kind ({', '.join(study.signals)})"
-    searches = [each for each in found if each[1].name != "fixed"]
+    searches = [each for each in found if each[1] != FIXED]
     if not searches:
         return "No search fits this budget and machine, so one good default is trained."
     value, option, *_ = max(searches, key=lambda each: each[0])
-    named = f"{option.name} {option.way}"
-    if chosen.name == "fixed":
+    named = f"{option.name} (winner {option.winner})"
+    if chosen == FIXED:
         reached = (
             f"At these trainings' signal to noise {basis} the portfolio's first entry reached "
-            f"{fixed:.3f}, the best search ({named}) {value:.3f}"
+            f"{fixed:.3f}, the best search, {named}, {value:.3f}"
         )
         if value < fixed - GAIN:
             return (
                 "Do not search: n is too small for this budget to pay for it. "
-                f"{reached}: what a search costs, it does not win back."
+                f"{reached}: the best candidate gains less than its search costs."
             )
         return (
             f"Do not search: none is predicted to gain. {reached}. So little apart, yours may "

@@ -179,7 +179,7 @@ class Search:
         Cost: the plan's lines, each charged before its partition is opened.
         """
         candidate, network, course = self._winner()
-        if self.plan.aside:
+        if self.plan.retrained:
             network, course = self._train_final(candidate)
         test_points, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
@@ -221,26 +221,26 @@ class Search:
     def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
         for index, genotype in enumerate(asked.genotypes):
             self.progress.search(asked.number, index, len(asked.genotypes))
-            candidate = self.plan.space.candidate(genotype)
-            record = self._trial(asked.number, before + index, candidate)
+            record = self._trial(asked, before + index, self.plan.space.candidate(genotype))
             score = WORST if record.value is None else float(record.value)
             yield score, int(record.attributes["tie_break"])
 
-    def _trial(self, number: int, trial: int, candidate: Candidate) -> TrialRecord:
+    def _trial(self, asked: Round, trial: int, candidate: Candidate) -> TrialRecord:
         """Return a finished trial: from the journal, from an equal trial, or by running it."""
+        number, steps = asked.number, asked.shape.steps
         stream = self.keys.stream("trial", trial)
         mark = f"{stream.child('mark').seed64():016x}"
         if (done := self.journal.get(trial)) is not None:
             self._check_own(done, candidate, mark, number)
             return done
         tie_break = int(stream.child("tie-break").generator().integers(2**62))
-        same = self._equal_trial(candidate) if self.strategy.memoised else None
+        same = self._equal_trial(candidate, steps) if self.strategy.memoised else None
         if same is not None:
             attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
             attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
         line, key = self.strategy.charge("training", number, trial)
-        recipe = self.plan.trial_recipe(candidate)
+        recipe = self.plan.trial_recipe(candidate, asked.shape)
         partition = self.strategy.place(self.plan.trial_partition, trial)
         network, course = self._train(candidate, recipe, stream, line, partition, key)
         weights = self.folder.private / "trials" / f"{trial}.pt"
@@ -248,7 +248,7 @@ class Search:
         line, key = self.strategy.charge("score", number, trial)
         score = self._score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
-        attributes["course"] = course.to_json()
+        attributes |= {"course": course.to_json(), "steps": steps}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
@@ -371,9 +371,10 @@ class Search:
         save_weights(fitted.module, path, self.folder)
         return fitted
 
-    def _equal_trial(self, candidate: Candidate) -> TrialRecord | None:
-        wanted = candidate.to_json()
-        return next((t for t in self.journal.all() if t.parameters == wanted), None)
+    def _equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
+        wanted = candidate.to_json(), steps
+        trials = ((t, (t.parameters, t.attributes["steps"])) for t in self.journal.all())
+        return next((trial for trial, own in trials if own == wanted), None)
 
     def _score(
         self, candidate: Candidate, network: nn.Module, line: str, key: str, stream: Stream

@@ -20,16 +20,27 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.events import Event, NoRelease
+from pasearch.accounting.claims import Claim, eq8
+from pasearch.accounting.events import NoRelease
+from pasearch.accounting.selection import MOST_RUNS
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.search.strategy import Fitness, Round, State, Strategy
+from pasearch.search.strategy import (
+    WHOLE,
+    Fitness,
+    Round,
+    RoundPrice,
+    RoundShape,
+    State,
+    Strategy,
+    whole_candidates,
+)
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -86,7 +97,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
     """
 
     name: ClassVar[str] = "paas"
-    way: ClassVar[str] = "composition"
+    selection_rule: ClassVar[str] = "composition"
+    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations")
+    unasked: ClassVar[tuple[str, ...]] = ("alpha", "beta", "mutation")
     memoised: ClassVar[bool] = True
     population: int = 10
     generations: int = 6
@@ -101,10 +114,25 @@ class PrivacyAwareArchitectureSearch(Strategy):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected a number in [0, 1].")
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    @classmethod
+    def asked(cls, **given: Any) -> Self:
+        """Return so many generations of so many candidates."""
+        own: dict[str, int] = {}
+        if "candidates" in given:
+            own["population"] = whole_candidates(given["candidates"])
+        if "generations" in given:
+            own["generations"] = whole("generations", given["generations"], most=MOST_RUNS)
+        return cls(**own)
+
+    @property
+    def finalists(self) -> int:
+        """One generation."""
+        return self.population
+
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return the planned maximum of candidate runs."""
         count = self.population * self.generations
-        return [Line(name=noun, partition=partition, event=event, count=count)]
+        return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
@@ -153,16 +181,24 @@ class PrivacyAwareArchitectureSearch(Strategy):
         """The planned maximum."""
         return float(self.population * self.generations)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         """Return the planned maximum."""
         return (
             f"at most {self.generations} generations of {self.population}: "
-            f"{self.population * self.generations} trainings, all charged"
+            f"{self.population * self.generations} trainings, all charged{self.unusual_words()}"
         )
+
+    def claims(
+        self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
+    ) -> list[Claim]:
+        """Return the paper's own price (Eq. 8): beside, never charged."""
+        if not (epsilon := cost(WHOLE)) > 0.0:
+            return []
+        return [eq8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)]
 
 
 def _share(share: float, count: int) -> int:
-    """Return that share of a count, rounded up, with no slot more for a rounding error."""
+    """Return that share of a count, rounded up, with none more for a rounding error."""
     return math.ceil(share * count - 1e-9)
 
 
@@ -176,9 +212,10 @@ class StandardWorkflow(PrivacyAwareArchitectureSearch):
     """
 
     name: ClassVar[str] = "stw"
-    way: ClassVar[str] = "not private"
+    selection_rule: ClassVar[str] = "not private"
     private_trials: ClassVar[bool] = False
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return reads that release nothing private, because the data is public."""
-        return PrivacyAwareArchitectureSearch.lines(self, NoRelease(), partition, noun)
+        free = NoRelease()
+        return PrivacyAwareArchitectureSearch.lines(self, lambda shape: free, partition, noun)

@@ -15,23 +15,28 @@ and 10; mutation .7, resampling .3). Proof: docs/guarantees/repeat-and-select.md
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.events import Event, RepeatAndSelect
+from pasearch.accounting.checks import whole
+from pasearch.accounting.events import RepeatAndSelect
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.genetic import mutate
-from pasearch.search.randomized import draw_count
-from pasearch.search.strategy import Round, State, Strategy
+from pasearch.search.randomized import Secret, check_mean, draw_count, law_asked
+from pasearch.search.strategy import WHOLE, Round, RoundPrice, State
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Genotype, Space
 
 
+MOST_HALVINGS = 30
+"""The most generations: each has half of the trainings of the one before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiGenerationRandomizedSearch(Strategy):
+class MultiGenerationRandomizedSearch(Secret):
     """One repeat-and-select a generation, composed; winners alone carry over.
 
     Args:
@@ -43,7 +48,8 @@ class MultiGenerationRandomizedSearch(Strategy):
     """
 
     name: ClassVar[str] = "mgrs"
-    way: ClassVar[str] = "repeat-and-select"
+    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations", "law", "max_candidates")
+    unasked: ClassVar[tuple[str, ...]] = ("mutation",)
     laws: tuple[Law, ...]
     mutation: float = 0.7
 
@@ -53,8 +59,44 @@ class MultiGenerationRandomizedSearch(Strategy):
         if not 0.0 <= self.mutation <= 1.0:
             raise UsageError(f"mutation is {self.mutation!r}: expected a number in [0, 1].")
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    @classmethod
+    def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
+        cls,
+        candidates: float = 40.0,
+        generations: int = 3,
+        law: str = "geometric",
+        max_candidates: int | None = None,
+    ) -> Self:
+        """Return the search whose first generation has so many trainings in the mean.
+
+        Every next one has half of the one before, each at most `max_candidates` (priced).
+        """
+        check_mean(candidates)
+        count = whole("generations", generations, most=MOST_HALVINGS)
+        means = [candidates / 2**number for number in range(count)]
+        if law != "poisson" and not means[-1] > 1:
+            raise UsageError(
+                f"candidates is {candidates:g}: expected above {2 ** (count - 1)}, since its mean "
+                f"is halved in each of {count} generations and the last must be above 1."
+            )
+        return cls(laws=tuple(law_asked(law, mean, max_candidates) for mean in means))
+
+    @classmethod
+    def from_values(cls, **values: Any) -> Self:
+        """Return it from plain values."""
+        laws = values["laws"]
+        if not isinstance(laws, list):
+            raise UsageError(f"Strategy {cls.name!r} has laws {laws!r}: expected a list of laws.")
+        return cls(**{**values, "laws": tuple(Law.from_json(each) for each in laws)})
+
+    @property
+    def counts(self) -> tuple[Law, ...]:
+        """A law a generation."""
+        return self.laws
+
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return one repeat-and-select a generation."""
+        event = price(WHOLE)
         return [
             Line(
                 name=self.charge(noun, number, 0)[0],
@@ -100,6 +142,6 @@ class MultiGenerationRandomizedSearch(Strategy):
         """Return a bound by the union over the generations."""
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         """Return the laws."""
-        return "; then ".join(law.describe() for law in self.laws)
+        return "; then ".join(law.describe() for law in self.laws) + self.unusual_words()

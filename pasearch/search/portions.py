@@ -5,8 +5,8 @@
 
 A record is in one portion, so all k trainings together cost what one of them does: the maximum over
 portions. The pick costs epsilon on the validation slots, whatever k is (exponential mechanism). The
-price is paid in records: a candidate sees 1/k of them. Aside, the portions are those of the search
-slots, and the winner is trained anew on the others.
+price is paid in records: a candidate sees 1/k of them. If the winner is retrained, the portions are
+those of the search slots, and it is trained anew on the others.
 
 The candidates are those of the space, each once, if it has k; else k are drawn from it.
 
@@ -17,15 +17,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.events import Event, Geometric, Pure
+from pasearch.accounting.events import Geometric, Pure
 from pasearch.data.split import portion_name
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
-from pasearch.search.strategy import PORTIONS, Round, State, Strategy
+from pasearch.search.strategy import (
+    PORTIONS,
+    WHOLE,
+    Round,
+    RoundPrice,
+    State,
+    Strategy,
+    whole_candidates,
+)
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -44,8 +52,9 @@ class DisjointPortions(Strategy):
     """
 
     name: ClassVar[str] = "portions"
-    way: ClassVar[str] = PORTIONS
-    candidates: int
+    selection_rule: ClassVar[str] = PORTIONS
+    takes: ClassVar[tuple[str, ...]] = ("candidates",)
+    candidates: int = 4
 
     def __post_init__(self) -> None:
         """Check k."""
@@ -55,13 +64,19 @@ class DisjointPortions(Strategy):
                 "single one needs no choice: --strategy fixed."
             )
 
+    @classmethod
+    def asked(cls, **given: Any) -> Self:
+        """Return so many portions as candidates are asked for."""
+        return cls(**{name: whole_candidates(value) for name, value in given.items()})
+
     @property
     def portions(self) -> int:
         """One a candidate."""
         return self.candidates
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return a training for every portion; for scores, one pick among all."""
+        event = price(WHOLE)
         if noun == "score":
             assert isinstance(event, Geometric), "a pick is priced by its epsilon"
             return [Line(name="pick", partition=partition, event=Pure(event.epsilon), count=1)]
@@ -91,6 +106,6 @@ class DisjointPortions(Strategy):
         """One a portion."""
         return float(self.candidates)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         """Return how many trainings there are, and on what."""
         return f"{self.candidates} trainings, each on a portion of its own"

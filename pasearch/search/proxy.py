@@ -18,8 +18,8 @@ import numpy as np
 
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.runs.keys import Keys, Stream
+from pasearch.search.candidates import candidate_recipe
 from pasearch.search.fitness import failed, points, train_candidate
-from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
 

@@ -13,13 +13,16 @@ Proof: docs/guarantees/repeat-and-select.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.events import Event, RepeatAndSelect
-from pasearch.accounting.selection import Law
+from pasearch.accounting.claims import Claim, eq9_corrected
+from pasearch.accounting.events import RepeatAndSelect
+from pasearch.accounting.selection import MOST_RUNS, Law
+from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.search.strategy import Round, State, Strategy
+from pasearch.search.strategy import WHOLE, Round, RoundPrice, RoundShape, State, Strategy
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -31,8 +34,56 @@ def draw_count(law: Law, stream: Stream) -> int:
     return law.sample(stream.uniform())
 
 
+def law_asked(law: str, mean: float, cap: int | None) -> Law:
+    """Return the law that a request names, of a mean that it has checked.
+
+    Raises:
+        UsageError: A cap that leaves a single training.
+    """
+    if cap is not None and not cap >= 2:
+        raise UsageError(
+            f"max_candidates is {cap}: expected 2 or more; a single training needs no selection: "
+            "--strategy fixed."
+        )
+    return Law.named(law, mean=mean, cap=cap)
+
+
+def check_mean(candidates: float) -> None:
+    """Refuse a mean number of trainings that needs no selection, or is more than can be priced."""
+    if not 1 < candidates <= MOST_RUNS:
+        raise UsageError(
+            f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
+            f"single one needs no selection: --strategy fixed) and at most {MOST_RUNS:,}."
+        )
+
+
+class Secret(Strategy):
+    """What strategies of a secret number of trainings share: the paper's figure, where it is one.
+
+    Guarantee: only the law of the number is told.
+    """
+
+    selection_rule: ClassVar[str] = "repeat-and-select"
+
+    def claims(
+        self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
+    ) -> list[Claim]:
+        """Return the paper's own price (Eq. 9, corrected): beside, never charged."""
+        if not (epsilon := cost(WHOLE)) > 0.0:
+            return []
+        return [
+            eq9_corrected(
+                acceptable_loss=0.05,
+                validation_size=validation,
+                failure_probability=0.05,
+                runs=max(1, round(self.expected_trainings)),
+                epsilon=epsilon,
+            )
+        ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomizedSearch(Strategy):
+class RandomizedSearch(Secret):
     """Repeat-and-select over candidates drawn uniformly from the space.
 
     Args:
@@ -42,12 +93,30 @@ class RandomizedSearch(Strategy):
     """
 
     name: ClassVar[str] = "rs"
-    way: ClassVar[str] = "repeat-and-select"
+    takes: ClassVar[tuple[str, ...]] = ("candidates", "law", "max_candidates")
     law: Law
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    @classmethod
+    def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
+        cls, candidates: float = 10.0, law: str = "geometric", max_candidates: int | None = None
+    ) -> Self:
+        """Return the search of so many trainings in the mean, at most `max_candidates` (priced)."""
+        check_mean(candidates)
+        return cls(law=law_asked(law, candidates, max_candidates))
+
+    @classmethod
+    def from_values(cls, **values: Any) -> Self:
+        """Return it from plain values."""
+        return cls(law=Law.from_json(values["law"]))
+
+    @property
+    def counts(self) -> tuple[Law, ...]:
+        """The one law."""
+        return (self.law,)
+
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return one repeat-and-select, charged before the first trial."""
-        selection = RepeatAndSelect(event=event, law=self.law)
+        selection = RepeatAndSelect(event=price(WHOLE), law=self.law)
         return [Line(name=noun, partition=partition, event=selection, count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
@@ -70,7 +139,7 @@ class RandomizedSearch(Strategy):
         """Return the law's quantile."""
         return self.law.quantile(share)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         """Return the law."""
         return self.law.describe()
 

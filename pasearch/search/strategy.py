@@ -20,30 +20,70 @@ one training (and, on the validation slots, one noisy score).
 | `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
 | `stw` | nothing | the search is not private: declared-public data only |
 
+A subclass with a `name` is found by it as soon as its file is imported: docs/extending.md.
+
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pasearch.accounting.checks import positive, probability, register, whole
+from pasearch.accounting.selection import MOST_RUNS, Law
+from pasearch.errors import UsageError
+from pasearch.planning import check_rule
+from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
+    from pasearch.accounting.claims import Claim
     from pasearch.accounting.events import Event
     from pasearch.data.front_ends import FrontEnd
     from pasearch.runs.keys import Stream
-    from pasearch.runs.ledger import Line
+    from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Genotype, Space
 
 Settings = tuple[tuple[str, float], ...]
 """What a candidate changes in the recipe; see `spaces.candidate.SETTINGS`."""
 
 PORTIONS = "disjoint portions"
-"""The way of choosing in which every candidate has records of its own."""
+"""The selection rule under which every candidate has records of its own."""
 
 Fitness = tuple[float, int]
 """(noisy score, the trial's own tie-break); a failed trial scores minus infinity."""
+
+STRATEGIES: dict[str, type[Strategy]] = {}
+"""Every strategy by its name; `strategies` imports those of the package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundShape:
+    """How long the trainings of a round are: all of a round that changes their price.
+
+    Args:
+        steps: How much of a whole training each of them is, in (0, 1]. It has the noise of a whole
+            one and fewer steps, so it costs less.
+    """
+
+    steps: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        object.__setattr__(self, "steps", probability("steps", self.steps))
+
+    def shortened(self, steps: int) -> int:
+        """Return how many steps of so many are made, one at least."""
+        return max(1, round(steps * self.steps))
+
+
+WHOLE = RoundShape()
+"""A round of whole trainings."""
+
+RoundPrice = Callable[[RoundShape], "Event"]
+"""The price of one candidate's access to a partition, in a round of that shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +93,12 @@ class Round:
     Args:
         number: Rounds are counted from 0.
         genotypes: The candidates to train, repeats included.
+        shape: How long their trainings are, as `lines` asked the price of.
     """
 
     number: int
     genotypes: tuple[Genotype, ...]
+    shape: RoundShape = WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +115,15 @@ class State:
 
 
 class Strategy(ABC):
-    """A search strategy: a frozen value. See the module for the protocol."""
+    """A search strategy: a frozen dataclass of its settings. See the module for the protocol."""
 
     name: ClassVar[str]
-    way: ClassVar[str]
-    """How candidates are chosen among: none, composition, repeat-and-select, disjoint portions,
-    not private."""
+    selection_rule: ClassVar[str]
+    """How candidates are chosen among, which decides the price: `planning.SELECTION_RULES`."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """What of candidates, generations, law and max_candidates a request may set; see `asked`."""
+    unasked: ClassVar[tuple[str, ...]] = ()
+    """Fields that no request sets: told, in words and JSON, only where they are not as usual."""
     scored: ClassVar[bool] = True
     """Whether candidates are compared, so that validation slots are needed."""
     memoised: ClassVar[bool] = False
@@ -86,17 +131,68 @@ class Strategy(ABC):
     private_trials: ClassVar[bool] = True
     """Whether trials are trained with differential privacy."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Register a strategy that has a name."""
+        super().__init_subclass__(**options)
+        check_rule(cls)
+        register("strategy", STRATEGIES, cls)
+
+    @classmethod
+    def asked(cls, **given: Any) -> Self:
+        """Return it with a request's settings: those of `takes` that were given.
+
+        A subclass names them, with the defaults of a request.
+        """
+        return cls(**given)
+
+    @classmethod
+    def from_values(cls, **values: Any) -> Self:
+        """Return it from the plain values of its fields, as `to_json` writes them."""
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, from which `strategies.from_json` makes it again."""
+        told = {**self._fields(unasked=False), **self.unusual()}
+        return {"name": self.name, **{name: _plain(value) for name, value in told.items()}}
+
+    def unusual(self) -> dict[str, float]:
+        """Return the fields of `unasked` that are not as usual."""
+        usual = {each.name: each.default for each in fields(self)}  # pyright: ignore[reportArgumentType]
+        return {n: v for n, v in self._fields(unasked=True).items() if v != usual[n]}
+
+    def _fields(self, *, unasked: bool) -> dict[str, Any]:
+        names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
+        return {n: getattr(self, n) for n in names if (n in self.unasked) is unasked}
+
+    def unusual_words(self) -> str:
+        """Return them in words, behind a semicolon; nothing where there are none."""
+        return "".join(f"; {name} {value:g}" for name, value in self.unusual().items())
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `result.json` says of it."""
+        return {"name": self.name, "rule": self.selection_rule, "trainings": self.words()}
+
     @property
     def hides_trials(self) -> bool:
         """Whether the number of trials and all losing ones must stay in `private/` (rule 10)."""
-        return self.way in ("repeat-and-select", PORTIONS)
+        return self.selection_rule in ("repeat-and-select", PORTIONS)
+
+    @property
+    def counts(self) -> tuple[Law, ...]:
+        """The law of each round's secret number of trainings, where it has one."""
+        return ()
+
+    @property
+    def finalists(self) -> int:
+        """How many trials the last round has, where trials may be shown."""
+        return round(self.expected_trainings)
 
     @abstractmethod
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return what the search is charged on one partition.
 
         Args:
-            event: The price of one candidate's access to the partition.
+            price: Of one candidate's access to the partition, in a round of some shape.
             partition: The partition's name.
             noun: "training" or "score": the first word of the lines' names.
         """
@@ -129,13 +225,26 @@ class Strategy(ABC):
     def expected_trainings(self) -> float:
         """The expected number of trainings: a public constant."""
 
-    @abstractmethod
-    def describe(self) -> str:
-        """Return the law of the number of trainings, one line."""
+    @property
+    def expected_work(self) -> float:
+        """How many whole trainings their steps are together, on average."""
+        return self.expected_trainings
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"name": self.name, "way": self.way, "trainings": self.describe()}
+    @abstractmethod
+    def words(self) -> str:
+        """Return the law of the number of trainings, one line that names every setting."""
+
+    def claims(
+        self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
+    ) -> list[Claim]:
+        """Return what the papers would charge for the search; never charged.
+
+        Args:
+            cost: Epsilon of one training, in a round of some shape; 0 where it has no noise.
+            delta: Of the run.
+            validation: How many records candidates are scored on.
+        """
+        return []
 
     def init(self) -> State:
         """Return the state before the first round."""
@@ -150,17 +259,37 @@ class Strategy(ABC):
         last = len(state.rounds) - 1
         return last, state.winner(last)
 
+    def only(self, space: Space) -> Candidate | None:
+        """Return the one candidate that is trained whatever happens; None if they are drawn."""
+        return None
+
     def settings(self, space: Space) -> list[Settings]:
         """Return every combination of recipe settings that a candidate may have."""
-        return space.settings()
+        only = self.only(space)
+        return space.settings() if only is None else [only.settings]
 
     def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
         """Return every front end that a candidate may have."""
-        return space.front_ends()
+        only = self.only(space)
+        return space.front_ends() if only is None else (only.front_end,)
 
     def quantile(self, share: float) -> int:
         """Return a number of trainings not exceeded with probability `share`."""
         return round(self.expected_trainings)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.to_json() if isinstance(value, Law) else value
+
+
+def whole_candidates(candidates: float) -> int:
+    """Return a request's number of candidates, which a strategy counts."""
+    number = positive("candidates", candidates)
+    if not number.is_integer():
+        raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
+    return whole("candidates", int(number), most=MOST_RUNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +300,12 @@ class Fixed(Strategy):
     """
 
     name: ClassVar[str] = "fixed"
-    way: ClassVar[str] = "none"
+    selection_rule: ClassVar[str] = "none"
     scored: ClassVar[bool] = False
 
-    def lines(self, event: Event, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return one training; there is no score."""
-        from pasearch.runs.ledger import Line
-
-        return [Line(name=noun, partition=partition, event=event, count=1)]
+        return [Line(name=noun, partition=partition, event=price(WHOLE), count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return the one line's key."""
@@ -188,19 +315,15 @@ class Fixed(Strategy):
         """Return the default candidate, once."""
         return None if state.rounds else Round(number=0, genotypes=(space.fixed(),))
 
-    def settings(self, space: Space) -> list[Settings]:
-        """Return those of the default candidate, the only one there is."""
-        return [space.candidate(space.fixed()).settings]
-
-    def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
-        """Return the default candidate's."""
-        return (space.candidate(space.fixed()).front_end,)
+    def only(self, space: Space) -> Candidate:
+        """Return the space's default."""
+        return space.candidate(space.fixed())
 
     @property
     def expected_trainings(self) -> float:
         """One."""
         return 1.0
 
-    def describe(self) -> str:
+    def words(self) -> str:
         """Return the law of the number of trainings."""
         return "one training of the space's default architecture; nothing is compared"

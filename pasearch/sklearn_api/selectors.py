@@ -48,7 +48,7 @@ from pasearch.api.lifecycle import (
     tail,
 )
 from pasearch.api.request import FeatureRequest
-from pasearch.api.resolve import assume_public, device_of, leak_share
+from pasearch.api.resolve import assume_public, device_of, terms_of
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
@@ -77,7 +77,7 @@ from pasearch.sklearn_api.inputs import (
 )
 
 if TYPE_CHECKING:
-    from pasearch.features.choosing import Chosen
+    from pasearch.features.chosen import Chosen
     from pasearch.features.plan import FeaturePlan
 
 Array = np.ndarray[Any, Any]
@@ -130,7 +130,7 @@ class _PrivateChoice(BaseEstimator):
     """What all three share. The constructor stores its arguments; `fit` checks them."""
 
     METHOD: str
-    """One of `features.plan.METHODS`."""
+    """One of `features.selector.SELECTORS`."""
 
     epsilon: float
     delta: float | None
@@ -311,7 +311,7 @@ class PrivateCFS(_PrivateSelector):
         epsilon: Of a whole fit, above 0; all of it is for the choice.
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
         k: How many columns are kept; None keeps those of the features that have the largest merit.
-        merits: "tables" or "entropies"; see `features.plan.Choice`.
+        merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
             each column. What is not declared is bought from a tenth of the records.
         classes: The declared labels, two or more; None: bought.
@@ -385,7 +385,7 @@ class PAFS(_PrivateSelector):
         population: Sets of columns a generation, 2 or more.
         generations: How many generations, 1 or more.
         trainer: How a set's linear model is trained: "objective" or "dpsgd"; see
-            `features.plan.TRAINERS`.
+            `features.trainers.TRAINERS`.
         bounds: As of `PrivateCFS`; what is not declared is bought from the tenth of the records
             that scores are from.
         classes: As of `PrivateCFS`, like everything below.
@@ -667,20 +667,11 @@ def _run(request: FeatureRequest, given: _Given, table: TableSchema) -> _Found:
 def _planned(request: FeatureRequest, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
     """Return the plan: all slots for the choice, but a tenth for scores and for what is bought."""
     choice = choice_of(request, request.method, _trainer(request))
-    aside = choice.trains_candidates or bool(dataset.schema.undeclared)
-    kept = max(1, round(dataset.n * VALIDATION_SHARE)) if aside else 0
-    return make_feature_plan(
-        name=NAME,
-        schema=dataset.schema,
-        public=False,
-        budget=request.total,
-        split=Split(train=dataset.n - kept, validation=kept, test=0),
-        choice=choice,
-        most_categories=request.max_categories,
-        assumed_public=assumed,
-        leak_share=leak_share(request),
-        final=False,
-    )
+    scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
+    kept = max(1, round(dataset.n * VALIDATION_SHARE)) if scored else 0
+    split = Split(train=dataset.n - kept, validation=kept, test=0)
+    terms = terms_of(request, dataset, split, assumed)
+    return make_feature_plan(terms, choice=choice, final=False)
 
 
 def _charged(
@@ -728,7 +719,7 @@ def _document(
     if _only_numbers(table):
         names = [column.name for column in table.columns]
     best, shown = chosen_json(chosen, names)
-    document = head(plan, FEATURES, plan.choice.way, plan.choice.describe())
+    document = head(plan, FEATURES, plan.selection_rule, plan.selection_words)
     document["dataset"]["schema"] = table.to_json()
     columns = [table.columns[owners[place]].name for place in best["places"]]
     made = made_by(prepared, device, reproducible)

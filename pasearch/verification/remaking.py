@@ -23,15 +23,17 @@ from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
-from pasearch.data.front_ends import MaxPool
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import TableSchema
 from pasearch.documents import refusal, shown
-from pasearch.features.plan import MOST_FEATURES, Choice, make_feature_plan
+from pasearch.features.plan import MOST_FEATURES, make_feature_plan
+from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
+from pasearch.planning import Terms
 from pasearch.results import FEATURES, schema_of, useless
-from pasearch.search.plan import RECIPE, make_plan
-from pasearch.search.strategies import from_settings
+from pasearch.search.candidates import RECIPE
+from pasearch.search.plan import make_plan
+from pasearch.search.strategies import from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
 from pasearch.spaces.space import Portfolio, SearchSpace, Space
 from pasearch.training.recipe import Recipe
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pasearch.data.column import Column
     from pasearch.data.tables import AnySchema
     from pasearch.features.plan import FeaturePlan
+    from pasearch.features.selector import Selector
     from pasearch.search.plan import Plan
     from pasearch.search.strategy import Strategy
 
@@ -96,7 +99,7 @@ def remade(document: Document) -> Remade:
 
 def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
-    strategy = from_settings(document["plan"]["strategy"])
+    strategy = from_json(document["plan"]["strategy"])
     plan = _plan(document, strategy, dials)
     found = api.Found(
         candidate=candidate_of(document["best"]),
@@ -130,19 +133,12 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     }
     score = basis["score_epsilon"]
     plan = make_plan(
-        name=document["dataset"]["name"],
-        schema=declared_of(document),
-        public=document["dataset"]["declared_public"],
-        budget=_budget(document),
-        split=split,
+        _terms(document, split),
         strategy=strategy,
         space=space_of(document["space"]),
         make_recipes=recipes.__getitem__,
         score_epsilon=None if score is None else positive("score_epsilon", score),
-        most_categories=basis["most_categories"],
-        assumed_public=tuple(document["assumed_public"]),
         free_front_ends=basis["free_front_ends"],
-        leak_share=basis["leak_share"],
         validated_on=document["validated_on"],
         dials=dials,
     )
@@ -158,39 +154,37 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     )
 
 
+def _terms(document: Document, split: Split) -> Terms:
+    """Return what a run's plan was solved for."""
+    basis, budget = document["plan"], document["budget"]
+    return Terms(
+        name=document["dataset"]["name"],
+        schema=declared_of(document),
+        public=document["dataset"]["declared_public"],
+        budget=Budget(budget["epsilon"], budget["delta"]),
+        split=split,
+        most=basis["most_categories"],
+        assumed_public=tuple(document["assumed_public"]),
+        leak_share=basis["leak_share"],
+    )
+
+
 def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
     """Make the plan of a feature selection again."""
     basis = document["plan"]
     plan = make_feature_plan(
-        name=document["dataset"]["name"],
-        schema=declared_of(document),
-        public=document["dataset"]["declared_public"],
-        budget=_budget(document),
-        split=_split(document, 1),
-        choice=_choice(basis["choice"]),
+        _terms(document, _split(document, 1)),
+        choice=choice_from_json(basis["choice"]),
         selection_share=basis["selection_share"],
-        most_categories=basis["most_categories"],
-        assumed_public=tuple(document["assumed_public"]),
-        leak_share=basis["leak_share"],
         searched_on=document["searched_on"],
         dials=dials,
     )
     return replace(plan, schema=schema_of(document), auto=document["auto"])
 
 
-def _choice(values: Document) -> Choice:
-    """Return the choice that its `to_json` wrote."""
-    own = {name: value for name, value in values.items() if name != "name"}
-    return Choice(method=values["name"], **own)
-
-
 def declared_of(document: Document) -> AnySchema:
     """Return the schema as it was declared, before anything of it was bought."""
     return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
-
-
-def _budget(document: Document) -> Budget:
-    return Budget(document["budget"]["epsilon"], document["budget"]["delta"])
 
 
 def _recipes(values: list[Document]) -> tuple[Recipe, ...]:
@@ -301,8 +295,8 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
     from pasearch.features.model import feature_names
 
     choice, best, shape = plan.choice, document["best"], plan.schema.shape
-    if choice.method == "max-pool":
-        shape = MaxPool(size=choice.pool).output_shape(shape)
+    if (pooling := choice.selector.pooling) is not None:
+        shape = pooling.output_shape(shape)
     if math.prod(shape) > MOST_FEATURES:
         raise refusal(f"dataset.schema has more than {MOST_FEATURES:,} features")
     names = feature_names(plan.schema, math.prod(shape))
@@ -321,23 +315,15 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
         sha256=document["model"]["sha256"],
-        link=_link(choice, plan),
-        shown=_shown(document, choice, names),
+        link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),
+        shown=_shown(document, choice.selector, names),
     )
 
 
-def _link(choice: Choice, plan: FeaturePlan) -> str:
-    """Return what follows from trainer and task."""
-    if plan.schema.regression:
-        return "identity"
-    several = choice.trainer == "objective" and plan.schema.outputs > 2
-    return "one-vs-rest" if several else "softmax"
-
-
-def _shown(document: Document, choice: Choice, names: list[str]) -> Document:
+def _shown(document: Document, selector: Selector, names: list[str]) -> Document:
     """Return what was released to choose features: of each method its own, and no more."""
     found: Document = {}
-    if choice.method.startswith("cfs"):
+    if selector.by_merit:
         given = [each["uncertainty"] for each in document["relevance"]]
         if len(given) != len(names):
             raise refusal("relevance has not one line a feature")
@@ -346,7 +332,7 @@ def _shown(document: Document, choice: Choice, names: list[str]) -> Document:
             {"feature": name, "uncertainty": value}
             for name, value in zip(names, given, strict=True)
         ]
-    if choice.method in ("pafs", "one-hot"):
+    if selector.shows_trials:
         found["trials"] = document["trials"]
         found["unique_trials"] = len(document["trials"])
     if document["dataset"]["declared_public"] and "by_size" in document:

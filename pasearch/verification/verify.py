@@ -38,13 +38,11 @@ from pasearch.documents import (
 )
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
-from pasearch.features.plan import chosen_size, one_hot_sets
 from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import PURCHASE_DELTA
 from pasearch.results import (
     FEATURES,
     MOST_MODEL,
-    SCHEMA_VERSION,
     digest,
     document_of,
     events_of,
@@ -54,7 +52,7 @@ from pasearch.results import (
     release_of,
     schema_of,
 )
-from pasearch.search.strategies import from_settings
+from pasearch.search.strategies import from_json
 from pasearch.spaces.portfolio import study_for
 from pasearch.verification.remaking import Remade, candidate_of, contains, remade
 from pasearch.verification.signing import NAME as SIGNATURE
@@ -99,12 +97,6 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
     file = release / "result.json"
     content = read_bytes(file, "a result", most=MOST_JSON, follow=False)
     document = document_of(content, file)
-    if document["schema_version"] != SCHEMA_VERSION:
-        raise UsageError(
-            f"{release}/result.json has schema_version {document['schema_version']}, which holds "
-            "neither digests nor its plan: verify it with the version of pasearch that wrote it "
-            "(see `versions` in the file)."
-        )
     check_form(document, TO_VERIFY)
     of_features = document["task"] == FEATURES
     check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
@@ -141,7 +133,7 @@ def _check_cost(document: Document) -> None:
     if not document["dataset"]["declared_public"] and document["task"] != FEATURES:
         basis = document["plan"]
         steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
-        counts.append(steps * max(1, from_settings(basis["strategy"]).expected_trainings))
+        counts.append(steps * max(1, from_json(basis["strategy"]).expected_trainings))
     if not max(counts) <= MOST_RELEASES:
         raise refusal(f"it has more than {MOST_RELEASES:,} releases, and no run has that")
 
@@ -372,7 +364,7 @@ def _of_search(document: Document, again: Remade) -> list[str]:
     if not 0 <= made <= document["recipe"]["steps"]:
         problems.append(f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}.")
     public = document["dataset"]["declared_public"]
-    if public and plan.strategy.name != "fixed":
+    if public and plan.strategy.scored:
         problems += _of_compared(document, plan.strategy.name)
     if trials is None:
         return problems
@@ -389,7 +381,7 @@ def _of_search(document: Document, again: Remade) -> list[str]:
             problems.append(f"trials[{place}].noisy_correct is {shown(value)}: no trial has that.")
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             problems.append(f"trials[{place}] has other points than its equal.")
-    last = trials[-getattr(plan.strategy, "population", 1) :]
+    last = trials[-plan.strategy.finalists :]
     highest = max(_points(each) for each in last)
     if plain not in [each["parameters"] for each in last if _points(each) == highest]:
         problems.append("best is not the fittest trial of the last generation.")
@@ -442,25 +434,21 @@ def _of_choice(document: Document, again: Remade) -> list[str]:
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
-    problems = _of_merit(document) if choice.method.startswith("cfs") else []
-    size = chosen_size(choice, every)
-    everything = choice.method in ("all", "max-pool", "pca")
-    wanted = every if everything else size if choice.method in ("random", "top") else None
-    if choice.method == "cfs-greedy":
-        wanted = choice.size
+    selector = choice.selector
+    problems = _of_merit(document) if selector.by_merit else []
+    wanted = selector.must_choose(every)
     if wanted is not None and count != wanted:
         problems.append(f"best has {count} features, and the method chooses {wanted}.")
-    directions = size if choice.method == "pca" else None
+    directions = selector.directions(every)
     if best["directions"] != directions:
         problems.append(f"best.directions is {shown(best['directions'])}: expected {directions}.")
-    if (best["merit"] is not None) != choice.method.startswith("cfs"):
-        problems.append("best.merit is of the methods cfs-greedy and cfs-ga.")
-    if choice.method in ("pafs", "one-hot"):
-        problems += _of_sets(document, choice.trainings)
-    if choice.method == "one-hot":
-        sets = [np.flatnonzero(mask).tolist() for mask in one_hot_sets(plan.schema)]
-        if best["places"] not in sets:
-            problems.append("best is neither all features nor the numbers alone.")
+    if (best["merit"] is not None) != selector.by_merit:
+        problems.append("best.merit is of methods that choose by merit, such as cfs-greedy.")
+    if selector.shows_trials:
+        problems += _of_sets(document, selector.trainings)
+    sets = selector.sets(plan.schema)
+    if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
+        problems.append("best is none of the sets that the method compares.")
     return problems
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pasearch.data.column import KINDS
 from pasearch.data.front_ends import (
-    KINDS,
     MOST_COMPONENTS_OF,
     Fitted,
     FrontEnd,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from selections import METHODS
 
 from pasearch.data.schema import Schema
 from pasearch.data.tables import undeclared
 from pasearch.features.auto import MANY, choose
-from pasearch.features.plan import METHODS, TRAINERS
+from pasearch.features.trainers import TRAINERS
 
 
 def told(

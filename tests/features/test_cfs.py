@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from typing import Any
 
@@ -238,13 +237,3 @@ class TestBoth:
             greedy(to_class, between)
         with pytest.raises(UsageError, match="of one feature or more"):
             genetic(to_class, between, generator=np.random.default_rng(0), **FEW)
-
-    @pytest.mark.unit
-    def test_what_was_found_is_plain_json(self):
-        given_ = random_correlations(5, 1)
-        order = greedy(*given_, 2)
-        found = genetic(*given_, generator=np.random.default_rng(0), **FEW)
-        for value in (order, found):
-            assert json.loads(json.dumps(value.to_json())) == value.to_json()
-        assert order.to_json()["features"][:2] == list(order.chosen)
-        assert found.to_json()["chosen"] == list(found.chosen)

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from selections import plan_of, search_of
+from selections import plan_of, planned, search_of
 
 from pasearch.accounting.budget import Budget
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import make_split
-from pasearch.features import choosing
-from pasearch.features.cfs import greedy
-from pasearch.features.choosing import best_of, by_merit, evolved
+from pasearch.features import cfs
+from pasearch.features.cfs import CFSGenetic, CFSGreedy, greedy
+from pasearch.features.chosen import best_of
 from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.merit import NoisyEntropies, symmetrical_uncertainty
-from pasearch.features.plan import Choice, make_feature_plan
+from pasearch.features.pafs import PrivacyAwareFeatureSelection
+from pasearch.features.selectors import choice_of
 from pasearch.runs.keys import Keys
 
 WIDTH, RUNS = 30, 10
@@ -39,16 +40,22 @@ def runs(
     folder: Path, merits: str = "tables", epsilon: float = 3.0
 ) -> list[tuple[np.ndarray, float]]:
     """Return uncertainties and what noise alone would show, of runs on data of their own."""
-    plan = make_feature_plan(
-        name="none", schema=unrelated(0).schema, public=False, budget=Budget(epsilon, 1e-5),
-        split=make_split(3000, scored=False), choice=Choice(method="cfs-greedy", merits=merits),
+    plan = planned(
+        name="none", schema=unrelated(0).schema, budget=Budget(epsilon, 1e-5),
+        split=make_split(3000, scored=False), choice=choice_of("cfs-greedy", merits=merits),
     )  # fmt: skip
     found = []
     for seed in range(RUNS):
         search = search_of(plan, folder, data=unrelated(seed), seed=seed)
-        to_class, _, blank = search.uncertainties()
+        to_class, _, blank = uncertainties(search)
         found.append((to_class, blank))
     return found
+
+
+def uncertainties(search: FeatureSearch) -> tuple[np.ndarray, np.ndarray, float]:
+    selector = search.plan.choice.selector
+    assert isinstance(selector, CFSGreedy | CFSGenetic)
+    return selector.uncertainties(search.reads(np.zeros(0)), search.keys.stream("selection"))
 
 
 def correlations(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,10 +73,7 @@ class TestByMerit:
         for seed in range(40):
             given = correlations(seed)
             chosen = [
-                by_merit(
-                    Choice(method="cfs-greedy", until_no_gain=stop), np.full(6, 0.5), None, *given,
-                    None, Keys.from_seed(seed).stream("selection"),
-                ).order
+                CFSGreedy(until_no_gain=stop).found(np.full(6, 0.5), None, *given, 0.0).order
                 for stop in (True, False)
             ]  # fmt: skip
             assert chosen[0] == greedy(*given, until_no_gain=True).chosen
@@ -89,16 +93,15 @@ class TestByMerit:
         self, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ):
         caught: dict[str, Any] = {}
-        genuine = choosing.genetic
+        genuine = cfs.genetic
 
         def watched(*arguments: Any, **options: Any) -> Any:
             caught.update(options)
             return genuine(*arguments, **{**options, "population": 30, "generations": 2})
 
-        monkeypatch.setattr(choosing, "genetic", watched)
+        monkeypatch.setattr(cfs, "genetic", watched)
         stream = Keys.from_seed(1).stream("selection")
-        choice = Choice(method="cfs-ga", **own)
-        by_merit(choice, np.full(6, 0.5), None, *correlations(1), None, stream)
+        CFSGenetic(**own).found(np.full(6, 0.5), *correlations(1), 0.0, stream)
         del caught["generator"]
         usual = {"population": 5000, "generations": 10, "alpha": 0.03, "p_co": 0.8, "p_mu": 0.2}
         assert caught == {**usual, **own}
@@ -114,9 +117,9 @@ class TestEvolved:
             asked.append(len(sets))
             return [int(each.sum()) for each in sets]
 
-        choice = Choice(method="pafs", population=9, generations=4, p_co=0.0, p_mu=1.0)
+        pafs = PrivacyAwareFeatureSelection(population=9, generations=4, p_co=0.0, p_mu=1.0)
         stream = Keys.from_seed(1).stream("selection")
-        found = evolved(choice, np.full(40, 0.5), None, compared, stream)
+        found = pafs.evolved(np.full(40, 0.5), None, compared, stream)
         assert asked[0] == 9
         assert len(asked) == 4
         assert len(found.trials) == sum(asked)
@@ -161,13 +164,13 @@ class TestBlank:
         plan = plan_of("cfs-greedy", number=number)
         search = search_of(plan, tmp_path, seed=4)
         attributes = attributes_of(plan.schema)
-        tables = ContingencyTables(noise_multiplier=plan.selection_sigma)  # type: ignore[arg-type]
+        tables = ContingencyTables(noise_multiplier=plan.noise("contingency tables"))
         with search._open("contingency tables", "train") as records:
             exact = attributes.counted(records)
         stream = Keys.from_seed(4).stream("selection").child("tables")
         noisy = tables.release(exact, attributes, stream)
         want = symmetrical_uncertainty(noisy, attributes)
-        to_class, between, _ = search.uncertainties()
+        to_class, between, _ = uncertainties(search)
         assert np.array_equal(to_class, want[0])
         assert np.array_equal(between, want[1])
 

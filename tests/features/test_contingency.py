@@ -5,28 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
-import counting
 import numpy as np
 import pytest
 import torch
 from audits import REJECT, WRONG, gaussian_power, gaussian_pvalue
-from counting import count_csv
 from scipy.stats import beta
-from selections import column_uncertainty
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_table
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import contingency
 from pasearch.features.contingency import (
     MOST_CODES,
-    PAIRS,
     Attribute,
     Attributes,
     ContingencyTables,
@@ -34,6 +28,7 @@ from pasearch.features.contingency import (
     attributes_of,
     count,
 )
+from pasearch.features.merit import symmetrical_uncertainty
 from pasearch.runs.keys import Keys
 
 SCHEMA = TableSchema(
@@ -158,6 +153,11 @@ class TestAttributes:
             Attributes(items=SMALL.items[-1:])
 
 
+def once(attributes: Attributes) -> np.ndarray:
+    """Which entries of the matrix are released: each table once."""
+    return attributes.owners[:, None] < attributes.owners
+
+
 class TestCounts:
     @pytest.mark.oracle
     @pytest.mark.parametrize("n", [0, 1, 50])
@@ -175,21 +175,20 @@ class TestCounts:
     def test_one_record_moves_tables_over_their_root_by_1(self):
         """Every data set of two records and a null one, every record made null."""
         cells = list(itertools.product(*(range(size) for size in SMALL.sizes)))
-        for pairs in PAIRS:
-            mechanism = ContingencyTables(noise_multiplier=1.0, pairs=pairs)
-            chosen, root = mechanism._cells(SMALL), math.sqrt(mechanism.tables(SMALL))
-            assert root**2 == pytest.approx({"all": 3, "class": 2}[pairs])
-            for first, second in itertools.product(cells, repeat=2):
-                codes = np.array([first, second, (-1, -1, -1)])
-                whole = count(codes, SMALL).counts
-                for gone in range(2):
-                    fewer = codes.copy()
-                    fewer[gone] = -1
-                    moved = (whole - count(fewer, SMALL).counts)[chosen] / root
-                    assert np.linalg.norm(moved) == pytest.approx(1.0, abs=1e-12)
+        mechanism = ContingencyTables(noise_multiplier=1.0)
+        chosen, root = once(SMALL), math.sqrt(mechanism.tables(SMALL))
+        assert root**2 == pytest.approx(3)
+        for first, second in itertools.product(cells, repeat=2):
+            codes = np.array([first, second, (-1, -1, -1)])
+            whole = count(codes, SMALL).counts
+            for gone in range(2):
                 fewer = codes.copy()
-                fewer[2] = 0  # what a null record would add if it were counted
-                assert (count(fewer, SMALL).counts != whole).any()
+                fewer[gone] = -1
+                moved = (whole - count(fewer, SMALL).counts)[chosen] / root
+                assert np.linalg.norm(moved) == pytest.approx(1.0, abs=1e-12)
+            fewer = codes.copy()
+            fewer[2] = 0  # what a null record would add if it were counted
+            assert (count(fewer, SMALL).counts != whole).any()
 
     @pytest.mark.unit
     def test_a_null_record_is_in_no_cell(self):
@@ -203,7 +202,7 @@ class TestCounts:
 class TestRelease:
     SIGMA = 3.0
 
-    def noise(self, monkeypatch: pytest.MonkeyPatch, times: int, pairs: str) -> np.ndarray:
+    def noise(self, monkeypatch: pytest.MonkeyPatch, times: int) -> np.ndarray:
         """Of each release, the noise of all cells in units of sqrt(T), before post-processing."""
         seen: list[np.ndarray] = []
 
@@ -213,20 +212,19 @@ class TestRelease:
 
         monkeypatch.setattr(contingency._Tables, "consistent", seeing)
         joint = count(random_codes(SMALL, 90), SMALL)
-        mechanism = ContingencyTables(noise_multiplier=self.SIGMA, pairs=pairs)
-        chosen, root = mechanism._cells(SMALL), math.sqrt(mechanism.tables(SMALL))
+        mechanism = ContingencyTables(noise_multiplier=self.SIGMA)
+        chosen, root = once(SMALL), math.sqrt(mechanism.tables(SMALL))
         for i in range(times):
             mechanism.release(joint, SMALL, Keys.from_seed(i).stream("tables"))
         return np.array([(each - joint.counts)[chosen] / root for each in seen])
 
     @pytest.mark.statistical
-    @pytest.mark.parametrize("pairs", PAIRS)
     def test_the_noise_is_what_the_event_charges_and_other_scales_are_rejected(
-        self, monkeypatch: pytest.MonkeyPatch, pairs: str
+        self, monkeypatch: pytest.MonkeyPatch
     ):
-        noise = self.noise(monkeypatch, 400, pairs)
-        assert noise.shape[1] == {"all": 6 + 6 + 4, "class": 6 + 4}[pairs]
-        charged = ContingencyTables(noise_multiplier=self.SIGMA, pairs=pairs).event.noise_multiplier
+        noise = self.noise(monkeypatch, 400)
+        assert noise.shape[1] == 6 + 6 + 4
+        charged = ContingencyTables(noise_multiplier=self.SIGMA).event.noise_multiplier
         assert gaussian_pvalue(noise / charged) > 1e-6
         for share in (*WRONG, 1 / math.sqrt(3), 0.0):  # 1 / sqrt(3): the root is forgotten
             assert gaussian_pvalue(share * noise / charged) < REJECT
@@ -241,7 +239,7 @@ class TestRelease:
         codes = np.array([[1] * 10] + [[0] * 10] * 20)
         fewer = codes.copy()
         fewer[0] = -1
-        tables = mechanism._cells(attributes) & (count(codes[:1], attributes).counts > 0)
+        tables = once(attributes) & (count(codes[:1], attributes).counts > 0)
         seen = []
         for world, rows in enumerate((codes, fewer)):
             exact, streams = count(rows, attributes), Keys.from_seed(9).stream("world", world)
@@ -268,32 +266,27 @@ class TestRelease:
         assert (self.audited(monkeypatch) > charged) == (broken is not None)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("pairs", PAIRS)
-    def test_is_consistent_and_nowhere_negative(self, pairs: str):
+    def test_is_consistent_and_nowhere_negative(self):
         joint = count(random_codes(SMALL, 200), SMALL)
-        mechanism = ContingencyTables(noise_multiplier=20.0, pairs=pairs)
+        mechanism = ContingencyTables(noise_multiplier=20.0)
         for i in range(20):
             found = mechanism.release(joint, SMALL, Keys.from_seed(i).stream("tables"))
             counts, starts = found.counts, SMALL.starts
             assert (counts >= 0).all()
             np.testing.assert_array_equal(counts, counts.T)
             totals = np.add.reduceat(np.add.reduceat(counts, starts, 0), starts, 1)
-            known = np.ones((3, 3), bool)
-            known[:2, :2] = np.eye(2, dtype=bool) if pairs == "class" else True
-            np.testing.assert_allclose(totals[known], totals[0, 0], rtol=1e-3)
-            assert not totals[~known].any()
+            np.testing.assert_allclose(totals, totals[0, 0], rtol=1e-3)
             assert 1 <= totals[0, 0] < 200 + 1e-9
             own = SMALL.owners[:, None] == SMALL.owners
             assert (counts[own] == np.diag(np.diag(counts))[own]).all()
-            assert (found.slots, found.pairs) == (200, pairs)
+            assert found.slots == 200
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("pairs", PAIRS)
-    def test_with_hardly_any_noise_is_the_exact_one(self, pairs: str):
+    def test_with_hardly_any_noise_is_the_exact_one(self):
         codes = random_codes(SMALL, 5000)
         codes[::9] = -1
         joint = count(codes, SMALL)
-        mechanism = ContingencyTables(noise_multiplier=1e-4, pairs=pairs)
+        mechanism = ContingencyTables(noise_multiplier=1e-4)
         found = mechanism.release(joint, SMALL, Keys.from_seed(1).stream("tables"))
         known = found.counts > 0
         np.testing.assert_allclose(found.counts[known], joint.counts[known], rtol=1e-3)
@@ -314,7 +307,7 @@ class TestRelease:
             return [mechanism.release(joint, attributes, stream) for stream in streams]
 
         def shown(found: list[Joint]) -> float:
-            return float(np.mean([column_uncertainty(each, attributes)[0] for each in found]))
+            return float(np.mean([symmetrical_uncertainty(each, attributes)[0] for each in found]))
 
         shrunk = released()
         errors = [np.diag(each.counts) - np.diag(joint.counts) for each in shrunk]
@@ -340,74 +333,6 @@ class TestRelease:
         assert ContingencyTables(noise_multiplier=2.0).standard_deviation(SMALL) == pytest.approx(
             2 * math.sqrt(3)
         )
-        assert ContingencyTables(noise_multiplier=1.0, pairs="class").to_json() == {
-            "noise_multiplier": 1.0, "pairs": "class",
-        }  # fmt: skip
         for bad in (0, -1.0, math.nan, "1"):
             with pytest.raises(UsageError, match="noise_multiplier"):
                 ContingencyTables(noise_multiplier=bad)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="pairs is 'some'"):
-            ContingencyTables(noise_multiplier=1.0, pairs="some")
-
-
-class TestFiles:
-    HEADER = "job,age,id,extra,class,note,height"
-    LINES = (
-        'a,17,1,x,no,"win a prize",0.1', "c,18,2,x,yes,,1.99", ",?,3,x,no,free free,",
-        'b,99,4,x,yes,"FREE, win",2.5', "a,40,5,x,maybe,none,-1", "", "a,b", "a,1,2,3,no,4,5,6",
-        "a,17,6,x,yes,free,1",
-    )  # fmt: skip
-
-    def write(self, folder: Path, times: int = 1, tail: str = "\n") -> Path:
-        path = folder / "x.csv"
-        path.write_text("\n".join([self.HEADER, *self.LINES * times]) + tail)
-        return path
-
-    def expected(self, path: Path, keep: np.ndarray | None = None) -> Joint:
-        schema, cells, labels = read_table(path, schema=SCHEMA)
-        names = [column.name for column in schema.columns]
-        rows = np.asarray(cells)[:, [names.index(column.name) for column in SCHEMA.columns]]
-        x, y, valid = encoded(SCHEMA, np.column_stack([rows, np.asarray(labels)]).tolist())
-        attributes = attributes_of(SCHEMA)
-        kept = valid if keep is None else valid & keep
-        return count(attributes.codes(x, y, kept), attributes)
-
-    @pytest.mark.oracle
-    @pytest.mark.parametrize("rows", [1, 2, 5, 16384])
-    def test_are_counted_as_records_are(self, tmp_path: Path, rows: int):
-        path = self.write(tmp_path, 3)
-        found, expected = count_csv(path, SCHEMA, rows=rows), self.expected(path)
-        assert found.slots == expected.slots == 27
-        np.testing.assert_array_equal(found.counts, expected.counts)
-        assert np.diag(found.counts)[-2:].tolist() == [6.0, 9.0]
-
-    @pytest.mark.oracle
-    def test_the_rows_of_a_partition_only(self, tmp_path: Path):
-        path = self.write(tmp_path, 3)
-        keep = Keys.from_seed(2).stream("x").generator().random(27) < 0.5
-        found = count_csv(path, SCHEMA, rows=4, keep=keep)
-        np.testing.assert_array_equal(found.counts, self.expected(path, keep).counts)
-        for length in (26, 28):
-            with pytest.raises(UsageError, match="one for each row"):
-                count_csv(path, SCHEMA, rows=4, keep=np.ones(length, bool))
-
-    @pytest.mark.unit
-    def test_memory_of_texts_is_bounded_and_changes_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        monkeypatch.setattr(counting, "MOST_TEXTS", 3)
-        path = self.write(tmp_path, 4)
-        found = count_csv(path, SCHEMA, rows=3)
-        np.testing.assert_array_equal(found.counts, self.expected(path).counts)
-
-    @pytest.mark.unit
-    def test_of_another_form_are_refused(self, tmp_path: Path):
-        path = tmp_path / "x.csv"
-        path.write_text("age,class\n1,no\n")
-        with pytest.raises(UsageError, match="no column"):
-            count_csv(path, SCHEMA)
-        path.write_text(self.HEADER + "\n")
-        with pytest.raises(UsageError, match="no row"):
-            count_csv(path, SCHEMA)
-        with pytest.raises(UsageError, match="rows"):
-            count_csv(path, SCHEMA, rows=0)

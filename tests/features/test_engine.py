@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
-from selections import WAYS, arrays, dataset, plan_of, search_of, watch_doors
+from selections import METHODS, WAYS, arrays, dataset, plan_of, search_of, watch_doors
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.errors import BudgetError
-from pasearch.features import engine, linear, views
-from pasearch.features import plan as planning
-from pasearch.features.choosing import Chosen
-from pasearch.features.engine import FeatureSearch
+from pasearch.features import engine, linear, recipe, subsets, views
+from pasearch.features.chosen import Chosen
+from pasearch.features.engine import FeatureSearch, PrivateReads
 from pasearch.features.evolution import Evolution
-from pasearch.features.plan import METHODS, REACH, ROW_NORM
-from pasearch.features.trainers import LinearModel, Trainer
+from pasearch.features.pca import PrincipalComponents
+from pasearch.features.recipe import REACH, ROW_NORM
+from pasearch.features.trainers import LinearModel, Solved, Trainer
 from pasearch.features.views import FeatureMeans, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -39,7 +39,7 @@ MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], b
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch):
     """Plans with few steps of DP-SGD are not those that others may have kept."""
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
     plan_of.cache_clear()
     yield
     plan_of.cache_clear()
@@ -108,7 +108,7 @@ class TestCharges:
 
     @pytest.mark.contract
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs", "subsets"])
-    def test_aside_the_choice_reads_slots_of_its_own(self, method: str, tmp_path: Path):
+    def test_apart_the_choice_reads_slots_of_its_own(self, method: str, tmp_path: Path):
         search = search_of(plan_of(method, search_share=0.5), tmp_path)
         outcome = search.run()
         read = {(line, place) for line, place, _, _ in search.ledger.spent()}
@@ -160,14 +160,16 @@ class TestNoise:
     @pytest.mark.parametrize("method", ["pafs", "subsets"])
     def test_of_the_scores(self, method: str, tmp_path: Path):
         """2,000 scores of one model; wrong noise is rejected with probability above .999."""
-        search = search_of(plan_of(method, mean=3.0), tmp_path)
+        more = {"mean": 3.0} if method == "subsets" else {}
+        search = search_of(plan_of(method, **more), tmp_path)
         event = next(line.event for line in search.ledger.lines if line.name == "score")
         event = event.event if isinstance(event, RepeatAndSelect) else event
         assert isinstance(event, Geometric)
         model = LinearModel(weights=np.eye(2, 6), intercept=np.zeros(2), link="softmax")
         with search._open("score", "validation", "trial 0") as records:
             exact = model.points(records)
-        found = search._scored([model] * 2000, [f"t {n}" for n in range(2000)], ["trial 0"])
+        trials = [f"t {number}" for number in range(2000)]
+        found = search.reads(MIDDLE).scored([model] * 2000, trials, ["trial 0"])
         noise = np.array(found) - exact
         assert geometric_pvalue(noise, event.epsilon) > ACCEPT
         assert geometric_pvalue(0 * noise, event.epsilon) < REJECT, "exact scores are seen"
@@ -226,7 +228,7 @@ class Neighbours:
             return np.arange(len(entries)) % 7 * 1.0  # what is released depends on no record
 
         self.patch.setattr(GaussianSum, "_noised", noised)
-        self.patch.setattr(FeatureSearch, "_trained", lambda *_: (_ for _ in ()).throw(Done))
+        self.patch.setattr(PrivateReads, "trained", lambda *_: (_ for _ in ()).throw(Done))
         self.patch.setattr(Trainer, "fit", lambda *_, **__: (_ for _ in ()).throw(Done))
         with pytest.raises(Done):
             search.run()
@@ -314,7 +316,10 @@ class TestSensitivity:
         monkeypatch.setattr(
             views, "bounded_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
         )
-        search_of(plan_of("pca"), tmp_path).second_moments(View.of(MIDDLE))
+        search = search_of(plan_of("pca"), tmp_path)
+        PrincipalComponents().moments(
+            search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
+        )
         lengths = np.linalg.norm(caught[0], axis=1) * REACH * ROW_NORM
         assert math.sqrt((lengths**2).mean()) < REACH * ROW_NORM
 
@@ -391,9 +396,10 @@ class TestPafs:
     def test_moments_of_their_own_are_refused_by_that_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(engine, "trainings_charged", lambda choice, regression: 2)
+        plan = plan_of("pafs", number=True)
+        monkeypatch.setattr(Solved, "shared", False)
         with pytest.raises(BudgetError, match="candidate training"):
-            search_of(plan_of("pafs", number=True), tmp_path).run()
+            search_of(plan, tmp_path).run()
 
 
 class TestSubsets:
@@ -419,7 +425,7 @@ class TestSubsets:
         monkeypatch.setattr(Trainer, "fit_many", watched)
         monkeypatch.setattr(Keys, "stream", named)
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 6)
-        monkeypatch.setattr(engine, "draw", lambda count, features, source: MASKS[[1] * count])
+        monkeypatch.setattr(subsets, "draw", lambda count, features, source: MASKS[[1] * count])
         search_of(plan_of("subsets", number=number), tmp_path).run()
         assert len({source for source, _ in trained}) == len(trained) == 6
         assert len({model.weights.tobytes() for _, model in trained}) == 6
@@ -430,13 +436,13 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         kept: dict[str, Any] = {}
-        trained, scored = FeatureSearch._trained, FeatureSearch._scored
+        trained, scored = PrivateReads.trained, PrivateReads.scored
         monkeypatch.setattr(
-            FeatureSearch, "_trained",
+            PrivateReads, "trained",
             lambda self, *rest: kept.setdefault("models", trained(self, *rest)),
         )  # fmt: skip
         monkeypatch.setattr(
-            FeatureSearch, "_scored",
+            PrivateReads, "scored",
             lambda self, *rest: kept.setdefault("scores", scored(self, *rest)),
         )  # fmt: skip
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 7)
@@ -451,12 +457,14 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 3)
-        monkeypatch.setattr(engine, "draw", lambda count, features, source: MASKS)
-        monkeypatch.setattr(FeatureSearch, "_scored", lambda self, models, *rest: [5] * 3)
-        monkeypatch.setattr(FeatureSearch, "_trained", lambda *_: ["model"] * 3)
+        monkeypatch.setattr(subsets, "draw", lambda count, features, source: MASKS)
+        monkeypatch.setattr(PrivateReads, "scored", lambda self, models, *rest: [5] * 3)
+        monkeypatch.setattr(PrivateReads, "trained", lambda *_: ["model"] * 3)
         search = search_of(plan_of("subsets"), tmp_path)
+        reads = search.reads(MIDDLE)
         winners = Counter(
-            search._repeated(MIDDLE, Keys.from_seed(seed).stream("s")).order for seed in range(300)
+            search.plan.choice.selector.choose(reads, Keys.from_seed(seed).stream("s")).order
+            for seed in range(300)
         )
         assert chisquare(list(winners.values())).pvalue > 1e-3
         assert len(winners) == 3
@@ -468,16 +476,16 @@ class TestSubsets:
     ):
         """2,000 draws; those of a law of 3/2 the mean are rejected."""
         plan = plan_of("subsets", law=law, mean=4.0)
-        search = search_of(plan, tmp_path)
+        reads = search_of(plan, tmp_path).reads(MIDDLE)
 
         def stop(count: int, features: int, source: Any):
             raise Counted(count)
 
-        monkeypatch.setattr(engine, "draw", stop)
+        monkeypatch.setattr(subsets, "draw", stop)
         seen = []
         for seed in range(2000):
             with pytest.raises(Counted) as counted:
-                search._repeated(MIDDLE, Keys.from_seed(seed).stream("s"))
+                plan.choice.selector.choose(reads, Keys.from_seed(seed).stream("s"))
             seen.append(counted.value.args[0])
 
         def pvalue(mean: float) -> float:
@@ -524,7 +532,9 @@ class TestOther:
         for method in ("top", "pca", "random", "cfs-greedy"):
             plan = plan_of(method, size=6)
             search = search_of(plan, tmp_path)
-            chosen = replace(search, plan=replace(plan, choice=replace(plan.choice, size=60)))
+            larger: Any = replace(plan.choice.selector, size=60)
+            choice = replace(plan.choice, selector=larger)
+            chosen = replace(search, plan=replace(plan, choice=choice))
             assert len(chosen.run().chosen.view.columns) == 6
 
     @pytest.mark.unit

@@ -212,15 +212,6 @@ class TestNumbers:
 
 
 class TestState:
-    @pytest.mark.property
-    @settings(max_examples=50, deadline=None)
-    @given(st.integers(2, 9), st.integers(1, 30), st.integers(0, 2**32))
-    def test_a_generation_is_what_it_was_after_json(self, k: int, features: int, seed: int):
-        evolution = Evolution(population=k)
-        generation = evolution.begin(features, generator(seed))
-        again = Generation.from_json(json.loads(json.dumps(generation.to_json())))
-        assert (again.number, again.masks.tolist()) == (0, generation.masks.tolist())
-
     @pytest.mark.unit
     def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(self):
         """Each step has randomness of its own, so a generation is all there is to keep."""
@@ -234,8 +225,8 @@ class TestState:
         for _ in range(4):
             straight = step(straight)
         for _ in range(4):
-            kept = step(Generation.from_json(json.loads(json.dumps(kept.to_json()))))
-        assert kept.to_json() == straight.to_json()
+            kept = step(Generation(kept.number, masks_of(labels(kept.masks), 11)))
+        assert (kept.number, kept.masks.tolist()) == (straight.number, straight.masks.tolist())
 
     @pytest.mark.unit
     def test_a_generation_cannot_be_changed(self):
@@ -245,27 +236,6 @@ class TestState:
         assert generation.masks.all()
         with pytest.raises(ValueError, match="read-only"):
             generation.masks[0, 0] = False
-
-    @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "values",
-        [
-            {},
-            {"number": -1},
-            {"features": 3},
-            {"features": 9},
-            {"sets": ["80", "00"]},
-            {"sets": ["80", "8000"]},
-            {"sets": ["x"]},
-            {"sets": [1]},
-            {"sets": []},
-        ],
-    )
-    def test_other_documents_are_refused(self, values: dict[str, Any]):
-        good = {"number": 0, "features": 8, "sets": ["80", "01"]}
-        assert np.flatnonzero(Generation.from_json(good).masks).tolist() == [0, 15]
-        with pytest.raises(UsageError):
-            Generation.from_json({**good, **values} if values else {})
 
 
 class TestMemory:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from selections import BUDGET, FEW, WAYS, search_of
+from selections import BUDGET, FEW, WAYS, feature_points, planned, search_of
 
 from pasearch.data import compact
 from pasearch.data.column import Column
@@ -17,13 +16,12 @@ from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Record
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import plan as planning
-from pasearch.features import size
+from pasearch.features import recipe, size
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
-from pasearch.features.picking import ClassShares, class_tables, feature_points, points_of_tables
-from pasearch.features.plan import Choice, make_feature_plan
-from pasearch.features.trainers import Trainer, points_of_all
+from pasearch.features.picking import ClassShares, class_tables, points_of_tables
+from pasearch.features.selectors import choice_of
+from pasearch.features.trainers import Perturbed, Solved, points_of_all
 from pasearch.features.views import FeatureMeans, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
@@ -65,11 +63,11 @@ def outcome(
     public: bool = False,
     **more: Any,
 ) -> FeatureOutcome:
-    choice = Choice(method=method, trainer=trainer, **{**FEW.get(method, {}), **more})
+    choice = choice_of(method, trainer=trainer, **{**FEW.get(method, {}), **more})
     data = dataset(number=number, public=public)
-    plan = make_feature_plan(
+    plan = planned(
         name="table", schema=data.schema, public=public, budget=BUDGET, choice=choice,
-        split=make_split(N, scored=choice.trains_candidates),
+        split=make_split(N, scored=choice.selector.trains_candidates),
     )  # fmt: skip
     return search_of(plan, folder, data=data).run()
 
@@ -91,7 +89,7 @@ def records(*, number: bool = False) -> tuple[Records, CompactRecords]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
 
 
 @pytest.fixture
@@ -176,12 +174,12 @@ class TestPasses:
         stream = KEYS.stream("means")
         want = means.release(whole, stream)
         assert means.release(parts, stream) == pytest.approx(want, rel=1e-12)
-        moments = Trainer(name="objective", outputs=1, regression=True, sigma=1.0)
+        moments = Solved(outputs=1, regression=True, noise=1.0)
         models = []
         for each in (whole, parts):
-            released = moments.moments(each, want, stream)
+            solved = moments.serving_all(each, want, stream)
             models.append(moments.fit(each, View.of(want), stream))
-            models += moments.solved(released, want, np.ones((1, len(want)), bool))
+            models += solved(np.ones((1, len(want)), bool))
         for each in models[1:]:
             np.testing.assert_allclose(each.weights, models[0].weights, rtol=1e-7, atol=1e-9)
         assert points_of_all(models * 40, parts) == [models[0].points(whole)] * 160
@@ -216,7 +214,7 @@ class TestPasses:
     @pytest.mark.oracle
     def test_objective_perturbation_is_given_one_array(self):
         whole, parts = records()
-        trainer = Trainer(name="objective", outputs=2, regression=False, epsilon=2.0)
+        trainer = Perturbed(outputs=2, regression=False, noise=2.0)
         view, stream = View.of(np.full(whole.x.shape[1], 0.4)), KEYS.stream("one")
         want, found = (trainer.fit(each, view, stream) for each in (whole, parts))
         assert np.array_equal(want.weights, found.weights)
@@ -232,13 +230,13 @@ class TestSize:
     @pytest.mark.unit
     def test_a_fit_of_too_many_takes_no_memory(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(size, "MOST_BYTES", 1000)
-        trainer = Trainer(name="objective", outputs=2, regression=False, epsilon=2.0)
+        trainer = Perturbed(outputs=2, regression=False, noise=2.0)
         whole, parts = records()
         means = np.full(whole.x.shape[1], 0.4)
         for each in (whole, parts):
             with pytest.raises(UsageError, match="all records at once"):
                 trainer.fit(each, View.of(means), KEYS.stream("one"))
         # Of a number, second moments are added up part by part.
-        moments = replace(trainer, outputs=1, regression=True, sigma=1.0)
+        moments = Solved(outputs=1, regression=True, noise=1.0)
         for each in records(number=True):
             moments.fit(each, View.of(means), KEYS.stream("one"))

@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, laplace
-from selections import column_uncertainty
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
@@ -18,12 +17,10 @@ from pasearch.features import merit as merit_module
 from pasearch.features.contingency import (
     Attribute,
     Attributes,
-    ContingencyTables,
     Joint,
     count,
 )
 from pasearch.features.merit import (
-    BY,
     GRID,
     NoisyEntropies,
     claimed_sensitivity,
@@ -59,13 +56,13 @@ def entropy(values: list, n: float) -> float:
     return -math.fsum(c / n * math.log2(c / n) for c in Counter(values).values())
 
 
-def looped(codes: np.ndarray, by: str) -> tuple[np.ndarray, np.ndarray]:
+def looped(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Symmetrical uncertainty from each feature's own values, one pair at a time."""
     rows = [row for row in codes.tolist() if min(row) >= 0]
     places = [
         (place, values)
         for place, item in enumerate(SMALL.items)
-        for values in (item.features if by == "features" and item.features else (None,))
+        for values in (item.features if item.features else (None,))
     ]
     seen = [[r[p] if values is None else values[r[p]] for r in rows] for p, values in places]
     found = np.zeros((len(seen), len(seen)))
@@ -80,15 +77,13 @@ def looped(codes: np.ndarray, by: str) -> tuple[np.ndarray, np.ndarray]:
 class TestUncertainty:
     @pytest.mark.oracle
     @pytest.mark.parametrize("n", [1, 2, 60, 500])
-    @pytest.mark.parametrize("by", BY)
-    def test_is_that_of_a_loop_over_the_features_own_tables(self, n: int, by: str):
+    def test_is_that_of_a_loop_over_the_features_own_tables(self, n: int):
         codes = random_codes(n, n)
         codes[5::7] = -1
-        of = symmetrical_uncertainty if by == "features" else column_uncertainty
-        found, expected = of(count(codes, SMALL), SMALL), looped(codes, by)
+        found, expected = symmetrical_uncertainty(count(codes, SMALL), SMALL), looped(codes)
         for each, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(each, other, atol=1e-12)
-        assert found[0].shape == ((SMALL.width,) if by == "features" else (3,))
+        assert found[0].shape == (SMALL.width,)
 
     @pytest.mark.unit
     def test_of_a_copy_is_1_and_of_a_constant_0(self):
@@ -99,18 +94,6 @@ class TestUncertainty:
         assert not between[:5].any()
         nothing = symmetrical_uncertainty(count(np.full((4, 4), -1), SMALL), SMALL)
         assert not nothing[0].any()
-
-    @pytest.mark.unit
-    def test_what_is_not_known_is_nan_and_no_merit(self):
-        mechanism = ContingencyTables(noise_multiplier=1e-6, pairs="class")
-        codes = random_codes(400)
-        joint = mechanism.release(count(codes, SMALL), SMALL, Keys.from_seed(1).stream("t"))
-        to_class, between = symmetrical_uncertainty(joint, SMALL)
-        exact = looped(codes, "features")
-        np.testing.assert_allclose(to_class, exact[0], atol=1e-3)
-        np.testing.assert_allclose(between[:5, :5], exact[1][:5, :5], atol=1e-3)
-        assert np.isnan(between[:5, 5:]).all()
-        assert math.isnan(merit([0, 6], to_class, between))
 
 
 class TestMerit:
@@ -176,9 +159,8 @@ class TestSensitivity:
         assert 1.9 < claimed_sensitivity(n) / entropy_sensitivity(n, moved=True) < 2.4
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("by", BY)
-    def test_every_entropy_of_a_table_moves_by_that_at_most(self, by: str):
-        chosen = getattr(merit_module, f"_{by}")(SMALL)
+    def test_every_entropy_of_a_table_moves_by_that_at_most(self):
+        chosen = merit_module._features(SMALL)
         worst, step = 0.0, entropy_sensitivity(6) / GRID
         for seed in range(40):
             codes = random_codes(6, seed)
@@ -211,14 +193,12 @@ class TestNoisyEntropies:
         return 2 * min(size, float(kstest(noise.ravel(), laplace(scale=scale).cdf).pvalue))
 
     @pytest.mark.statistical
-    @pytest.mark.parametrize("by", BY)
-    def test_the_noise_is_what_the_event_charges_and_other_scales_are_rejected(self, by: str):
+    def test_the_noise_is_what_the_event_charges_and_other_scales_are_rejected(self):
         """Power: the size of 1,000 exponential numbers has a deviation of 3%."""
         joint = count(random_codes(80), SMALL)
-        mechanism = NoisyEntropies(epsilon=self.EPSILON, attributes=SMALL, by=by)
-        exact = merit_module._entropies(
-            joint, *getattr(merit_module, f"_{by}")(SMALL), records=joint.slots
-        )
+        mechanism = NoisyEntropies(epsilon=self.EPSILON, attributes=SMALL)
+        chosen = merit_module._features(SMALL)
+        exact = merit_module._entropies(joint, *chosen, records=joint.slots)
         upper = np.triu_indices(len(exact))
         found = [
             mechanism.release(joint, Keys.from_seed(i).stream("h"))
@@ -237,20 +217,17 @@ class TestNoisyEntropies:
     @pytest.mark.unit
     def test_event_is_that_of_all_entropies(self):
         features = NoisyEntropies(epsilon=0.01, attributes=SMALL)
-        columns = NoisyEntropies(epsilon=0.01, attributes=SMALL, by="columns")
         assert features.count == 10 * 11 // 2
-        assert columns.count == 4 * 5 // 2
-        assert columns.event == SelfComposed(event=Pure(epsilon=0.01), count=10)
-        assert columns.to_json() == {"epsilon": 0.01, "by": "columns", "count": 10}
+        assert features.event == SelfComposed(event=Pure(epsilon=0.01), count=55)
 
     @pytest.mark.unit
     def test_the_claim_is_more_for_the_same_noise(self):
-        mechanism = NoisyEntropies(epsilon=0.05, attributes=SMALL, by="columns")
+        mechanism = NoisyEntropies(epsilon=0.05, attributes=SMALL)
         claim = mechanism.claim(n=32561, delta=1e-5)
         one = claimed_sensitivity(32561) / mechanism.scale(32561)
         assert one == pytest.approx(0.05 * 2.2294, rel=1e-3)
         assert claim.value == pytest.approx(
-            one * math.sqrt(20 * math.log(1e5)) + 10 * one * math.expm1(one)
+            one * math.sqrt(110 * math.log(1e5)) + 55 * one * math.expm1(one)
         )
         assert claim.value is not None
         assert claim.value > 2 * price(mechanism.event, 1e-5).epsilon
@@ -261,7 +238,7 @@ class TestNoisyEntropies:
         codes = random_codes(50)
         joint = count(codes, SMALL)
         padded = Joint(counts=joint.counts, slots=100)
-        mechanism = NoisyEntropies(epsilon=1e9, attributes=SMALL, by="columns")
+        mechanism = NoisyEntropies(epsilon=1e9, attributes=SMALL)
         found = mechanism.release(padded, Keys.from_seed(1).stream("h"))
         share = np.bincount(codes[:, -1]) / 100
         assert found[-1, -1] == pytest.approx(-(share * np.log2(share)).sum(), abs=1e-4)
@@ -288,5 +265,3 @@ class TestNoisyEntropies:
     def test_refusals(self):
         with pytest.raises(UsageError, match="epsilon"):
             NoisyEntropies(epsilon=math.nan, attributes=SMALL)
-        with pytest.raises(UsageError, match="by is 'rows'"):
-            NoisyEntropies(epsilon=1.0, attributes=SMALL, by="rows")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from selections import BUDGET, COLUMNS, PLAIN, plan_of, search_of, table
+from selections import BUDGET, COLUMNS, PLAIN, plan_of, planned, search_of, table
 
 from pasearch import select_features
 from pasearch.accounting.accountants import price_partitions
@@ -20,16 +20,19 @@ from pasearch.data.schema import Schema
 from pasearch.data.split import Split, make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features import engine
-from pasearch.features.engine import FeatureSearch
+from pasearch.features import engine, one_hot
+from pasearch.features.engine import PrivateReads
 from pasearch.features.model import feature_names
-from pasearch.features.plan import Choice, FeaturePlan, make_feature_plan, one_hot_sets
+from pasearch.features.one_hot import one_hot_sets
+from pasearch.features.plan import FeaturePlan
+from pasearch.features.selector import Choice
+from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import LinearModel
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.verification.verify import verify
 
-ONE_HOT = Choice(method="one-hot", trainer="objective")
+ONE_HOT = choice_of("one-hot", trainer="objective")
 TARGET = Column(name="y", categories=("no", "yes"))
 NUMBER = Column(name="a", low=0.0, high=9.0, bins=3)
 TWO, THREE = ("left", "right"), ("red", "green", "blue")
@@ -40,7 +43,7 @@ def of_columns(*columns: Column) -> TableSchema:
 
 
 def made(schema: Any, split: Split | None = None, choice: Choice = ONE_HOT) -> FeaturePlan:
-    return make_feature_plan(
+    return planned(
         name="x", schema=schema, public=False, budget=BUDGET, choice=choice,
         split=make_split(300) if split is None else split,
     )  # fmt: skip
@@ -124,8 +127,8 @@ class TestPlan:
     @pytest.mark.unit
     def test_prints_the_papers_figure_of_two_runs(self):
         plan = plan_of("one-hot")
-        assert plan.trial_epsilon is not None
-        assert plan.claims() == [eq8(epsilon=plan.trial_epsilon, runs=2, delta_prime=1e-5)]
+        one = plan.noise("candidate training")
+        assert plan.claims() == [eq8(epsilon=one, runs=2, delta_prime=1e-5)]
         for other in (plan_of("one-hot", "dpsgd"), plan_of("one-hot", number=True)):
             assert other.claims() == []
 
@@ -135,9 +138,9 @@ class TestPlan:
         assert plan.to_json()["strategy"] == {
             "name": "one-hot", "trainer": "objective", "size": None
         }  # fmt: skip
-        assert plan.selection_way == "composition"
+        assert plan.selection_rule == "composition"
         with pytest.raises(UsageError, match=r"two sets of its own: leave --k out"):
-            made(table().schema, choice=replace(ONE_HOT, size=2))
+            choice_of("one-hot", size=2)
 
     @pytest.mark.unit
     def test_needs_validation_slots(self):
@@ -155,14 +158,14 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
         plan = plan_of("one-hot", trainer, number=number)
-        search, genuine = search_of(plan, tmp_path), FeatureSearch._scored
+        search, genuine = search_of(plan, tmp_path), PrivateReads.scored
 
-        def scored(self: FeatureSearch, models: Any, trials: Any, keys: Any) -> list[int]:
+        def scored(self: PrivateReads, models: Any, trials: Any, keys: Any) -> list[int]:
             found = genuine(self, models, trials, keys)
             found[winner] = max(found) + 1
             return found
 
-        monkeypatch.setattr(FeatureSearch, "_scored", scored)
+        monkeypatch.setattr(PrivateReads, "scored", scored)
         chosen = search.run().chosen
         names = np.array(feature_names(plan.schema, math.prod(plan.schema.shape)))
         every = tuple(names)
@@ -185,7 +188,7 @@ class TestRun:
         models, trials, found = [model] * 2, ["trial 0", "trial 1"], []
         for seed in range(40):
             again = replace(search, keys=Keys.from_seed(seed))
-            found.append(again._scored(models, trials, trials))
+            found.append(again.reads(np.zeros(1)).scored(models, trials, trials))
         assert len({first for first, _ in found}) > 3
         assert any(first != second for first, second in found)
 
@@ -197,7 +200,7 @@ class TestRun:
             sets = genuine(schema)
             return np.concatenate([sets, ~sets[1:]])
 
-        monkeypatch.setattr(engine, "one_hot_sets", three)
+        monkeypatch.setattr(one_hot, "one_hot_sets", three)
         for trainer, number, line in (
             ("objective", False, "candidate training"),
             ("dpsgd", False, "candidate training"),

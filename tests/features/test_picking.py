@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from selections import feature_points
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
@@ -28,7 +29,6 @@ from pasearch.features.picking import (
     PermuteAndFlip,
     TopFeatures,
     association_points,
-    feature_points,
 )
 from pasearch.runs.keys import Keys
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from doubles import Untouchable
-from selections import BUDGET, FEW, WAYS, dataset_for, plan_of
+from selections import BUDGET, FEW, METHODS, SIZELESS, WAYS, dataset_for, plan_of, planned
 
 from pasearch.accounting.accountants import price, price_partitions
 from pasearch.accounting.budget import Budget
@@ -32,18 +31,12 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.features import plan as planning
 from pasearch.features.contingency import attributes_of
 from pasearch.features.merit import NoisyEntropies
-from pasearch.features.plan import (
-    MEANS_SHARE,
-    METHODS,
-    SELECTION_SHARE,
-    SIZELESS,
-    Choice,
-    chosen_size,
-    learning_rate,
-    linear_recipe,
-    make_feature_plan,
-    trainings_charged,
-)
+from pasearch.features.pafs import PrivacyAwareFeatureSelection
+from pasearch.features.plan import MEANS_SHARE
+from pasearch.features.recipe import learning_rate, linear_recipe
+from pasearch.features.selector import SELECTION_SHARE, Sized
+from pasearch.features.selectors import choice_of
+from pasearch.features.trainers import trainer_of
 from pasearch.planning import events_by_partition
 
 MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
@@ -79,11 +72,15 @@ def table(**more: Any) -> TableSchema:
 
 
 def made(schema, **choice: Any):
-    given = Choice(**{"method": "all", "trainer": "objective", **choice})
-    split = make_split(300, scored=given.trains_candidates)
-    return make_feature_plan(
-        name="x", schema=schema, public=False, budget=BUDGET, split=split, choice=given
-    )
+    given = choice_of(**{"name": "all", "trainer": "objective", **choice})
+    split = make_split(300, scored=given.selector.trains_candidates)
+    return planned(name="x", schema=schema, public=False, budget=BUDGET, split=split, choice=given)
+
+
+def count_of(name: str, features: int, **settings: Any) -> int:
+    selector = choice_of(name, **settings).selector
+    assert isinstance(selector, Sized)
+    return selector.count(features)
 
 
 class TestLines:
@@ -118,14 +115,11 @@ class TestLines:
     @pytest.mark.unit
     def test_compose_to_the_events_of_the_mechanisms(self):
         plan = plan_of("pafs")
-        assert plan.means_sigma is not None
-        assert plan.trial_epsilon is not None
-        assert plan.final_epsilon is not None
         every = Composed(
             events=(
-                Gaussian(plan.means_sigma),
-                SelfComposed(event=Pure(plan.trial_epsilon), count=8),
-                Pure(plan.final_epsilon),
+                Gaussian(plan.noise("feature means")),
+                SelfComposed(event=Pure(plan.noise("candidate training")), count=8),
+                Pure(plan.noise("final training")),
             )
         )
         assert plan.prices[1]["train"] == price(every, 1e-5)
@@ -133,11 +127,9 @@ class TestLines:
     @pytest.mark.unit
     def test_of_a_choice_take_their_shares(self):
         plan = plan_of("cfs-greedy")
-        assert plan.means_sigma is not None
-        assert plan.selection_sigma is not None
         for sigma, share in (
-            (plan.means_sigma, MEANS_SHARE),
-            (plan.selection_sigma, SELECTION_SHARE),
+            (plan.noise("feature means"), MEANS_SHARE),
+            (plan.noise("contingency tables"), SELECTION_SHARE),
         ):
             assert price(Gaussian(sigma), 1e-5).epsilon == pytest.approx(2.0 * share, rel=2e-3)
 
@@ -147,14 +139,14 @@ class TestLines:
         data: dict[str, Any] = dict(
             name="x", schema=usual.schema, public=False, budget=BUDGET, split=usual.split
         )
-        more = make_feature_plan(**data, choice=usual.choice, selection_share=0.7)
-        assert more.selection_sigma < usual.selection_sigma  # type: ignore[operator]
-        assert more.final_epsilon < usual.final_epsilon  # type: ignore[operator]
+        more = planned(**data, choice=usual.choice, selection_share=0.7)
+        assert more.noise("contingency tables") < usual.noise("contingency tables")
+        assert more.noise("final training") < usual.noise("final training")
         for share in (0.0, 1.5, math.nan, -1.0):
             with pytest.raises(UsageError, match="selection_share"):
-                make_feature_plan(**data, choice=usual.choice, selection_share=share)
+                planned(**data, choice=usual.choice, selection_share=share)
         with pytest.raises(UsageError, match=r"selection_share is 0\.9: expected at most 0\.8"):
-            make_feature_plan(**data, choice=usual.choice, selection_share=0.9)
+            planned(**data, choice=usual.choice, selection_share=0.9)
 
 
 class TestPafs:
@@ -170,21 +162,21 @@ class TestPafs:
         plan = plan_of("pafs", number=True)
         counts = {line.name: line.count for line in plan.lines}
         assert (counts["candidate training"], counts["score"]) == (1, 8)
-        assert trainings_charged(plan.choice, True) == 1
-        assert trainings_charged(plan.choice, False) == 8
-        assert trainings_charged(replace(plan.choice, trainer="dpsgd"), True) == 8
+        selector = plan.choice.selector
+        assert isinstance(selector, PrivacyAwareFeatureSelection)
+        assert selector.charged(trainer_of("objective", True)) == 1
+        assert selector.charged(trainer_of("objective", False)) == 8
+        assert selector.charged(trainer_of("dpsgd", True)) == 8
 
     @pytest.mark.unit
     def test_prints_the_papers_figure_beside(self):
         plan = plan_of("pafs")
-        assert plan.trial_epsilon is not None
-        claim = eq8(epsilon=plan.trial_epsilon, runs=8, delta_prime=1e-5)
+        claim = eq8(epsilon=plan.noise("candidate training"), runs=8, delta_prime=1e-5)
         assert plan.claims() == [claim]
         assert plan_of("pafs", "dpsgd").claims() == plan_of("all").claims() == []
         entropies = plan_of("cfs-greedy", merits="entropies")
-        assert entropies.entropy_epsilon is not None
         mechanism = NoisyEntropies(
-            epsilon=entropies.entropy_epsilon, attributes=attributes_of(entropies.schema)
+            epsilon=entropies.noise("entropies"), attributes=attributes_of(entropies.schema)
         )
         (claim,) = entropies.claims()
         assert claim == mechanism.claim(n=entropies.split.train, delta=1e-5)
@@ -206,17 +198,19 @@ class TestSubsets:
             assert isinstance(event.event, each)
 
     @pytest.mark.unit
-    def test_the_winner_is_not_trained_again_unless_aside(self):
-        assert plan_of("subsets").final_epsilon is None
-        aside = plan_of("subsets", search_share=0.5)
-        assert ("training", "search", 1) in shown(aside.lines)
-        assert FINAL in shown(aside.lines)
+    def test_the_winner_is_not_trained_again_unless_it_has_records_of_its_own(self):
+        assert not plan_of("subsets").has("final training")
+        apart = plan_of("subsets", search_share=0.5)
+        assert ("training", "search", 1) in shown(apart.lines)
+        assert FINAL in shown(apart.lines)
 
     @pytest.mark.unit
     def test_one_training_alone_would_be_too_cheap(self):
         plan = plan_of("subsets")
-        assert plan.trial_epsilon is not None
-        assert price(Pure(plan.trial_epsilon), 1e-5).epsilon < 0.6 * plan.prices[1]["train"].epsilon
+        assert (
+            price(Pure(plan.noise("training")), 1e-5).epsilon
+            < 0.6 * plan.prices[1]["train"].epsilon
+        )
 
 
 class TestAside:
@@ -243,27 +237,27 @@ class TestCounts:
         assert isinstance(line.event, SelfComposed)
         entropies = NoisyEntropies(epsilon=1.0, attributes=attributes_of(plan.schema))
         assert line.event.count == entropies.count == 6 + 1 + 7 * 6 // 2
-        assert line.event.event == Pure(plan.entropy_epsilon)  # type: ignore[arg-type]
+        assert line.event.event == Pure(plan.noise("entropies"))
 
     @pytest.mark.unit
     def test_every_pick_is_charged(self):
         plan = plan_of("top", size=4)
         line = next(line for line in plan.lines if line.name == "picks")
-        assert line.event == SelfComposed(event=Pure(plan.pick_epsilon), count=4)  # type: ignore[arg-type]
+        assert line.event == SelfComposed(event=Pure(plan.noise("picks")), count=4)
 
     @pytest.mark.unit
     def test_pixels_are_counted_in_both_directions(self):
         schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
-        line = next(each for each in made(schema, method="top").lines if each.name == "picks")
+        line = next(each for each in made(schema, name="top").lines if each.name == "picks")
         assert isinstance(line.event, SelfComposed)
-        assert line.event.count == chosen_size(Choice(method="top"), 16) > 4
+        assert line.event.count == count_of("top", 16) > 4
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("size", "features", "found"), [
         (None, 1, 1), (None, 27, 9), (None, 1000, 100), (3, 10, 3), (30, 10, 10),
     ])  # fmt: skip
     def test_how_many_are_chosen(self, size: int | None, features: int, found: int):
-        assert chosen_size(Choice(method="top", size=size), features) == found
+        assert count_of("top", features, size=size) == found
 
 
 class TestRecipe:
@@ -271,11 +265,9 @@ class TestRecipe:
     @pytest.mark.parametrize(("method", "place"), [("all", "train"), ("pafs", "search")])
     def test_what_is_trained_is_what_is_priced(self, method: str, place: str):
         plan = plan_of(method, "dpsgd", search_share=0.5 if place == "search" else 0.0)
-        mu = plan.trial_mu if place == "search" else plan.final_mu
-        assert mu is not None
         line = next(line for line in plan.lines if line.partition == place and "train" in line.name)
         slots = getattr(plan.split, place)
-        recipe = linear_recipe(slots, mu, regression=False)
+        recipe = linear_recipe(slots, plan.noise(line.name), regression=False)
         assert line.event == recipe.event(slots)
         assert recipe.expected_batch_size == slots, "full batches: no sampling is counted on"
         assert plan.recipe is not None
@@ -313,7 +305,7 @@ class TestPublicNumbers:
     @pytest.mark.unit
     def test_the_price_does_not_depend_on_what_is_bought(self):
         open_, known = table(city={}), table()
-        plans = [made(schema, method="cfs-greedy") for schema in (open_, known)]
+        plans = [made(schema, name="cfs-greedy") for schema in (open_, known)]
         assert plans[0].lines[0].name == "schema"
         assert plans[0].prices[1]["train"] == plans[1].prices[1]["train"]
 
@@ -338,9 +330,9 @@ class TestFindable:
             columns=(Column(name="a", **numbers), Column(name="b", **numbers)),  # type: ignore[arg-type]
             target=target, name="t",
         )  # fmt: skip
-        return make_feature_plan(
+        return planned(
             name="t", schema=schema, public=False, budget=BUDGET, split=make_split(n, scored=False),
-            choice=Choice(method="all"), **more,
+            choice=choice_of("all"), **more,
         )  # fmt: skip
 
     @pytest.mark.unit
@@ -357,32 +349,35 @@ class TestFindable:
 class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize(("given", "message"), [
-        ({"method": "magic"}, "method is 'magic'"),
+        ({"name": "magic"}, "method is 'magic'"),
         ({"trainer": "magic"}, "trainer is 'magic'"),
-        ({"merits": "x"}, "merits"),
-        ({"pick": "x"}, "pick"),
-        ({"size": 0}, "k is 0"),
-        ({"size": 2.5}, "k is 2.5"),
-        ({"mean": math.nan}, "candidates"),
-        ({"mean": 0}, "candidates"),
-        ({"method": "pafs", "population": 1}, "population"),
-        ({"generations": 0}, "generations"),
-        ({"method": "pafs", "alpha": 1.5}, "alpha"),
-        ({"method": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
-        ({"method": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
-        ({"method": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
-        ({"pool": -1}, "pool"),
+        ({"name": "cfs-greedy", "merits": "x"}, "merits is 'x'"),
+        ({"name": "cfs-ga", "merits": "x"}, "merits is 'x'"),
+        ({"name": "top", "pick": "x"}, "pick is 'x'"),
+        ({"name": "top", "size": 0}, "k is 0"),
+        ({"name": "pca", "size": 2.5}, "k is 2.5"),
+        ({"name": "subsets", "mean": math.nan}, "candidates"),
+        ({"name": "subsets", "mean": 0}, "candidates"),
+        ({"name": "subsets", "law": "normal"}, "law 'normal'"),
+        ({"name": "pafs", "population": 1}, "population"),
+        ({"name": "pafs", "generations": 0}, "generations"),
+        ({"name": "pafs", "alpha": 1.5}, "alpha"),
+        ({"name": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
+        ({"name": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
+        ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
+        ({"name": "max-pool", "pool": -1}, "pool"),
+        ({"pool": 2}, "--pool is of --method max-pool, and method 'all' has no use for it"),
     ])  # fmt: skip
     def test_of_a_choice(self, given: dict[str, Any], message: str):
         with pytest.raises(UsageError, match=message):
-            Choice(**{"method": "all", **given})
+            choice_of(**{"name": "all", **given})
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", SIZELESS)
     def test_a_size_where_the_method_takes_none(self, method: str):
         schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
         with pytest.raises(UsageError, match="leave --k out"):
-            made(schema, method=method, size=3)
+            made(schema, name=method, size=3)
 
     @pytest.mark.unit
     def test_more_features_than_there_are(self):
@@ -398,23 +393,23 @@ class TestRefusals:
     @pytest.mark.unit
     def test_pools_of_what_is_no_image_or_smaller(self):
         with pytest.raises(UsageError, match="for images"):
-            made(Schema(shape=(6,), low=0.0, high=1.0, classes=2), method="max-pool")
+            made(Schema(shape=(6,), low=0.0, high=1.0, classes=2), name="max-pool")
         for pool, message in ((5, "larger than an image"), (1, "size 1")):
             image = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
             with pytest.raises(UsageError, match=message):
-                made(image, method="max-pool", pool=pool)
+                made(image, name="max-pool", pool=pool)
 
     @pytest.mark.unit
     def test_entropies_of_an_unknown_number_of_columns(self):
         with pytest.raises(UsageError, match="--merits tables"):
-            made(table(city={}), method="cfs-greedy", merits="entropies")
+            made(table(city={}), name="cfs-greedy", merits="entropies")
 
     @pytest.mark.unit
     def test_scores_without_validation_slots(self):
         usual = plan_of("subsets")
         split = make_split(300, scored=False)
         with pytest.raises(UsageError, match="no validation part"):
-            make_feature_plan(
+            planned(
                 name="x", schema=usual.schema, public=False, budget=BUDGET, split=split,
                 choice=usual.choice,
             )  # fmt: skip

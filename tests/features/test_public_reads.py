@@ -8,21 +8,43 @@ from typing import Any
 
 import numpy as np
 import pytest
-from selections import BUDGET, FEW, dataset, search_of, table, watch_doors
+from selections import (
+    BUDGET,
+    FEW,
+    METHODS,
+    SHARED,
+    dataset,
+    feature_points,
+    planned,
+    search_of,
+    table,
+    watch_doors,
+)
 
 from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.data.split import make_split
 from pasearch.errors import UsageError
-from pasearch.features import plan as planning
-from pasearch.features import public_reads
+from pasearch.features import public_reads, recipe
+from pasearch.features.cfs import CFSGreedy
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.merit import symmetrical_uncertainty
-from pasearch.features.picking import ClassShares, feature_points
-from pasearch.features.plan import METHODS, SHARED, Choice, FeaturePlan, make_feature_plan
+from pasearch.features.pca import PrincipalComponents
+from pasearch.features.picking import ClassShares
+from pasearch.features.plan import FeaturePlan
 from pasearch.features.public_reads import PublicReads
-from pasearch.features.trainers import LinearModel, Trainer
+from pasearch.features.selector import Reads
+from pasearch.features.selectors import choice_of
+from pasearch.features.top import Top
+from pasearch.features.trainers import (
+    LinearModel,
+    Perturbed,
+    Solved,
+    Steps,
+    Trainer,
+    trainer_of,
+)
 from pasearch.features.views import View
 from pasearch.planning import MU_RANGE, events_by_partition
 from pasearch.runs.keys import Keys
@@ -30,12 +52,13 @@ from pasearch.runs.sums import GaussianSum
 
 N = 300
 WIDTH = table().schema.shape[0]
+STRONG: list[tuple[type[Trainer], float]] = [(Perturbed, 8.0), (Solved, 0.01), (Steps, 0.1)]
 MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
 
 
 def others(n: int = 400, *, number: bool = False, public: bool = True) -> Dataset:
@@ -49,10 +72,10 @@ def others(n: int = 400, *, number: bool = False, public: bool = True) -> Datase
 def plan_on(
     method: str, trainer: str = "objective", *, number: bool = False, **more: Any
 ) -> FeaturePlan:
-    return make_feature_plan(**{
+    return planned(**{
         "name": "table", "schema": table(number=number).schema, "public": False,
         "budget": BUDGET, "split": make_split(N, scored=False), "searched_on": "others",
-        "choice": Choice(method=method, trainer=trainer, **FEW.get(method, {})), **more,
+        "choice": choice_of(method, trainer=trainer, **FEW.get(method, {})), **more,
     })  # fmt: skip
 
 
@@ -66,11 +89,25 @@ def search_on(
 
 def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicReads:
     regression = on.schema.regression
-    strong = Trainer(
-        name=trainer, outputs=on.schema.outputs, regression=regression, epsilon=8.0, sigma=0.01,
-        mu=0.1,
-    )  # fmt: skip
-    return PublicReads(dataset=on, schema=on.schema, trainer=strong, slots=slots)
+    kind = trainer_of(trainer, regression)
+    noise = dict(STRONG)[kind]
+    strong = kind(outputs=on.schema.outputs, regression=regression, noise=noise)
+    return PublicReads(dataset=on, schema=on.schema, means=MEANS, trainer=strong, slots=slots)
+
+
+STREAM = Keys.from_seed(1).stream("selection")
+
+
+def uncertainties(given: Reads) -> Any:
+    return CFSGreedy().uncertainties(given, STREAM)
+
+
+def ranked(given: Reads, size: int) -> list[int]:
+    return list(Top(size=size).choose(given, STREAM).order)
+
+
+def moments(given: Reads, view: View) -> np.ndarray:
+    return PrincipalComponents().moments(given, view, STREAM)
 
 
 def unlike(number: bool = False) -> Dataset:
@@ -95,7 +132,7 @@ class TestPlan:
         ]  # fmt: skip
         assert plan.score is None
         assert plan.claims() == []
-        assert plan.selection_way == "not private"
+        assert plan.selection_rule == "not private"
         assert plan.to_json()["searched_on"] == "others"
         total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
         assert total == plan.price
@@ -106,8 +143,8 @@ class TestPlan:
     @pytest.mark.parametrize("method", SHARED)
     def test_leaves_the_model_more_than_a_private_choice_does(self, method: str):
         on = plan_on(method)
-        aside = plan_on(method, searched_on=None, split=make_split(N))
-        assert on.final_epsilon > 1.2 * aside.final_epsilon  # type: ignore[operator]
+        private = plan_on(method, searched_on=None, split=make_split(N))
+        assert on.noise("final training") > 1.2 * private.noise("final training")
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", [each for each in METHODS if each not in SHARED])
@@ -168,16 +205,16 @@ class TestIndependence:
         means, chosen = search._means(), search.run().chosen
         view = View.of(means)
         assert np.array_equal(chosen.view.shift, means)
-        exact = search._public_reads(others()).second_moments(view)
+        exact = moments(search.reads(means), view)
         want = np.linalg.eigh(exact)[1][:, ::-1][:, :2]
         assert chosen.view.rotation is not None
         assert np.array_equal(chosen.view.rotation, want)
-        assert not np.allclose(exact, search._public_reads(others()).second_moments(View.of(MEANS)))
+        assert not np.allclose(exact, moments(search.reads(means), View.of(MEANS)))
 
     @pytest.mark.contract
     @pytest.mark.parametrize("read", [
-        lambda it: it.uncertainties(), lambda it: it.ranked(2),
-        lambda it: it.second_moments(View.of(MEANS)), lambda it: it.compared(MEANS),
+        uncertainties, lambda it: ranked(it, 2), lambda it: moments(it, View.of(MEANS)),
+        lambda it: it.compared()(np.ones((1, WIDTH), bool), ["trial 0"]),
     ])  # fmt: skip
     def test_data_that_were_not_declared_public_are_not_read(self, read: Any):
         read(reads(others()))
@@ -202,7 +239,7 @@ class TestExact:
         attributes, records = attributes_of(data.schema), data.all_records(None)
         assert 0 < int((~records.valid).sum()) < 30
         joint = count(attributes.codes(records.x, records.y, records.valid), attributes)
-        to_class, between, blank = reads(data).uncertainties()
+        to_class, between, blank = uncertainties(reads(data))
         want = symmetrical_uncertainty(joint, attributes)
         assert np.array_equal(to_class, want[0])
         assert np.array_equal(between, want[1])
@@ -217,11 +254,11 @@ class TestExact:
         last = codes[codes[:, -1] >= 0, -1]
         shares = np.maximum(np.bincount(last, minlength=attributes.sizes[-1]), 1)
         points = feature_points(codes, attributes, ClassShares.of(shares / shares.sum()))
-        found = reads(data).ranked(WIDTH)
+        found = ranked(reads(data), WIDTH)
         assert sorted(found) == list(range(WIDTH))
         told = np.asarray(points)[found]
         assert (np.diff(told) <= 0).all()
-        assert reads(data).ranked(3) == found[:3]
+        assert ranked(reads(data), 3) == found[:3]
         # Where two features have the same points, the first of them comes first.
         ties = [(a, b) for a, b, d in zip(found, found[1:], np.diff(told), strict=False) if d == 0]
         assert all(a < b for a, b in ties)
@@ -235,18 +272,19 @@ class TestExact:
         data = others(N)
         for method in ("top", "pca"):
             plan = plan_on(method, searched_on=None)
-            plan = replace(plan, pick_epsilon=1e6 if method == "top" else None)
-            search = search_of(plan, tmp_path, data=data)
+            loud = tuple((name, 1e6 if name == "picks" else v) for name, v in plan.noises)
+            search = search_of(replace(plan, noises=loud), tmp_path, data=data)
+            private = search.reads(MEANS)
             slots = search.dataset["train"]._slots
             cells, labels = (each._array[slots] for each in (data.features, data.labels))  # type: ignore[union-attr]
             same = Dataset(
                 name="same", schema=data.schema, features=cells, labels=labels, public=True
             )
             if method == "top":
-                assert list(search.ranked(2)) == reads(same).ranked(2)
+                assert ranked(private, 2) == ranked(reads(same), 2)
             else:
-                exact = reads(same).second_moments(View.of(MEANS))
-                assert np.allclose(search.second_moments(View.of(MEANS)), exact, rtol=1e-12)
+                exact = moments(reads(same), View.of(MEANS))
+                assert np.allclose(moments(private, View.of(MEANS)), exact, rtol=1e-12)
                 assert 1.0 < np.trace(exact) <= len(slots)
 
 
@@ -275,7 +313,7 @@ class TestCompared:
         monkeypatch.setattr(Trainer, "fit_many", fitting)
         monkeypatch.setattr(public_reads, "points_of_all", scoring)
         data = others(number=number)
-        found = reads(data, trainer).compared(MEANS)(self.SETS, self.TRIALS)
+        found = reads(data, trainer).compared()(self.SETS, self.TRIALS)
         assert found == seen["points"], "without noise"
         assert (len(seen["train"]), len(seen["test"])) == (320, 80)
         rows = [
@@ -287,7 +325,7 @@ class TestCompared:
         assert len(rows[2]) > 300
         if trainer == "objective":
             assert found[1] > found[2], "features that tell the target win over one that does not"
-        again = reads(data, trainer).compared(MEANS)(self.SETS, self.TRIALS)
+        again = reads(data, trainer).compared()(self.SETS, self.TRIALS)
         assert again == found
 
     @pytest.mark.unit
@@ -297,23 +335,31 @@ class TestCompared:
             public_reads, "points_of_all",
             lambda found, records: models.extend(found) or [0] * len(found),
         )  # fmt: skip
-        reads(others()).compared(MEANS)(self.SETS[[0, 0]], self.TRIALS[:2])
+        reads(others()).compared()(self.SETS[[0, 0]], self.TRIALS[:2])
         assert not np.array_equal(models[0].weights, models[1].weights)
 
     @pytest.mark.unit
     def test_noise_gives_the_signal_of_the_final_training(self):
         """What a record of n moves, over the noise: epsilon n, n / sigma, or mu n."""
-        it = reads(others(), slots=3200)
-        strong = it._as_strong(320)
-        assert strong.epsilon == pytest.approx(80.0)
-        assert strong.sigma == pytest.approx(0.001)
-        assert strong.mu == pytest.approx(1.0)
-        weak = it._as_strong(32000)
-        assert (weak.epsilon, weak.sigma, weak.mu) == pytest.approx((0.8, 0.1, 0.01))
-        assert it._as_strong(1).mu == MU_RANGE[1]
-        none = replace(it, trainer=replace(it.trainer, epsilon=None, sigma=None, mu=None))
-        bare = none._as_strong(320)
-        assert (bare.epsilon, bare.sigma, bare.mu) == (None, None, None)
+        each = [kind(noise=noise, outputs=1, regression=True) for kind, noise in STRONG]
+        strong = [it.strengthened(3200 / 320).noise for it in each]
+        assert strong == pytest.approx([80.0, 0.001, 1.0])
+        weak = [it.strengthened(3200 / 32000).noise for it in each]
+        assert weak == pytest.approx([0.8, 0.1, 0.01])
+        assert each[2].strengthened(3200.0).noise == MU_RANGE[1]
+
+    @pytest.mark.unit
+    def test_so_do_the_trainings_of_candidates(self, monkeypatch: pytest.MonkeyPatch):
+        seen: list[float] = []
+        genuine = Trainer.fit_many
+
+        def fitting(self: Trainer, *given: Any) -> list[LinearModel]:
+            seen.append(self.noise)
+            return genuine(self, *given)
+
+        monkeypatch.setattr(Trainer, "fit_many", fitting)
+        reads(others(), slots=3200).compared()(self.SETS, self.TRIALS)
+        assert seen == pytest.approx([8.0 * 3200 / 320])
 
     @pytest.mark.unit
     def test_a_weak_final_training_is_felt_here_too(self, monkeypatch: pytest.MonkeyPatch):
@@ -328,8 +374,8 @@ class TestCompared:
         monkeypatch.setattr(public_reads, "points_of_all", scoring)
         for epsilon in (4.0, 4e4):
             it = reads(others())
-            it = replace(it, trainer=replace(it.trainer, epsilon=epsilon), slots=320)
-            it.compared(MEANS)(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
+            it = replace(it, trainer=replace(it.trainer, noise=epsilon), slots=320)
+            it.compared()(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
         assert spread[0] > 10 * spread[1]
 
 

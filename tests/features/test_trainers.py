@@ -12,19 +12,18 @@ from selections import arrays
 
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
-from pasearch.features import linear, logistic, trainers
-from pasearch.features import plan as planning
-from pasearch.features.plan import REACH, ROW_NORM, linear_recipe
-from pasearch.features.trainers import LinearModel, Trainer
+from pasearch.features import linear, logistic, recipe, trainers
+from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
+from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps, Trainer
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 
 KEYS = Keys.from_seed(11)
 MEANS = np.array([0.5, 0.5, 0.4, 0.6, 0.5, 0.5])
 MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
-OBJECTIVE = Trainer(name="objective", outputs=2, regression=False, epsilon=5.0)
-MOMENTS = Trainer(name="objective", outputs=1, regression=True, sigma=0.5)
-STEPS = Trainer(name="dpsgd", outputs=2, regression=False, mu=0.05)
+OBJECTIVE = Perturbed(outputs=2, regression=False, noise=5.0)
+MOMENTS = Solved(outputs=1, regression=True, noise=0.5)
+STEPS = Steps(outputs=2, regression=False, noise=0.05)
 
 
 def records(n: int = 200, *, number: bool = False, public: bool = False) -> Records:
@@ -43,7 +42,7 @@ def streams(count: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(planning, "STEPS", 4)
+    monkeypatch.setattr(recipe, "STEPS", 4)
 
 
 class TestRandomness:
@@ -165,11 +164,11 @@ class TestMoments:
 
     @pytest.mark.unit
     def test_once_released_serve_every_set(self, monkeypatch: pytest.MonkeyPatch):
-        released = MOMENTS.moments(records(number=True), MEANS, KEYS.stream("all"))
+        solved = MOMENTS.serving_all(records(number=True), MEANS, KEYS.stream("all"))
         monkeypatch.setattr(linear.NoisyMoments, "noised", lambda *_: pytest.fail("once more"))
-        together = MOMENTS.solved(released, MEANS, MASKS)
+        together = solved(MASKS)
         for mask, model in zip(MASKS, together, strict=True):
-            [alone] = MOMENTS.solved(released, MEANS, mask[None])
+            [alone] = solved(mask[None])
             assert np.allclose(alone.weights, model.weights, atol=1e-12)
 
 
@@ -216,7 +215,7 @@ class TestModels:
     @pytest.mark.unit
     @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS])
     def test_with_little_noise_are_good(self, trainer: Trainer):
-        loud = replace(trainer, epsilon=1e4, sigma=1e-4)
+        loud = replace(trainer, noise=1e-4 if trainer.regression else 1e4)
         given = records(number=trainer.regression)
         points = loud.fit(given, View.of(MEANS), streams(1)[0]).points(given)
         assert points > 0.9 * 200 * (100 if trainer.regression else 1)
@@ -225,5 +224,5 @@ class TestModels:
     def test_of_three_classes_by_steps(self):
         given = records()
         three = replace(given, y=given.y + (given.x[:, 2] > 0.8).long() * (2 - given.y))
-        model = replace(STEPS, outputs=3, mu=10.0).fit(three, View.of(MEANS), streams(1)[0])
+        model = replace(STEPS, outputs=3, noise=10.0).fit(three, View.of(MEANS), streams(1)[0])
         assert model.scores(three.x).shape == (200, 3)

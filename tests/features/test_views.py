@@ -20,7 +20,7 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import views
-from pasearch.features.plan import ROW_NORM
+from pasearch.features.recipe import ROW_NORM
 from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum

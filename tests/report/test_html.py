@@ -79,14 +79,14 @@ def document(**changes: Any) -> dict[str, Any]:
             {"name": name, "partition": partition, "count": 1, "event": each}
             for name, partition, each in lines
         ],
-        "way": "in place",
+        "winner": "kept",
         "selection": {
-            "way": "repeat-and-select",
+            "rule": "repeat-and-select",
             "law": "geometric with mean 4 (99.9%: 25 or fewer)",
             "bound": "PLD",
             "formula": "least of two bounds",
         },
-        "strategy": {"name": "rs", "way": "repeat-and-select", "trainings": "geometric"},
+        "strategy": {"name": "rs", "rule": "repeat-and-select", "trainings": "geometric"},
         "space": {"name": "fcn", "family": "fcn", "choices": {"units_1": [64, 128]}},
         "recipe": {
             "expected_batch_size": 359,
@@ -139,7 +139,7 @@ def changed(*path: str, to: Any, of: dict[str, Any] | None = None) -> dict[str, 
 
 
 def composed() -> dict[str, Any]:
-    made = changed("selection", "way", to="composition")
+    made = changed("selection", "rule", to="composition")
     best = made["best"]
     other = {"front_end": "raw", "layers": [dense(32)], "settings": {"steps_scale": 0.5}}
     same = {key: best[key] for key in ("front_end", "layers", "settings")}
@@ -192,12 +192,12 @@ def planned() -> dict[str, Any]:
             {"epsilon": 4.0, "noise_multiplier": None, "signal_to_noise": None},
         ],
         auto={
-            "chosen": "rs, in place",
+            "chosen": "rs, kept",
             "why": "A search is expected to pay here.",
             "expected": [
-                {"strategy": "fixed", "way": "in place", "expected": 0.871},
-                {"strategy": "rs", "way": "aside", "expected": 0.884},
-                {"strategy": "rs", "way": "in place", "expected": 0.902},
+                {"strategy": "fixed", "winner": "kept", "expected": 0.871},
+                {"strategy": "rs", "winner": "retrained", "expected": 0.884},
+                {"strategy": "rs", "winner": "kept", "expected": 0.902},
             ],
         },
     )
@@ -205,9 +205,9 @@ def planned() -> dict[str, Any]:
 
 def trained() -> dict[str, Any]:
     """A run of `pasearch train` whose recipe ended with its budget."""
-    made = changed("selection", to={"way": "none", "law": "l", "bound": "PLD", "formula": "f"})
+    made = changed("selection", to={"rule": "none", "law": "l", "bound": "PLD", "formula": "f"})
     made["task"] = "training"
-    made["strategy"] = {"name": "fixed", "way": "none"}
+    made["strategy"] = {"name": "fixed", "rule": "none"}
     made["recipe"] |= {
         "steps": 1000,
         "steps_made": 312,
@@ -510,7 +510,7 @@ def test_a_claim_without_a_figure_says_why():
 @pytest.mark.unit
 def test_the_expectation_that_decided_is_marked_once():
     found = page(planned())
-    assert found.text.count("chosen in place 0.902") == 1
+    assert found.text.count("chosen kept 0.902") == 1
     assert len([each for each in found.all("tr", "on")]) == 2  # this budget, and this strategy
 
 
@@ -525,7 +525,7 @@ def test_trials_have_their_scores_and_the_released_one_is_marked():
 
 @pytest.mark.unit
 def test_a_run_that_compared_nothing_has_no_trials():
-    made = changed("selection", "way", to="none", of=composed())
+    made = changed("selection", "rule", to="none", of=composed())
     assert "Trials" not in page(made).text
 
 
@@ -556,7 +556,7 @@ def hostile(name: str) -> dict[str, Any]:
     made["claims"] = [{"text": name}]
     made["curves"][0]["name"] = made["recipe"]["name"] = name
     made["auto"] |= {"chosen": name, "why": name}
-    made["auto"]["expected"][0] |= {"strategy": name, "way": name}
+    made["auto"]["expected"][0] |= {"strategy": name, "winner": name}
     made["versions"][name] = name
     made["events"][0]["name"] = name
     made["strategy"]["name"] = made["selection"]["law"] = name

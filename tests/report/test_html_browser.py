@@ -84,8 +84,8 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
             {"name": "training", **line},
             {"name": "test accuracy", "partition": "test", "count": 1, "event": test},
         ],
-        "way": "in place",
-        "selection": {"way": "composition", "law": name, "bound": "PLD", "formula": name},
+        "winner": "kept",
+        "selection": {"rule": "composition", "law": name, "bound": "PLD", "formula": name},
         "strategy": {"name": "paas"},
         "space": {"name": name, "choices": {name: [name, name]}},
         "recipe": {
@@ -126,9 +126,9 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
             for each in (1.0, 2.0, 4.0)
         ],
         "auto": {
-            "chosen": "paas, in place",
+            "chosen": "paas, kept",
             "why": name,
-            "expected": [{"strategy": name, "way": name, "expected": 0.9}],
+            "expected": [{"strategy": name, "winner": name, "expected": 0.9}],
         },
         "trials": [
             {"parameters": {"layers": [dense(512), dense(64)], "settings": {}}, "noisy_correct": 9}

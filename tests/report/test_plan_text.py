@@ -69,7 +69,7 @@ def test_why_auto_took_a_strategy_is_there_with_every_prediction():
 def test_a_training_names_its_network_and_no_search():
     text = plan_text(planned())
     assert row(planned(), "Network").endswith(", the default of the small; nothing is searched")
-    for word in ("Strategy ", "Way ", "Space "):
+    for word in ("Strategy ", "Winner ", "Space "):
         assert f"\n{word}" not in text
         assert f"\n{word}" in plan_text(planned(strategy="rs"))
         assert f"\n{word}" in plan_text(planned(strategy="auto", space="auto"))
@@ -93,7 +93,7 @@ def test_what_is_chosen_is_a_search(options: dict[str, Any], changes: dict[str, 
 @pytest.mark.unit
 def test_where_it_was_searched_and_what_is_assumed():
     plan = replace(planned(bounds=(0, 1), classes=2), searched_on="others")
-    assert "searched on the public data others, which costs nothing" in row(plan, "Way")
+    assert "searched on the public data others, which costs nothing" in row(plan, "Winner")
     assumed = replace(plan, assumed_public=("age", "city"), searched_on=None)
     assert "Warning: not charged, because you say it is public: age, city." in plan_text(assumed)
 

@@ -20,10 +20,10 @@ from pasearch.data.schema import Schema
 from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.mechanisms import NoisyCount
-from pasearch.search.auto import ASIDE_SHARE, GAIN, PATIENCE, Option, choose, options, predicted
+from pasearch.search.auto import GAIN, PATIENCE, RETRAINED_SHARE, Option, choose, options, predicted
 from pasearch.search.plan import Plan
-from pasearch.search.strategies import STRATEGIES, strategy
-from pasearch.search.strategy import Strategy
+from pasearch.search.strategies import strategy
+from pasearch.search.strategy import STRATEGIES, Strategy
 from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
@@ -82,7 +82,7 @@ class Pretended:
     points_each: int = 1
 
     @property
-    def aside(self) -> bool:
+    def retrained(self) -> bool:
         return self.final_mu is not None
 
     def seconds_per_training(self) -> tuple[float, float]:
@@ -132,7 +132,7 @@ class TestPredicted:
         assert found == pytest.approx(0.5, abs=0.02 if deaf == "noise" else 0.04)
 
     @pytest.mark.unit
-    def test_aside_the_winner_is_worth_what_it_reaches_with_its_own_training(self):
+    def test_retrained_the_winner_is_worth_what_it_reaches_with_its_own_training(self):
         # Where the search trains, the first entry leads; where the winner is trained, it is poor.
         of = study([[0.9, 0.9, 0.3], [0.5, 0.5, 0.8]])
         plan = Pretended(trial_mu=2e-5, final_mu=2e-3)
@@ -174,7 +174,7 @@ class TestChoose:
         choice = chosen(flat(0.2, 0.9, 0.9), lambda option: Pretended())
         assert choice.option.name != "fixed"
         best = max(choice.expected, key=lambda each: each["expected"])
-        assert (best["strategy"], best["way"]) == (choice.option.name, choice.option.way)
+        assert (best["strategy"], best["winner"]) == (choice.option.name, choice.option.winner)
         assert choice.strategy.name == choice.option.name
         assert "is predicted to reach" in choice.why
 
@@ -226,11 +226,12 @@ class TestChoose:
         assert [each["strategy"] for each in endless.expected] == ["fixed"], "it is never left out"
 
     @pytest.mark.contract
-    def test_every_private_search_is_compared_in_place_and_aside(self):
+    def test_every_private_search_is_compared_its_winner_kept_and_retrained(self):
         known = {"fixed", "portions"}  # portions have no study: their candidates see few records
         private = {n for n in STRATEGIES if strategy(n).private_trials and n not in known}
         assert {(each.name, each.search_share) for each in options()} == {
-            ("fixed", 0.0), *((name, share) for name in private for share in (0.0, ASIDE_SHARE)),
+            ("fixed", 0.0),
+            *((name, share) for name in private for share in (0.0, RETRAINED_SHARE)),
         }  # fmt: skip
         assert options()[0].name == "fixed"
         for each in options():
@@ -331,6 +332,6 @@ def test_a_pretended_plan_has_what_a_genuine_one_has():
               if name not in ("seconds", "score", "split")}  # fmt: skip
     split = Split(train=800, validation=100, test=100)
     double = SimpleNamespace(
-        **values, score=NoisyCount(epsilon=0.1), split=split, aside=genuine.aside
+        **values, score=NoisyCount(epsilon=0.1), split=split, retrained=genuine.retrained
     )
     assert 0.0 < predicted(flat(0.2, 0.9), double, rs) < 1.0  # type: ignore[arg-type]

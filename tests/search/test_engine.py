@@ -41,16 +41,16 @@ PCA = {"name": "pca", "choices": {"front_end": ["pca:2"], "units_1": [2, 4]}}
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed"},
     "rs": {"strategy": "rs", "candidates": 3},
-    "rs aside": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
+    "rs retrained": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
     "mgrs": {"strategy": "mgrs", "candidates": 5, "generations": 2},
     "paas": {"strategy": "paas", "candidates": 3, "generations": 2},
-    "paas aside": {"strategy": "paas", "candidates": 3, "generations": 2, "search_share": 0.3},
+    "paas retrained": {"strategy": "paas", "candidates": 3, "generations": 2, "search_share": 0.3},
     "rs pca": {"strategy": "rs", "candidates": 3, "space": PCA},
-    "paas pca aside": {
+    "paas pca retrained": {
         "strategy": "paas", "candidates": 3, "generations": 2, "space": PCA, "search_share": 0.3,
     },
     "portions": {"strategy": "portions", "candidates": 3},
-    "portions aside": {"strategy": "portions", "candidates": 2, "search_share": 0.5},
+    "portions retrained": {"strategy": "portions", "candidates": 2, "search_share": 0.5},
     "stw": {"strategy": "stw", "candidates": 3, "generations": 2, "data_is_public": True},
 }  # fmt: skip
 
@@ -228,7 +228,9 @@ class TestEveryWay:
 
 class TestHiding:
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", ["rs", "rs aside", "mgrs", "portions", "portions aside"])
+    @pytest.mark.parametrize(
+        "way", ["rs", "rs retrained", "mgrs", "portions", "portions retrained"]
+    )
     def test_the_winner_alone_is_handed_over(self, tmp_path: Path, way: str):
         with searching(tmp_path / "x", way) as search:
             outcome = search.run()
@@ -339,7 +341,7 @@ class TestFailures:
         assert all(bool(torch.isfinite(value).all()) for value in weights(outcome))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", ["fixed", "rs", "rs aside", "mgrs", "paas"])
+    @pytest.mark.parametrize("way", ["fixed", "rs", "rs retrained", "mgrs", "paas"])
     def test_when_all_fail_the_run_still_ends_and_pays_in_full(
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
@@ -430,7 +432,7 @@ class TestProgress:
             def step(self, finished: int, total: int) -> None:
                 told.append(("step", finished, total))
 
-        with searching(tmp_path / "x", "paas aside") as search:
+        with searching(tmp_path / "x", "paas retrained") as search:
             object.__setattr__(search, "progress", Told())
             search.run()
         assert [each[1:] for each in told if each[0] == "search"] == [
@@ -483,7 +485,7 @@ def schema_line(search: Search) -> list[tuple[str, int]]:
 
 class TestPurchase:
     @pytest.mark.contract
-    @pytest.mark.parametrize("way", ["fixed", "rs", "paas aside"])
+    @pytest.mark.parametrize("way", ["fixed", "rs", "paas retrained"])
     def test_is_charged_in_full_before_a_cell_is_used(
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
@@ -637,7 +639,7 @@ class TestFits:
         return found
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("way", ["rs pca", "paas pca aside"])
+    @pytest.mark.parametrize("way", ["rs pca", "paas pca retrained"])
     def test_one_for_all_candidates(self, tmp_path: Path, way: str, fits: list[str]):
         with searching(tmp_path / "x", way) as search:
             outcome = search.run()
@@ -721,7 +723,7 @@ class TestFits:
 class TestCurves:
     @pytest.mark.unit
     def test_are_of_public_data_only(self, tmp_path: Path):
-        for way in ("fixed", "rs aside", "paas"):
+        for way in ("fixed", "rs retrained", "paas"):
             with searching(tmp_path / way, way) as search:
                 assert search.run().curve == ()
                 assert not any("curve" in trial.attributes for trial in records_of(search))

@@ -210,7 +210,7 @@ class TestRun:
         assert document["task"] == "recipe choice"
         assert document["recipe"]["name"].split(":")[0] in RECIPES
         assert document["recipe"]["schedule"]["name"] in ("uniform", "time", "exponential")
-        assert document["selection"]["way"] == "disjoint portions"
+        assert document["selection"]["rule"] == "disjoint portions"
         assert "trials" not in document
         assert released.trials == ()
         points = [trial.value for trial in _trials(released.path)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Geometric, NoRelease, RepeatAndSelect, to_json
+from pasearch.accounting.events import Event, Geometric, NoRelease, RepeatAndSelect, to_json
 from pasearch.accounting.selection import Law
 from pasearch.api.search import plan_architecture_search
 from pasearch.errors import BudgetError, UsageError
@@ -23,11 +23,25 @@ from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWork
 from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch, draw_count
-from pasearch.search.strategies import STRATEGIES, strategy
-from pasearch.search.strategy import Fitness, Fixed, Round, State, Strategy
+from pasearch.search.strategies import strategy
+from pasearch.search.strategy import (
+    STRATEGIES,
+    Fitness,
+    Fixed,
+    Round,
+    RoundShape,
+    State,
+    Strategy,
+)
 from pasearch.spaces.space import SearchSpace, space
 
 EVENT = Geometric(epsilon=0.1)
+
+
+def price(shape: RoundShape) -> Event:
+    return EVENT
+
+
 SPACE = space(
     {
         "name": "small",
@@ -127,9 +141,9 @@ class TestEveryStrategy:
         assert search.best(state) == (len(state.rounds) - 1, len(state.fitness[-1]) - 1)
 
     def test_the_price_is_known_before_a_trial(self, name: str):
-        first = make(name).lines(EVENT, "train", "training")
+        first = make(name).lines(price, "train", "training")
         play(search := make(name))
-        assert search.lines(EVENT, "train", "training") == first
+        assert search.lines(price, "train", "training") == first
         places = {search.place("train", trial) for trial in range(4)}
         assert {line.partition for line in first} == places
         assert all(line.name.startswith("training") for line in first)
@@ -145,7 +159,7 @@ class TestEveryStrategy:
                 return None
 
         search = make(name)
-        lines = search.lines(EVENT, "train", "training")
+        lines = search.lines(price, "train", "training")
         _, rounds = play(search)
         trial = 0
         with Ledger.create(tmp_path / "ledger", lines) as ledger:
@@ -162,8 +176,9 @@ class TestEveryStrategy:
 
     def test_its_description_is_plain_and_names_the_law(self, name: str):
         search = make(name)
-        document = json.loads(json.dumps(search.to_json()))
-        assert document == {"name": name, "way": search.way, "trainings": search.describe()}
+        document = json.loads(json.dumps(search.summary()))
+        rule, words = search.selection_rule, search.words()
+        assert document == {"name": name, "rule": rule, "trainings": words}
         assert search.expected_trainings >= 1
         assert search.quantile(0.999) >= search.expected_trainings
 
@@ -234,10 +249,11 @@ class TestSecretCount:
     @pytest.mark.parametrize("name", SECRET)
     def test_appears_in_no_description(self, name: str):
         search = make(name)
-        before = search.to_json(), search.lines(EVENT, "train", "training")
+        before = search.summary(), search.to_json(), search.lines(price, "train", "training")
         counts = {len(play(search, seed)[1][0].genotypes) for seed in range(30)}
         assert len(counts) > 3
-        assert (search.to_json(), search.lines(EVENT, "train", "training")) == before
+        after = search.summary(), search.to_json(), search.lines(price, "train", "training")
+        assert after == before
 
     @pytest.mark.statistical
     @pytest.mark.parametrize(
@@ -300,7 +316,7 @@ class TestMgrs:
     @pytest.mark.unit
     def test_every_generation_is_a_selection_of_its_own(self):
         search = make("mgrs")
-        lines = search.lines(EVENT, "train", "score")
+        lines = search.lines(price, "train", "score")
         assert [line.name for line in lines] == [f"score, generation {n}" for n in (1, 2, 3)]
         assert [line.event for line in lines] == [
             RepeatAndSelect(event=EVENT, law=Law(mean, 1.0)) for mean in (6.0, 3.0, 1.5)
@@ -316,18 +332,20 @@ class TestMgrs:
 class TestPrices:
     @pytest.mark.unit
     def test_paas_plans_every_training_though_repeats_are_memoised(self):
-        (line,) = strategy("paas").lines(EVENT, "train", "training")
+        (line,) = strategy("paas").lines(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 60)
 
     @pytest.mark.unit
     def test_rs_is_one_selection(self):
-        (line,) = strategy("rs", law="logarithmic", cap=50).lines(EVENT, "search", "training")
+        (line,) = strategy("rs", law="logarithmic", max_candidates=50).lines(
+            price, "search", "training"
+        )
         assert line.event == RepeatAndSelect(event=EVENT, law=Law(10.0, 0.0, 50))
         assert (line.count, line.partition) == (1, "search")
 
     @pytest.mark.unit
     def test_fixed_is_one_training_of_the_default(self):
-        (line,) = Fixed().lines(EVENT, "train", "training")
+        (line,) = Fixed().lines(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 1)
         _, (only,) = play(Fixed())
         assert only.genotypes == (SPACE.fixed(),)
@@ -335,7 +353,7 @@ class TestPrices:
 
     @pytest.mark.unit
     def test_stw_pays_nothing_because_its_data_is_public(self):
-        (line,) = make("stw").lines(EVENT, "train", "training")
+        (line,) = make("stw").lines(price, "train", "training")
         assert line.event == NoRelease()
 
     @pytest.mark.unit
@@ -346,7 +364,7 @@ class TestPrices:
     @pytest.mark.unit
     def test_a_secret_counts_law_is_all_its_event_tells(self):
         for name in SECRET:
-            for line in make(name).lines(EVENT, "train", "training"):
+            for line in make(name).lines(price, "train", "training"):
                 assert set(to_json(line.event)) == {"type", "event", "law"}
 
 
@@ -365,15 +383,14 @@ class TestTies:
 class TestNames:
     @pytest.mark.unit
     def test_kinds(self):
-        kinds = [type(strategy(name)) for name in STRATEGIES]
-        assert kinds == [
-            Fixed,
-            RandomizedSearch,
-            MultiGenerationRandomizedSearch,
-            PrivacyAwareArchitectureSearch,
-            DisjointPortions,
-            StandardWorkflow,
-        ]
+        assert {name: type(strategy(name)) for name in STRATEGIES} == {
+            "fixed": Fixed,
+            "rs": RandomizedSearch,
+            "mgrs": MultiGenerationRandomizedSearch,
+            "paas": PrivacyAwareArchitectureSearch,
+            "portions": DisjointPortions,
+            "stw": StandardWorkflow,
+        }
 
     @pytest.mark.unit
     def test_paas_has_the_papers_numbers(self):
@@ -389,13 +406,13 @@ class TestNames:
             ("fixed", {"candidates": 3}, "candidates"),
             ("rs", {"generations": 3}, "generations"),
             ("paas", {"law": "geometric"}, "law"),
-            ("stw", {"cap": 3}, "max-candidates"),
+            ("stw", {"max_candidates": 3}, "max-candidates"),
             ("rs", {"law": "normal"}, "normal"),
             ("rs", {"candidates": 1}, "mean"),
             ("rs", {"candidates": math.nan}, "mean"),
             ("rs", {"candidates": math.inf}, "mean"),
-            ("rs", {"cap": 0}, "max_candidates is 0"),
-            ("rs", {"cap": 2.5}, "cap"),
+            ("rs", {"max_candidates": 0}, "max_candidates is 0"),
+            ("rs", {"max_candidates": 2.5}, "cap"),
             ("mgrs", {"candidates": 4, "generations": 3}, "candidates is 4: expected above 4"),
             ("mgrs", {"generations": 0}, "generations"),
             ("mgrs", {"candidates": -1}, "candidates"),

@@ -1,0 +1,101 @@
+"""PAFS: sets of features evolve by the noisy scores of models trained on them, privately.
+
+    N <- k random sets;  l times: train and score each;  N <- Evolve(N) unless it was the last
+    the set of most points is kept                                    (Algorithm 4, `evolution`)
+
+It is charged for the k l trainings that are planned, whether sets repeat or not: how many are
+different depends on the data.
+
+Source: Bao et al., sections VIII-B and VIII-C. Proof: docs/guarantees/feature-selection.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from pasearch.features.chosen import Chosen, best_of
+from pasearch.features.comparing import Comparing
+from pasearch.features.evolution import P_CO, P_MU, Evolving, labels, masks_of, recalled, unseen
+from pasearch.features.selector import Compared, Reads
+
+if TYPE_CHECKING:
+    from pasearch.features.chosen import Array
+    from pasearch.runs.keys import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyAwareFeatureSelection(Evolving, Comparing):
+    """Evolves sets by what trains best.
+
+    Args:
+        population: k, sets a generation: few, because each is paid for.
+        generations: l.
+        alpha: Share of the fittest that become parents: large, because they are few.
+        p_co: Probability of a crossover.
+        p_mu: Probability of a mutation.
+    """
+
+    name: ClassVar[str] = "pafs"
+    does: ClassVar[str] = "a genetic search over sets, scored by privately trained models"
+    does_on_public: ClassVar[str] = (
+        "a genetic search over sets, scored by models trained as the private one will be"
+    )
+    no_size: ClassVar[str] = "searches over sizes too"
+    share: ClassVar[float | None] = 0.6
+    population: int = 20
+    generations: int = 3
+    alpha: float = 0.3
+    p_co: float = P_CO
+    p_mu: float = P_MU
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        self.check_evolution()
+
+    def words(self, *, public: bool = False) -> str:
+        """Return it with its generations."""
+        return (self.does_on_public if public else self.does) + self.evolution_words()
+
+    @property
+    def trainings(self) -> int:
+        """The planned maximum, k l."""
+        return self.population * self.generations
+
+    @property
+    def rounds(self) -> int:
+        """One a generation."""
+        return self.generations
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        """Return the set of most points."""
+        return self.evolved(reads.means, reads.columns, reads.compared(), stream)
+
+    def evolved(
+        self, means: Array, columns: Array | None, compared: Compared, stream: Stream
+    ) -> Chosen:
+        """Return the best set, where sets evolve by their points.
+
+        Args:
+            means: Of all features, (d,).
+            columns: Which column each feature belongs to, (d,), where sets are of whole columns.
+            compared: Is asked for each different set once.
+            stream: Of the genetic algorithm.
+        """
+        columns = np.arange(len(means)) if columns is None else columns
+        width = int(columns.max()) + 1
+        generation = self.evolution.begin(width, stream.child("begin").generator())
+        known: dict[str, int] = {}
+        for number in range(self.generations):
+            if number:
+                fitness = recalled(generation.masks, known)
+                source = stream.child("tell", number - 1).generator()
+                generation = self.evolution.tell(generation, fitness, source)
+            masks = generation.masks[unseen(generation.masks, known)]
+            if len(masks):
+                trials = [f"trial {len(known) + each}" for each in range(len(masks))]
+                known |= zip(labels(masks), compared(masks[:, columns], trials), strict=True)
+        sets = masks_of(list(known), width)[:, columns]
+        return best_of(means, sets, list(known.values()))

@@ -1,0 +1,76 @@
+"""PCA: the first directions of the features' noisy second moments (Analyze Gauss).
+
+    S = X'X + symmetric Gaussian noise,  X rows cut to norm 1;  the eigenvectors of S of largest
+    eigenvalues
+
+Source: Dwork et al. 2014; Bao et al., section VIII-C. Proof: docs/guarantees/feature-selection.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from pasearch.features.chosen import Array, Chosen
+from pasearch.features.knobs import GAUSSIAN, DialledLine
+from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Sized
+from pasearch.features.views import View, second_moments
+from pasearch.runs.sums import GaussianSum
+
+if TYPE_CHECKING:
+    from pasearch.features.trainers import Trainer
+    from pasearch.runs.keys import Stream
+
+MOMENTS = "second moments"
+"""The line of the one release."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalComponents(Sized):
+    """Gives the model directions in the features.
+
+    Args:
+        size: How many; None takes d^(2/3) of d.
+    """
+
+    name: ClassVar[str] = "pca"
+    does: ClassVar[str] = "principal components of noisy second moments"
+    does_on_public: ClassVar[str] = "principal components"
+    share: ClassVar[float | None] = SELECTION_SHARE
+    centred: ClassVar[bool] = True
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        self.check_size()
+
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+        """Return one Gaussian release of all second moments."""
+        return (DialledLine(name=MOMENTS, knob=GAUSSIAN),)
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        """Return the first directions."""
+        view = View.of(reads.means)
+        moments = self.moments(reads, view, stream)
+        size = self.count(len(reads.means))
+        directions = np.linalg.eigh(moments)[1][:, ::-1][:, :size]
+        return Chosen(view=view.rotated(np.ascontiguousarray(directions)))
+
+    def moments(self, reads: Reads, view: View, stream: Stream) -> Array:
+        """Return (noisy) second moments of what the view shows, rows cut to norm 1, (d, d)."""
+        with reads.opened(MOMENTS) as records:
+            exact = second_moments(view, records)
+            if reads.public:
+                return exact
+            noise = GaussianSum(noise_multiplier=reads.noise(MOMENTS))
+            return noise.release_symmetric(exact, stream.child("second moments"))
+
+    def must_choose(self, features: int) -> int:
+        """Return all features: a direction is in all of them."""
+        return features
+
+    def directions(self, features: int) -> int:
+        """Return how many."""
+        return self.count(features)
