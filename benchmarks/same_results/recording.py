@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from inputs import write_inputs
 
 import pasearch
@@ -114,20 +115,78 @@ def _write_texts(files: dict[str, str], folder: Path, renames: dict[str, Any]) -
         (folder / path.name).write_text(text)
 
 
+class Streams:
+    """Which random streams a case opens: the keys that numpy's Philox and AES-256 are given.
+
+    What is drawn need not show in a result: noise of little scale is often 0, and a choice hides
+    it. Kept as sets, since a stream opened twice gives the same numbers.
+    """
+
+    def __init__(self) -> None:
+        self.philox: set[str] = set()
+        self.cipher: set[bytes] = set()
+        self.counters: set[bytes] = set()
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listen to both libraries, by whatever names the program calls its streams."""
+        philox, aes, ctr = np.random.Philox, algorithms.AES256, modes.CTR
+        # Its first use looks these two up by name.
+        Cipher(aes(bytes(32)), ctr(bytes(16))).encryptor()
+
+        def made(*given: Any, **named: Any) -> Any:
+            self.philox.add(repr((given, sorted(named.items()))))
+            return philox(*given, **named)
+
+        def keyed(key: bytes) -> Any:
+            self.cipher.add(bytes(key))
+            return aes(key)
+
+        def counted(nonce: bytes) -> Any:
+            self.counters.add(bytes(nonce))
+            return ctr(nonce)
+
+        np.random.Philox, algorithms.AES256, modes.CTR = made, keyed, counted
+        try:
+            yield
+        finally:
+            np.random.Philox, algorithms.AES256, modes.CTR = philox, aes, ctr
+
+    def to_json(self) -> dict[str, str]:
+        """Return how many there are of each, and a hash of them all."""
+        found = {
+            "philox": [each.encode() for each in self.philox],
+            "aes keys": list(self.cipher),
+            "aes counters": list(self.counters),
+        }
+        return {
+            name: f"{len(each)} {_hash(b''.join(map(_digest, sorted(each))))[:20]}"
+            for name, each in found.items()
+        }
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
 def _run_case(
     case: dict[str, Any], inputs: Path, folder: Path, renames: dict[str, Any]
 ) -> dict[str, Any]:
     """Run a case in a folder of its own, and return what is kept of it."""
+    _forget()
     shutil.copytree(inputs, folder)
     before = Path.cwd()
     os.chdir(folder)
     kept: dict[str, Any] = {"argv": [], "exits": [], "printed": [], "errors": []}
+    streams = Streams()
     try:
-        if "python" in case:
-            _run_python(case["python"], kept, renames)
-        commands = case.get("run", [])
-        for command in [commands] if isinstance(commands, str) else commands:
-            _run_command(shlex.split(command), kept, renames)
+        with streams.heard():
+            if "python" in case:
+                _run_python(case["python"], kept, renames)
+            commands = case.get("run", [])
+            for command in [commands] if isinstance(commands, str) else commands:
+                _run_command(shlex.split(command), kept, renames)
+        kept["streams"] = streams.to_json()
         kept["result"] = _results(folder)
         kept["model"] = _tensors(sorted(folder.glob("*/release/model.*")))
         kept["trials"] = _tensors(sorted(folder.glob("*/private/**/*.pt"), key=_natural))
@@ -138,6 +197,15 @@ def _run_case(
         os.chdir(before)
         shutil.rmtree(folder)
     return {name: each for name, each in kept.items() if each not in ([], {}, None)}
+
+
+def _forget() -> None:
+    """Empty the program's caches, so that a case opens its own streams whatever ran before."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "pasearch":
+            for each in list(vars(module).values()):
+                if callable(clear := getattr(each, "cache_clear", None)):
+                    clear()
 
 
 def new_arguments(argv: list[str], renames: dict[str, Any]) -> list[str]:
