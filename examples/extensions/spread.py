@@ -43,10 +43,6 @@ class Spread(Sized):
     centred: ClassVar[bool] = True
     size: int | None = None
 
-    def __post_init__(self) -> None:
-        """Check the number."""
-        self.check_size()
-
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
         """Return one Gaussian release of all sums."""
         return (DialledLine(name=LINE, knob=GAUSSIAN),)

@@ -308,7 +308,8 @@ def _recipe(plan: FeaturePlan) -> dict[str, Any]:
     recipe = plan.recipe
     if recipe is None:
         assert plan.model_noise is not None
-        noise = plan.trainer.told(plan.model_noise)
+        noise: dict[str, float | None] = {"epsilon": None, "noise_multiplier": None}
+        noise[plan.trainer.noise_name] = plan.model_noise
         return {"trainer": plan.choice.trainer, **noise, "bounding": None}
     slots = plan.split.train
     return {

@@ -315,7 +315,7 @@ class CFSGreedy(ByMerit, Sized):
                 f"until_no_gain is set beside k, which is {self.size}: either says how many "
                 "features are chosen. Leave one out."
             )
-        self.check_size()
+        Sized.__post_init__(self)
 
     def words(self, *, public: bool = False) -> str:
         """Return it with where it stops."""
@@ -357,11 +357,7 @@ class CFSGenetic(ByMerit, Evolving):
 
     Args:
         merits: As of `CFSGreedy`.
-        population: k, sets a generation.
-        generations: l.
-        alpha: Share of the fittest that become parents.
-        p_co: Probability of a crossover.
-        p_mu: Probability of a mutation.
+        population: k, like generations (l), alpha, p_co and p_mu: see `Evolution`.
     """
 
     name: ClassVar[str] = "cfs-ga"
@@ -378,7 +374,7 @@ class CFSGenetic(ByMerit, Evolving):
     def __post_init__(self) -> None:
         """Check merits and numbers."""
         check_one_of("merits", self.merits, MERITS)
-        self.check_evolution()
+        Evolving.__post_init__(self)
 
     def words(self, *, public: bool = False) -> str:
         """Return it with its generations."""

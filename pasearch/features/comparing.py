@@ -39,7 +39,7 @@ class Comparing(Selector):
 
     def claims(self, plan: FeaturePlan) -> list[Claim]:
         """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP."""
-        if plan.searched_on is not None or not plan.trainer.pure:
+        if plan.searched_on is not None or plan.trainer.noise_name != "epsilon":
             return []
         one = plan.noise(self.training_line)
         return [eq8(epsilon=one, runs=self.trainings, delta_prime=plan.delta)]

@@ -150,7 +150,7 @@ class Evolving(Selector):
     p_co: float
     p_mu: float
 
-    def check_evolution(self) -> None:
+    def __post_init__(self) -> None:
         """Check the numbers."""
         count = whole("generations", self.generations, most=MOST_GENERATIONS)
         for name, value in {"generations": count, **asdict(self.evolution)}.items():

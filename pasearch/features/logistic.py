@@ -9,6 +9,8 @@ rows to `diffprivlib.models.LogisticRegression`; `fit_many` minimises the same o
 same noise for the same stream, for all subsets at once. More than two classes: one against the
 rest, each with epsilon / classes.
 
+One file, because the minimiser is the mechanism's: its proof is for the exact minimum alone.
+
 Source: Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2; docs/rules.md, rules 2, 3, 8 and 11.
 Proof: docs/guarantees/objective-perturbation.md.
 """

@@ -33,9 +33,7 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     Args:
         population: k, sets a generation: few, because each is paid for.
         generations: l.
-        alpha: Share of the fittest that become parents: large, because they are few.
-        p_co: Probability of a crossover.
-        p_mu: Probability of a mutation.
+        alpha: Large, because they are few; p_co and p_mu: see `Evolution`.
     """
 
     name: ClassVar[str] = "pafs"
@@ -50,10 +48,6 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     alpha: float = 0.3
     p_co: float = P_CO
     p_mu: float = P_MU
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        self.check_evolution()
 
     def words(self, *, public: bool = False) -> str:
         """Return it with its generations."""

@@ -42,10 +42,6 @@ class PrincipalComponents(Sized):
     centred: ClassVar[bool] = True
     size: int | None = None
 
-    def __post_init__(self) -> None:
-        """Check the number."""
-        self.check_size()
-
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
         """Return one Gaussian release of all second moments."""
         return (DialledLine(name=MOMENTS, knob=GAUSSIAN),)

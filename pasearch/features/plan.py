@@ -118,7 +118,7 @@ class FeaturePlan(Charged):
     def recipe(self) -> Recipe | None:
         """How the released model is trained by DP-SGD; None if it is not."""
         mu = self.model_noise
-        if mu is None or not self.trainer.by_steps:
+        if mu is None or self.trainer.noise_name != "mu":
             return None
         return linear_recipe(self.split.train, mu, self.schema.regression)
 
@@ -288,7 +288,7 @@ class _Solving:
 
     def mu(self) -> float | None:
         """Return the dial of the released model's DP-SGD, if it is trained so."""
-        if not self.trainer.by_steps:
+        if self.trainer.noise_name != "mu":
             return None
         return self.noises.get(FINAL, self.noises.get(self.choice.selector.training_line))
 

@@ -25,10 +25,6 @@ class RandomFeatures(Sized):
     selection_rule: ClassVar[str] = "none"
     size: int | None = None
 
-    def __post_init__(self) -> None:
-        """Check the number."""
-        self.check_size()
-
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
         """Return them in the order of drawing."""
         features = len(reads.means)

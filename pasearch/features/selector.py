@@ -236,7 +236,7 @@ class Selector(ABC):
 class Sized(Selector):
     """What selectors of a given number of features share."""
 
-    def check_size(self) -> None:
+    def __post_init__(self) -> None:
         """Check the field `size`."""
         if self.size is not None:
             object.__setattr__(self, "size", whole("k", self.size))

@@ -62,7 +62,7 @@ class Top(Sized):
 
     def __post_init__(self) -> None:
         """Check number and mechanism."""
-        self.check_size()
+        Sized.__post_init__(self)
         check_one_of("pick", self.pick, PICKS)
 
     def words(self, *, public: bool = False) -> str:

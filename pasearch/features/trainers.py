@@ -107,14 +107,12 @@ class Trainer(ABC):
         device: "cpu" or "cuda".
     """
 
-    pure: ClassVar[bool] = False
-    """Whether one training is pure epsilon-DP, at the epsilon that is its noise."""
+    noise_name: ClassVar[str]
+    """What its noise is: "mu" (of DP-SGD with `linear_recipe`), "epsilon" or "noise_multiplier"."""
     shared: ClassVar[bool] = False
     """Whether what one training releases serves every set of features."""
     at_once: ClassVar[bool] = False
     """Whether it holds all records at once; see `size`."""
-    by_steps: ClassVar[bool] = False
-    """Whether it trains by DP-SGD, with `linear_recipe`; its noise is the dial mu."""
     noise: float
     outputs: int
     regression: bool
@@ -129,11 +127,6 @@ class Trainer(ABC):
     def link(cls, outputs: int, regression: bool) -> str:
         """Return how a model's scores become probabilities: one of `LINKS`."""
         return "identity" if regression else "softmax"
-
-    @classmethod
-    def told(cls, noise: float) -> dict[str, Any]:
-        """Return what a result says of its noise, beside a recipe."""
-        return {"epsilon": None, "noise_multiplier": None}
 
     @abstractmethod
     def strengthened(self, factor: float) -> Self:
@@ -213,9 +206,9 @@ class Trainer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps(Trainer):
-    """DP-SGD: a layer of one unit a class, with `linear_recipe`. Its noise is the dial mu."""
+    """DP-SGD: a layer of one unit a class, with `linear_recipe`."""
 
-    by_steps: ClassVar[bool] = True
+    noise_name: ClassVar[str] = "mu"
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
@@ -249,9 +242,9 @@ class Steps(Trainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturbed(Trainer):
-    """Logistic regression by objective perturbation. Its noise is epsilon of one training."""
+    """Logistic regression by objective perturbation."""
 
-    pure: ClassVar[bool] = True
+    noise_name: ClassVar[str] = "epsilon"
     at_once: ClassVar[bool] = True
 
     @classmethod
@@ -263,11 +256,6 @@ class Perturbed(Trainer):
     def link(cls, outputs: int, regression: bool) -> str:
         """Return that of two classes, or of each against the rest."""
         return "one-vs-rest" if outputs > 2 else "softmax"
-
-    @classmethod
-    def told(cls, noise: float) -> dict[str, Any]:
-        """Return its epsilon."""
-        return {"epsilon": noise, "noise_multiplier": None}
 
     def strengthened(self, factor: float) -> Self:
         """Return it with a larger epsilon."""
@@ -300,19 +288,15 @@ class Perturbed(Trainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved(Trainer):
-    """Linear regression from noisy second moments, whose noise multiplier is its noise."""
+    """Linear regression from noisy second moments."""
 
+    noise_name: ClassVar[str] = "noise_multiplier"
     shared: ClassVar[bool] = True
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
         """Return the noise multiplier of one release of moments."""
         return GAUSSIAN
-
-    @classmethod
-    def told(cls, noise: float) -> dict[str, Any]:
-        """Return its noise multiplier."""
-        return {"epsilon": None, "noise_multiplier": noise}
 
     def strengthened(self, factor: float) -> Self:
         """Return it with a smaller noise multiplier."""

@@ -319,31 +319,19 @@ class _Solving:
         validation_noise = None if validated_on is not None else self._validation(queries)
         accuracy = self._turned(_accuracy, SCORE_RANGE)
         return Plan(
-            **terms.of_plan(),
-            strategy=self.strategy,
-            space=self.space,
-            recipes=self.recipes,
-            finals=self.finals,
-            trial_mu=trial_mu,
-            final_mu=final_mu,
-            score=score,
-            test=score_noise(terms.schema.regression, accuracy),
-            lines=tuple(self.lines),
+            **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
+            finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
+            test=score_noise(terms.schema.regression, accuracy), lines=tuple(self.lines),
             warnings=terms.warnings(purchase, trial_mu if final_mu is None else final_mu),
-            purchase=purchase,
-            front_noise=front_noise,
-            validation_noise=validation_noise,
-            validated_on=validated_on if queries else None,
-            dimensions=self.dimensions,
+            purchase=purchase, front_noise=front_noise, validation_noise=validation_noise,
+            validated_on=validated_on if queries else None, dimensions=self.dimensions,
             basis={
-                **terms.basis(),
-                "recipes": [each.to_json() for each in self.recipes],
+                **terms.basis(), "recipes": [each.to_json() for each in self.recipes],
                 "finals": [each.to_json() for each in self.finals],
-                "score_epsilon": score_epsilon,
-                "free_front_ends": free,
+                "score_epsilon": score_epsilon, "free_front_ends": free,
                 "dials": self.dials.values,
             },
-        )
+        )  # fmt: skip
 
     def _turned(self, make_lines: Dial, bounds: tuple[float, float]) -> float:
         """Turn a dial as far as the budget goes, and keep what it sets."""
