@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import Declared, Source, register, table_dataset
-from pasearch.data.tables import TableSchema
-from pasearch.data.text_columns import TextTable, build_columns
+from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
 
 
@@ -39,14 +39,26 @@ class JsonLines(Source):
         schema = TableSchema.from_toml(declared.schema)
         names = [column.name for column in (*schema.columns, schema.target)]
         schema = schema.for_header(names, where=str(declared.schema), target=declared.target)
-        try:
-            lines = Path(data).read_bytes().removesuffix(b"\n").split(b"\n")
-        except OSError as error:
-            raise UsageError(f"{data} cannot be read: {error.strerror}.") from None
-        rows = (_row(line, names) for line in lines)
-        columns = build_columns(rows, width=len(names), most_rows=len(lines))
+        columns = _columns(data, names)
         labels = columns.pop(names.index(schema.target.name))
         return table_dataset(schema, TextTable(cells=tuple(columns)), labels, declared)
+
+    def new_records(self, data: str, schema: AnySchema) -> TextTable:
+        """Return the cells of records for a trained model: `predict` reads the file too."""
+        if not isinstance(schema, TableSchema):
+            raise UsageError(f"{data} is a table, and the model was trained on arrays.")
+        columns = _columns(data, [column.name for column in schema.columns])
+        return TextTable(cells=tuple(columns))
+
+
+def _columns(data: str, names: list[str]) -> list[TextColumn]:
+    """Return the cells of a file, column by column."""
+    try:
+        lines = Path(data).read_bytes().removesuffix(b"\n").split(b"\n")
+    except OSError as error:
+        raise UsageError(f"{data} cannot be read: {error.strerror}.") from None
+    rows = (_row(line, names) for line in lines)
+    return build_columns(rows, width=len(names), most_rows=len(lines))
 
 
 def _row(line: bytes, names: list[str]) -> list[str] | None:

@@ -127,7 +127,7 @@ def solve(
     if len(missing) != 1:
         raise UsageError(
             f"left out: {', '.join(missing) or 'nothing'}. Leave out exactly one of epsilon, "
-            "delta, sigma, steps, batch, n and (beside --law) candidates: it is solved for."
+            "delta, sigma, steps, batch, n and (beside `law=`) candidates: it is solved for."
         )
     (wanted,) = missing
     laws = [law] if law is not None or candidates is None else list(LAWS)

@@ -260,7 +260,7 @@ def _delta(budget: Budget) -> float:
 def _too_small(budget: Budget, cost: float) -> BudgetError:
     return BudgetError(
         f"The budget of epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small: the "
-        f"least that this plan can cost is epsilon {_up(cost):g}. Raise --eps, or plan less."
+        f"least that this plan can cost is epsilon {_up(cost):g}. Raise epsilon, or plan less."
     )
 
 

@@ -15,6 +15,7 @@ from pasearch.data.arrays import AT_ONCE, Stored, stored_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import Declared, Source, register
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
 ARRAYS = {"x", "y", "bounds", "classes", "official_test", "name"}
@@ -44,7 +45,7 @@ class ArrayFile(Source):
         bounds, classes = _declared_bounds(path, arrays), _declared_classes(path, arrays)
         if declared.regression and declared.classes is not None:
             raise UsageError(
-                "--regression predicts a number, so there are no --classes: leave one out."
+                "`regression=True` predicts a number, so there are no `classes=`: leave one out."
             )
         bounds = bounds if declared.bounds is None else declared.bounds
         classes = classes if declared.classes is None else declared.classes
@@ -65,6 +66,13 @@ class ArrayFile(Source):
         if not 0 <= tail < dataset.n:
             raise UsageError(f"{path}: `official_test` is {tail}: expected less than {dataset.n}.")
         return replace(dataset, official_test=tail)
+
+    def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
+        """Return the array x."""
+        arrays, _ = stored_arrays(Path(data), ("x",))
+        if "x" not in arrays:
+            raise UsageError(f"{data} has no array x: expected the new records there.")
+        return arrays["x"].read()
 
 
 def from_arrays(

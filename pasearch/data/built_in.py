@@ -104,7 +104,7 @@ def _download(torchvision_class: str, root: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise UsageError(
             f"Could not download {torchvision_class} into {root}: {error}. "
-            "Put the idx files there yourself, or point --data-root at them."
+            "Put the idx files there yourself, or point `data_root=` at them."
         ) from None
 
 
@@ -121,7 +121,7 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
         else:
             raise UsageError(
                 f"{path} (or its .gz) is not there: put the file there, name another folder with "
-                "--data-root, or let torchvision download it with --download."
+                "`data_root=`, or let torchvision download it with `download=True`."
             )
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
@@ -166,7 +166,8 @@ def _torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> 
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise UsageError(
             f"{name} is not in {root}, or not whole ({type(error).__name__}): put torchvision's "
-            "files there, name another folder with --data-root, or fetch them with --download."
+            "files there, name another folder with `data_root=`, or fetch them with "
+            "`download=True`."
         ) from None
     return Dataset(
         name=name,

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from pasearch.data.cells import number_of
 from pasearch.data.lines import (
@@ -26,7 +29,7 @@ from pasearch.data.lines import (
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import Declared, Source, register, table_dataset
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.tables import AnySchema, TableSchema, undeclared
 from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
 
@@ -55,6 +58,20 @@ class CsvFile(Source):
         schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
         table = read_table(data, declared.target, schema, quotes=declared.quotes)
         return table_dataset(*table, declared)
+
+    def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
+        """Return the cells, (rows, columns); the columns may come in any order, with others."""
+        if not isinstance(schema, TableSchema):
+            raise UsageError(f"{data} is a table, and the model was trained on arrays.")
+        with opened(Path(data), quotes=schema.quotes) as (header, rows):
+            places: dict[str, Any] = {name: place for place, name in enumerate(header)}
+            needed = [column.name for column in schema.columns if column.kind != "ignore"]
+            if gone := [name for name in needed if name not in places]:
+                raise UsageError(f"{data} has no column {', '.join(map(repr, gone))}: add it.")
+            columns = [places.get(column.name) for column in schema.columns]
+            null = [None] * len(header)
+            found = [[None if at is None else (row or null)[at] for at in columns] for row in rows]
+        return np.array(found, object).reshape(len(found), len(columns))
 
 
 def read_table(

@@ -97,7 +97,7 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
     shape = (side, side) if grey else (3, side, side)
     check_memory(
         f"{root}: {len(files):,} images of {side} x {side} pixels", len(files) * math.prod(shape),
-        "take a smaller --image-side, or --grey",
+        "take a smaller `image_side=`, or `grey=True`",
     )  # fmt: skip
     images = np.zeros((len(files), *shape), np.uint8)
     labels = np.array([label for _, label in files], np.int64)

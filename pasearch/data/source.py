@@ -18,11 +18,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.partitions import Dataset
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 
 
@@ -85,6 +85,20 @@ class Source(ABC):
             UsageError: The source is not there, or of bad form.
         """
 
+    def new_records(self, data: str, schema: AnySchema) -> Any:
+        """Return records for a trained model, as `encode_new` of its schema takes them.
+
+        A record that cannot be read has no value in any column, as in training.
+
+        Args:
+            data: What it takes.
+            schema: Of the data that the model was trained on.
+
+        Raises:
+            UsageError: No such records, records of another kind, or a column is not there.
+        """
+        raise UsageError(f"{data}: new records are not read from {self.kind}.")
+
 
 Kind = TypeVar("Kind", bound=Source)
 SOURCES: dict[str, Source] = {}
@@ -119,7 +133,7 @@ def table_dataset(
     if declared.regression:
         if schema.target.kind not in (None, "number"):
             raise UsageError(
-                f"--regression predicts a number, but the schema declares column "
+                f"`regression=True` predicts a number, but the schema declares column "
                 f"{schema.target.name!r} as a {schema.target.kind}: change one of them."
             )
         schema = replace(schema, target=replace(schema.target, kind="number"))

@@ -11,6 +11,7 @@ from typing import Any
 from pasearch.data import array_file, built_in, csv_file, image_folder  # noqa: F401 - registered
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.extensions import load_extensions
 
@@ -39,11 +40,24 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     for name in DECLARATIONS:
         given = getattr(declared, name)
         if name not in source.uses and given is not None and given != getattr(Declared(), name):
-            option = "no-quotes" if name == "quotes" else name.replace("_", "-")
+            value = given if isinstance(given, bool) else ""
             raise UsageError(
-                f"--{option} is for {kinds_with(name)}: {data!r} has no use for it. Leave it out."
+                f"`{name}={value}` is for {kinds_with(name)}: {data!r} has no use for it. Leave it "
+                "out."
             )
     return source.load(data, declared)
+
+
+def new_records(data: str, schema: AnySchema) -> Any:
+    """Return the records of a file for a trained model, as `encode_new` of its schema takes them.
+
+    Raises:
+        UsageError: No such file, of another kind than the data, or without one of its columns.
+    """
+    source = source_of(data)
+    if source is None:
+        raise UsageError(f"The new records {data!r} are not known: expected {expected()}.")
+    return source.new_records(data, schema)
 
 
 def source_of(data: str) -> Source | None:

@@ -138,13 +138,13 @@ def make_split(
     if not scored:
         train, validation = (train, validation) if paper else (train + validation, 0)
     if not 0.0 <= search_share < 1.0:
-        raise UsageError(f"--search-share is {search_share}: expected a share in [0, 1).")
+        raise UsageError(f"`search_share={search_share}`: expected a share in [0, 1).")
     search = round(train * search_share)
     train -= search
     if not (train > 0 and test > 0 and (validation > 0 or not scored)):
         raise UsageError(f"{n} records are too few to split into train, validation and test.")
     if search_share and not search > 0:
-        raise UsageError(f"--search-share {search_share} of the training slots is no slot at all.")
+        raise UsageError(f"`search_share={search_share}` of the training records is no record.")
     return Split(
         search=search, train=train, validation=validation, test=test, fixed_tail=tail,
         portions=portions,
@@ -158,8 +158,8 @@ def _divided(
     if paper:
         if not official_test:
             raise UsageError(
-                "--split paper: this data set has no split in the paper. "
-                "Give shares instead, such as --split 0.8,0.1,0.1."
+                "`split=paper`: this data set has no split in the paper. "
+                "Give shares instead, such as `split=0.8,0.1,0.1`."
             )
         return n - official_test, official_test // 2, official_test
     if shares is None and official_test:
@@ -168,7 +168,7 @@ def _divided(
     shares = SHARES if shares is None else shares
     if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
         raise UsageError(
-            f"--split is {','.join(map(str, shares))}: expected three shares above 0 "
+            f"`split={','.join(map(str, shares))}`: expected three shares above 0 "
             "(train, validation, test) that sum to 1."
         )
     return round(n * shares[0]), round(n * shares[1]), 0

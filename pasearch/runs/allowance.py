@@ -476,8 +476,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     ]
     if found != [APPLICATION, VERSION]:
         raise UsageError(
-            f"{path} is no allowance of this version: expected a ledger of runs, as --ledger makes "
-            "it. Give the file that was made for this data set."
+            f"{path} is no allowance of this version: expected a ledger of runs, as `ledger=` "
+            "makes it. Give the file that was made for this data set."
         )
     try:
         check_form(connection, (*_SCHEMA, *_SEAL))

@@ -136,7 +136,7 @@ class RunFolder:
                 f"{folder.release}. Start a new run, with a budget of its own."
             )
         if finished and not folder.finished:
-            raise UsageError(f"{root} is not finished: resume it first (--resume {root}).")
+            raise UsageError(f"{root} is not finished: resume it first (`pasearch resume {root}`).")
         return folder
 
     def atomic_write(self, path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -209,7 +209,7 @@ def _claim(path: Path) -> Path:
         if os.path.lexists(path):
             raise UsageError(
                 f"{path} exists: a run needs a folder of its own. Name a new one, or resume the "
-                f"run that is there with --resume {path}."
+                f"run that is there with `pasearch resume {path}`."
             ) from None
         raise UsageError(f"{path} cannot be made ({error}): name a folder you can write.") from None
     path.chmod(0o700)

@@ -256,7 +256,7 @@ class Ledger:
         except sqlite3.Error as error:
             raise PasearchError(
                 f"{self._path} cannot be written ({error}), so nothing was read. What was released "
-                "before is safe: make room, and finish the run with --resume."
+                "before is safe: make room, and finish the run with `pasearch resume`."
             ) from None
         sync_folder(self._path.parent)
 

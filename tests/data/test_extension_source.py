@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import pasearch
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, register
-from pasearch.data.sources import kinds_with, load_dataset, useful
+from pasearch.data.sources import kinds_with, load_dataset, new_records, useful
 from pasearch.errors import UsageError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extensions" / "jsonl.py"
@@ -128,6 +128,20 @@ class TestRecords:
             load_dataset(str(path), bounds=(0, 1))
 
 
+class TestNewRecords:
+    @pytest.mark.unit
+    def test_of_another_kind_are_refused(self, tmp_path: Path):
+        dataset = load(tmp_path, GOOD)
+        arrays = load_dataset("digits").schema
+        for name in ("people.jsonl", "people.csv"):
+            with pytest.raises(UsageError, match="is a table, and the model was trained on arrays"):
+                new_records(str(tmp_path / name), arrays)
+        with pytest.raises(UsageError, match=r"not known: expected .*one of digits"):
+            new_records("people.parquet", dataset.schema)
+        with pytest.raises(UsageError, match="not read from built-in images"):
+            new_records("digits", dataset.schema)
+
+
 class TestRegistration:
     @pytest.mark.unit
     def test_errors_and_help_know_it(self):
@@ -200,3 +214,9 @@ def test_a_run_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     )  # fmt: skip
     assert result.document["dataset"]["n"] == 400
     assert result.document["price"]["epsilon"] <= 2.0
+    (tmp_path / "new.jsonl").write_bytes(b"\n".join([GOOD, NULL["cut short"], ODD["nested"]]))
+    (tmp_path / "new.csv").write_text("job,age\nclerk,30\nx\n,\n")
+    assert len(result.predict("new.jsonl")) == 3
+    np.testing.assert_array_equal(
+        result.predict_proba("new.jsonl"), result.predict_proba("new.csv")
+    )

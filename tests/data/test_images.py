@@ -239,7 +239,7 @@ class TestTorchvision:
     @pytest.mark.unit
     @pytest.mark.parametrize("name", TORCHVISION_SETS)
     def test_one_that_is_not_there_says_where_to_put_it(self, name: str, tmp_path: Path):
-        with pytest.raises(UsageError, match=rf"{name} is not in .*--data-root.*--download"):
+        with pytest.raises(UsageError, match=rf"{name} is not in .*data_root=.*download=True"):
             load_dataset(name, data_root=tmp_path)
 
     @pytest.mark.unit
@@ -374,7 +374,7 @@ class TestLarge:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(os, "sysconf", lambda _: 100)
-        with pytest.raises(UsageError, match=r"5 images of 64 x 64 pixels.*--image-side"):
+        with pytest.raises(UsageError, match=r"5 images of 64 x 64 pixels.*image_side="):
             load_dataset(str(folder), image_side=64)
 
 

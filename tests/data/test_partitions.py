@@ -121,12 +121,12 @@ class TestMakeSplit:
     @pytest.mark.unit
     @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan, math.inf])
     def test_a_search_share_outside_its_range(self, share: float):
-        with pytest.raises(UsageError, match="--search-share"):
+        with pytest.raises(UsageError, match="search_share="):
             make_split(100, search_share=share)
 
     @pytest.mark.unit
     def test_a_search_share_of_no_slot(self):
-        with pytest.raises(UsageError, match="no slot at all"):
+        with pytest.raises(UsageError, match="is no record"):
             make_split(100, search_share=0.001)
 
     @pytest.mark.unit

@@ -98,8 +98,7 @@ class TestMisplaced:
         monkeypatch: pytest.MonkeyPatch,
     ):
         monkeypatch.chdir(tmp_path)
-        option = {"quotes": "no-quotes"}.get(name, name.replace("_", "-"))
-        message = rf"--{option} is for {kinds_with(name)}: '{source}' has no use"
+        message = rf"`{name}=\w*` is for {kinds_with(name)}: '{source}' has no use"
         with pytest.raises(UsageError) as caught:
             load_dataset(source, **{name: SAID[name]})
         assert (re.search(message, str(caught.value)) is None) == (name in useful)
@@ -443,7 +442,7 @@ class TestIdx:
 
     @pytest.mark.unit
     def test_missing_files_say_where_to_put_them(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="--data-root") as caught:
+        with pytest.raises(UsageError, match="data_root=") as caught:
             load_dataset("mnist", data_root=tmp_path)
         assert "train-images-idx3-ubyte" in str(caught.value)
 
@@ -526,7 +525,7 @@ class TestIdx:
             raise RuntimeError("no network")
 
         monkeypatch.setattr(datasets, "MNIST", refuse)
-        with pytest.raises(UsageError, match=r"no network.*--data-root"):
+        with pytest.raises(UsageError, match=r"no network.*data_root="):
             load_dataset("mnist", data_root=tmp_path, download=True)
 
     @pytest.mark.oracle
