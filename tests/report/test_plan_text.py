@@ -73,7 +73,7 @@ def test_a_training_names_its_network_and_no_search():
         assert f"\n{word}" not in text
         assert f"\n{word}" in plan_text(planned(strategy="rs"))
         assert f"\n{word}" in plan_text(planned(strategy="auto", space="auto"))
-    assert "; each gradient clipped to norm 0.25; SGD with momentum 0.9, averaged" in text
+    assert "; each gradient clipped to norm 0.25; SGD with momentum 0.9, weights averaged" in text
 
 
 @pytest.mark.unit

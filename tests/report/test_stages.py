@@ -1,34 +1,57 @@
-"""A recipe in words: every stage is said without the names that a file has for it."""
+"""A recipe in words: every stage says its own, and plan, card and report show them."""
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, replace
+from functools import cache
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import eq8, eq9_corrected, yu_theorem3
-from pasearch.accounting.densities import GeneralisedNormal, LaplaceNoise, StudentT, VarianceGamma
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import (
+    DENSITIES,
+    Density,
+    GeneralisedNormal,
+    LaplaceNoise,
+    StudentT,
+    VarianceGamma,
+    density_from_json,
+)
+from pasearch.api.lifecycle import Made
+from pasearch.api.search import Found, plan_architecture_search, result_document
+from pasearch.data.front_ends import FRONT_ENDS, FrontEnd, front_end
+from pasearch.errors import UsageError
+from pasearch.registry import Stage
+from pasearch.report.card import card_markdown
+from pasearch.report.html import report_html
+from pasearch.report.plan import plan_text
 from pasearch.report.stages import (
-    bound_words,
     claim_words,
     noise_words,
     optimizer_words,
+    recipe_of,
     setting_words,
     stage_words,
     steps_words,
 )
+from pasearch.search.plan import Plan
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.bound import BOUNDINGS
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.optimizers import OPTIMIZERS
-from pasearch.training.presets import PRESETS
-from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import TimeBased
+from pasearch.training.presets import PRESETS, settings_of
+from pasearch.training.recipe import NAMED, OPTIMIZERS, STAGES, Recipe
+from pasearch.training.schedules.decays import TimeBased, Uniform
 from pasearch.training.schedules.schedule import SCHEDULES
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
@@ -42,60 +65,203 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def values(**changes: Any) -> dict[str, Any]:
-    recipe = Recipe(expected_batch_size=10, steps=1000, noise_multiplier=2.0, **changes)
-    return recipe.to_json()
+def recipe(**changes: Any) -> Recipe:
+    return Recipe(expected_batch_size=10, steps=1000, noise_multiplier=2.0, **changes)
 
 
-def schedule(name: str, **more: Any) -> dict[str, Any]:
-    return values(schedule=SCHEDULES[name](**SETTINGS[name], **more))
+def others(**changes: Any) -> list[str]:
+    """What is said of stages beside the schedule, which always says something."""
+    made = recipe(**changes)
+    return [words for words in stage_words(made) if words != made.schedule.words()]
+
+
+# --- every shipped stage, found by its registry
+
+PLACES = {**STAGES, **NAMED, "front_end": FRONT_ENDS}
+SHIPPED: list[tuple[str, type[Stage]]] = [
+    *((place, each) for place, found in PLACES.items() for each in found.kinds().values()),
+    *(("noise", each) for each in DENSITIES.values()),
+]
+SHIPPED = [(place, each) for place, each in SHIPPED if each.__module__.startswith("pasearch.")]
+each_stage = pytest.mark.parametrize(
+    ("place", "kind"), SHIPPED, ids=[f"{place}-{each.name}" for place, each in SHIPPED]
+)
+
+NOT_ITS_OWN = {
+    "batching": {"sampling_probability", "n", "expected_batch_size", "batch_size"},
+    "noise": {"scale"},
+}
+"""Numbers that are not a stage's own: the recipe's, and what the noise multiplier sets."""
+VALUES = (0.37, 3, 7, 40, True, False, (0.5, 1.5), (0.0, 1.0), (0.0, -1.0), (0.0, 0.5, 2.0))
+
+
+def made(kind: type[Stage], **given: Any) -> Stage | None:
+    """A stage with such numbers, and whatever else it needs; None where it takes none such."""
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.name not in given]  # pyright: ignore
+    for values in product(VALUES, repeat=len(needed)):
+        try:
+            return kind(**given, **dict(zip(needed, values, strict=True)))
+        except (UsageError, TypeError, ValueError):
+            continue
+    return None
+
+
+def unusual(place: str, kind: type[Stage]) -> Iterator[tuple[str, Any, Stage]]:
+    """A stage for each of its own numbers, in which that is not the usual one."""
+    for field in fields(kind):  # pyright: ignore[reportArgumentType]
+        if field.name in NOT_ITS_OWN.get(place, set()):
+            continue
+        different = (v for v in VALUES if v != field.default or type(v) is not type(field.default))
+        found = [
+            (field.name, value, stage)
+            for value in different
+            if (stage := made(kind, **{field.name: value})) is not None
+            and getattr(stage, field.name) == value
+        ]
+        assert found, f"{kind.__name__}: no other value of {field.name} was found"
+        yield found[0]
+
+
+def spellings(value: Any) -> list[str]:
+    return [f"{value:g}", f"{value:,}", f"{100 * value:g} %"]
+
+
+@pytest.mark.contract
+@each_stage
+def test_the_words_of_a_stage_name_every_unusual_number(place: str, kind: type[Stage]):
+    usual = made(kind)
+    assert usual is not None
+    assert usual.words()
+    for name, value, stage in unusual(place, kind):
+        words = stage.words()
+        for each in value if isinstance(value, tuple) else (value,):
+            named = any(
+                re.search(rf"(?<![\d.]){re.escape(said)}(?![\d]|\.\d)", words)
+                for said in spellings(each)
+            )
+            long = kind.name == "tabulated"  # a table: how many numbers, and its end
+            assert named or isinstance(value, bool) or long, f"{name} {value}: {words}"
+        if isinstance(value, bool):
+            assert words != made(kind, **{name: not value}).words(), words  # type: ignore[union-attr]
+        assert not re.search(r"_|None|True|False|\{|\}|look|judge|energ|bought|slots", words)
+
+
+@pytest.mark.contract
+@each_stage
+def test_a_stage_comes_back_from_its_plain_values(place: str, kind: type[Stage]):
+    for _, _, stage in [("", None, made(kind)), *unusual(place, kind)]:
+        assert stage is not None
+        plain = json.loads(json.dumps(stage.to_json()))
+        if isinstance(stage, FrontEnd):
+            assert front_end(stage.text) == stage
+        elif isinstance(stage, Density):
+            assert density_from_json(plain) == stage
+        else:
+            assert PLACES[place].from_json(plain) == stage
+            with pytest.raises(UsageError, match="unknown"):
+                PLACES[place].from_json({**plain, "name": "none-such"})
+
+
+@cache
+def plan_of(front: str = "raw") -> Plan:
+    space = {
+        "name": "small",
+        "choices": {"front_end": [front], "units_1": [4]},
+    }
+    return plan_architecture_search(
+        (np.zeros((300, 16, 16)), np.zeros(300, int)), budget=Budget(1.0), strategy="fixed",
+        space=space, steps=5, batch=20, device="cpu", bounds=(0, 1), classes=2,
+    )  # fmt: skip
+
+
+def told(plan: Plan) -> dict[str, str]:
+    """What plan, card and report say of a run, as lines without markup."""
+    candidate = plan.space.candidate(plan.space.fixed())
+    found = Found(candidate=candidate, test_points=3, exact_points=None, sha256="")
+    document = result_document(plan, plan.strategy, found, Made(device="cpu", reproducible=False))
+    document = json.loads(json.dumps(document))
+    report = html.unescape(re.sub(r"<[^>]+>", "", report_html(document)))
+    return {"plan": plan_text(plan), "card": card_markdown(document), "report": report}
+
+
+def with_stage(place: str, stage: Stage) -> Plan:
+    """A plan whose training has this stage."""
+    if isinstance(stage, FrontEnd):
+        return plan_of(stage.text)
+    changes: dict[str, Any] = {place: stage}
+    if place == "noise":
+        changes["bounding"] = Encoded()
+    if place in NAMED:
+        changes = {
+            name: getattr(stage, name) for name in ("cap", "momentum") if hasattr(stage, name)
+        }
+        changes[place] = stage.name
+    if place == "bounding" and isinstance(stage, PerLayer) and stage.clip_norms is not None:
+        pytest.skip("its network has one number a layer")
+    plan = plan_of()
+    made = Recipe(expected_batch_size=20, steps=5, **changes)
+    return replace(plan, recipes=(made,), dimensions=(2000,))
+
+
+@pytest.mark.contract
+@each_stage
+def test_plan_card_and_report_show_the_words_of_a_stage(place: str, kind: type[Stage]):
+    for _, _, stage in [("", None, made(kind)), *unusual(place, kind)][:2]:
+        assert stage is not None
+        if place == "batching":
+            stage = kind.of(240, 20, 60 if kind.capped else None)  # type: ignore[attr-defined]
+        plan = with_stage(place, stage)
+        for where, text in told(plan).items():
+            assert stage.words().lower() in text.lower(), where
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_preset_is_told_by_identifiers(name: str):
-    recipe = values(**PRESETS[name].recipe)
-    told = [bound_words(recipe["bounding"]), optimizer_words(recipe), *stage_words(recipe)]
-    for words in told:
+    told = recipe(**settings_of({"preset": name}))
+    assert told.bounding is not None
+    said = [told.bounding.words(), optimizer_words(told), *stage_words(told)]
+    for words in said:
         assert not re.search(r"_|\(rate|auto-s|noise-first|None|True|False|per layer yes", words)
-    if recipe["schedule"]["name"] != "uniform":
-        assert any("noise" in words for words in told)
+    assert any("noise" in words for words in said)
+
+
+# --- single stages
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", [each for each in SCHEDULES if each != "uniform"])
 def test_every_schedule_has_words_with_all_its_numbers(name: str):
-    (words,) = stage_words(schedule(name))
+    words = SCHEDULES[name](**SETTINGS[name]).words()
     for number in SETTINGS[name].values():
         assert f"{number:g}" in words
-    (slow,) = stage_words(schedule(name, every=7))
-    assert slow.startswith(words)
-    assert "7 epochs" in slow
+    assert "7 epochs" in SCHEDULES[name](**SETTINGS[name], every=7).words()
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", BOUNDINGS.values())
+@pytest.mark.parametrize("kind", BOUNDINGS.kinds().values())
 def test_every_bound_is_said(kind: Any):
-    words = bound_words(kind().to_json())
+    words = kind().words()
     assert "norm" in words
     assert re.search(r"\b1\b", words)
 
 
 @pytest.mark.unit
 def test_layers_are_said():
-    assert "norms 1, 2" in bound_words(PerLayer(clip_norms=(1.0, 2.0)).to_json())
-    one, each = (bound_words(AdaptiveQuantile(per_layer=per).to_json()) for per in (False, True))
+    assert "norms 1, 2" in PerLayer(clip_norms=(1.0, 2.0)).words()
+    one, each = (AdaptiveQuantile(per_layer=per).words() for per in (False, True))
     assert "layer by layer" not in one
     assert "layer by layer" in each
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_every_optimizer_has_words(name: str):
-    words = optimizer_words(values(optimizer=name, momentum=0.5, average=None))
+    words = optimizer_words(recipe(optimizer=name, momentum=0.5, average=None))
     assert words != name
-    assert ("0.5" in words) == (name == "momentum")
-    assert optimizer_words(values()).endswith("averaged weights")
+    assert ("0.5" in words) == (name != "sgd"), "Adam takes it for beta_1"
+    averaged = optimizer_words(recipe(average=0.2))
+    assert averaged.endswith("weights averaged over about the last 20 % of the steps")
 
 
 @pytest.mark.unit
@@ -103,18 +269,28 @@ def test_every_optimizer_has_words(name: str):
     ("made", "words"), [(None, "at most 1,000"), (312, "made 312 of at most 1,000")]
 )
 def test_a_run_that_ends_with_its_budget_says_how_far_it_came(made: int | None, words: str):
-    recipe = values(schedule=Validation(rate=0.7, threshold=0.01))
-    assert steps_words({**recipe, **({} if made is None else {"steps_made": made})}) == words
-    assert steps_words({**values(), "steps_made": 1000}) == "1,000"
+    assert steps_words(recipe(schedule=Validation(rate=0.7, threshold=0.01)), made) == words
+    assert steps_words(recipe(), 1000) == "1,000"
 
 
 @pytest.mark.unit
-def test_a_document_without_stages_is_plain():
-    recipe = values()
-    old = {key: recipe[key] for key in ("steps", "noise_multiplier", "optimizer", "average")}
-    assert stage_words(old) == []
+def test_a_document_of_an_earlier_version_is_told():
+    values = recipe().to_json()
+    kept = ("steps", "noise_multiplier", "optimizer", "average", "expected_batch_size", "bounding")
+    old = recipe_of({key: values[key] for key in kept})
+    assert stage_words(old) == [Uniform().words()]
     assert (steps_words(old), noise_words(old)) == ("1,000", "2.0000")
-    assert noise_words(values(schedule=TimeBased(rate=0.1))) == "2.0000 at first"
+    assert noise_words(recipe(schedule=TimeBased(rate=0.1))) == "2.0000 at first"
+    first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}
+    assert "bounded to norm 0.5 before" in stage_words(recipe_of(first))[0]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("place", STAGES)
+def test_a_stage_that_is_not_known_is_an_error_and_no_default_sentence(place: str):
+    values = {**recipe().to_json(), place: {"name": "none-such", "bound": 0.3}}
+    with pytest.raises(UsageError, match=r"'none-such' \(its `name`\) is unknown"):
+        recipe_of(values)
 
 
 @pytest.mark.unit
@@ -127,7 +303,7 @@ def test_a_document_without_stages_is_plain():
     ],
 )
 def test_views_are_said(views: Augmentation, words: str):
-    assert words in stage_words(values(augmentation=views))[0]
+    assert words in others(augmentation=views)[0]
 
 
 @pytest.mark.unit
@@ -141,23 +317,23 @@ def test_views_are_said(views: Augmentation, words: str):
     ],
 )
 def test_the_law_of_the_noise_is_said_without_its_scale(law: Density, words: str):
-    (said,) = stage_words(values(bounding=Encoded(), noise=law))
+    (said,) = others(bounding=Encoded(), noise=law)
     assert words in said
-    assert stage_words(values(bounding=Encoded())) == []
+    assert others(bounding=Encoded()) == []
 
 
 @pytest.mark.unit
 def test_encoding_and_denoising_are_said():
-    words = bound_words(Encoded(clip_norm=0.5, vectors=2000).to_json())
+    words = Encoded(clip_norm=0.5, vectors=2000).words()
     assert words == "clamped, rank by rank, to the nearest of 2,000 public vectors of norm 0.5"
-    (said,) = stage_words(values(denoising=KolmogorovSmirnov()))
-    assert "distance from pure noise: free of charge" in said
+    (said,) = others(denoising=KolmogorovSmirnov())
+    assert "distance from pure noise, which costs nothing" in said
 
 
 @pytest.mark.unit
 def test_screening_is_said():
-    for every, words in ((1, "every step the loss"), (9, "every 9 steps the loss")):
-        assert words in stage_words(values(screening=Annealing(q0=10, mu0=3, every=every)))[0]
+    for every, words in ((1, "after every step: if the loss"), (9, "after every 9 steps: if the")):
+        assert words in others(screening=Annealing(q0=10, mu0=3, every=every))[0]
 
 
 @pytest.mark.unit

@@ -58,8 +58,8 @@ from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.encoded import bound, laws
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded import laws
 from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.codebook import Codebook
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
@@ -370,7 +370,7 @@ each_law = pytest.mark.parametrize("name", LAWS)
 
 def draw_other(patch: pytest.MonkeyPatch, change: Callable[[Density], Density]) -> None:
     honest = laws.begin_noise
-    patch.setattr(trainer, "begin_noise", lambda density, *key: honest(change(density), *key))
+    patch.setattr(laws, "begin_noise", lambda density, *key: honest(change(density), *key))
 
 
 def as_gaussian(density: Density) -> Density:
@@ -550,33 +550,33 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """Clamp to the batch's own mean magnitudes, at norm C, instead of to public vectors."""
 
     def other(
-        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, bounding: Encoded
+        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
     ) -> list[Tensor]:
         rows = formed_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
         return split(model, encode(rows, own).sum(dim=0))
 
-    patch.setattr(trainer, "encoded_sum", other)
+    patch.setattr(bound, "encoded_sum", other)
 
 
 def micro_batches(patch: pytest.MonkeyPatch) -> None:
     """Encode the mean of two records, and sum that."""
 
     def other(
-        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, bounding: Encoded
+        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
     ) -> list[Tensor]:
         rows = formed_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
-        return split(model, encode(means, bounding.codebook(rows.shape[1])).sum(dim=0))
+        return split(model, encode(means, codebook).sum(dim=0))
 
-    patch.setattr(trainer, "encoded_sum", other)
+    patch.setattr(bound, "encoded_sum", other)
 
 
 def twice(patch: pytest.MonkeyPatch) -> None:
     """Let a record count twice."""
-    honest = trainer.encoded_sum
-    patch.setattr(trainer, "encoded_sum", lambda *a: [2 * each for each in honest(*a)])
+    honest = bound.encoded_sum
+    patch.setattr(bound, "encoded_sum", lambda *a: [2 * each for each in honest(*a)])
 
 
 def split(model: nn.Module, total: Tensor) -> list[Tensor]:
@@ -964,7 +964,7 @@ def open_table() -> Dataset:
 def test_an_undeclared_schema_leaves_the_size_open():
     with pytest.raises(UsageError, match="undeclared schema leaves open"):
         api.prepare(open_table(), budget=BUDGET, strategy="fixed", recipe=small("encoded-laplace"))
-    with pytest.raises(UsageError, match="declare the schema, or leave --noise out"):
+    with pytest.raises(UsageError, match="declare the schema, or leave `noise=` out"):
         api.prepare(
             open_table(),
             budget=BUDGET,
