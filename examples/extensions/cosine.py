@@ -1,0 +1,46 @@
+"""A schedule: noise falls along half a cosine, from 1 to `end` of its start.
+
+factor(t) = end + (1 - end) (1 + cos(pi min(t, period) / period)) / 2
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pasearch.accounting.checks import fraction, whole
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule, bounded, changes
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cosine(Schedule):
+    """Noise that falls slowly, then fast, then slowly.
+
+    Args:
+        end: The last noise over the first, in (0, 1).
+        period: Epochs until then, 1 or more.
+    """
+
+    name: ClassVar[str] = "cosine"
+    end: float
+    period: int
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        object.__setattr__(self, "end", fraction("end", self.end))
+        object.__setattr__(self, "period", whole("period", self.period))
+
+    def factor(self, epoch: int) -> float:
+        """Return sigma_t / sigma_0, in (0, 1]."""
+        done = min(changes(epoch, 1), self.period) / self.period
+        return bounded(self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0)
+
+    def stretched(self, factor: float) -> Schedule:
+        """Return it with a longer period."""
+        return replace(self, period=max(1, round(self.period * factor)))
+
+    def words(self) -> str:
+        """Return what the noise does."""
+        return f"noise falls along a cosine to {self.end:g} of its start in {self.period:,} epochs"

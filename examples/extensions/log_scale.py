@@ -1,0 +1,53 @@
+"""A front end: the logarithm of every feature, log(1 + k x) / log(1 + k), for x in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from pasearch.accounting.checks import whole
+from pasearch.data.front_ends import FRONT_ENDS, FrontEnd, Shape
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class LogScale(FrontEnd):
+    """Small values drawn apart: each record by itself, so it changes no price.
+
+    Args:
+        steepness: k, 1 or more.
+    """
+
+    name: ClassVar[str] = "log"
+    steepness: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        whole("steepness", self.steepness)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the same shape."""
+        return shape
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Return the map."""
+        return Logarithm(self.steepness)
+
+    def words(self) -> str:
+        """Return what a network is given."""
+        return f"the logarithm of every feature, steepness {self.steepness}"
+
+
+class Logarithm(nn.Module):
+    """log(1 + k x) / log(1 + k)."""
+
+    def __init__(self, steepness: int):
+        super().__init__()
+        self.steepness = steepness
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to the same shape."""
+        return (self.steepness * x).log1p() / math.log1p(self.steepness)
