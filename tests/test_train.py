@@ -26,7 +26,7 @@ from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.runs.ledger import Ledger
 from pasearch.search import engine
-from pasearch.search.plan import LOOK
+from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import presets
 from pasearch.training.presets import (
     FIELDS,
@@ -44,7 +44,7 @@ SEARCHED = sorted(
     - {name for name, _, _ in options_of(TrainRequest)}
 )
 SCHEMA = Schema(shape=(5,), low=-3.0, high=3.0, classes=3)
-LOOKING = ("sa-dpsgd", "dynamic-validation")
+QUERYING = ("sa-dpsgd", "dynamic-validation")
 
 
 def people(n: int = 400) -> Dataset:
@@ -88,8 +88,8 @@ class TestEveryRecipe:
         assert result.document["recipe"]["noise_multiplier"] > 0
         assert 0.0 <= result.test_accuracy <= 1.0
         assert "noise multiplier" in result.card
-        looks = [e for e in result.document["events"] if e["name"] == LOOK]
-        assert bool(looks) == (name in LOOKING)
+        looks = [e for e in result.document["events"] if e["name"] == VALIDATION_QUERY]
+        assert bool(looks) == (name in QUERYING)
         assert all(event["partition"] == "validation" for event in looks)
 
     @pytest.mark.contract
@@ -113,18 +113,18 @@ class TestEveryRecipe:
 
 class TestLooks:
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", LOOKING)
+    @pytest.mark.parametrize("name", QUERYING)
     def test_each_is_charged_before_validation_opens(
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         prepared = asked(name)
-        (line,) = (each for each in prepared.plan.lines if each.name == LOOK)
+        (line,) = (each for each in prepared.plan.lines if each.name == VALIDATION_QUERY)
         spent: list[str] = []
         charge = Ledger._charge
 
         def watched(self: Ledger, line: str, names: list[str], keys: list[str]) -> None:
             charge(self, line, names, keys)
-            if line == LOOK:
+            if line == VALIDATION_QUERY:
                 spent.extend(keys)
                 assert names == ["validation"]
 
@@ -139,15 +139,15 @@ class TestLooks:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """Teeth: an engine that looks twice as often runs out of what was charged."""
-        judge = engine.Search._judge
+        query = engine.Search._validation_query
 
         def greedy(self: Any, *arguments: Any) -> Callable[[Any, int], float] | None:
-            own = judge(self, *arguments)
+            own = query(self, *arguments)
             assert own is not None
             return lambda network, k: own(network, 2 * k) + 0 * own(network, 2 * k + 1)
 
-        monkeypatch.setattr(engine.Search, "_judge", greedy)
-        with pytest.raises(BudgetError, match=LOOK):
+        monkeypatch.setattr(engine.Search, "_validation_query", greedy)
+        with pytest.raises(BudgetError, match=VALIDATION_QUERY):
             run(asked("sa-dpsgd"), out=tmp_path / "run")
 
     @pytest.mark.contract
@@ -156,14 +156,14 @@ class TestLooks:
         exact: list[int] = []
         told: list[float] = []
         measure = engine.loss_points
-        judge = engine.Search._judge
+        query = engine.Search._validation_query
 
         def measured(*arguments: Any, **options: Any) -> int:
             exact.append(measure(*arguments, **options))
             return exact[-1]
 
         def watched(self: Any, *arguments: Any) -> Callable[[Any, int], float] | None:
-            own = judge(self, *arguments)
+            own = query(self, *arguments)
             assert own is not None
 
             def listened(network: Any, k: int) -> float:
@@ -173,10 +173,10 @@ class TestLooks:
             return listened
 
         monkeypatch.setattr(engine, "loss_points", measured)
-        monkeypatch.setattr(engine.Search, "_judge", watched)
+        monkeypatch.setattr(engine.Search, "_validation_query", watched)
         prepared = asked("sa-dpsgd")
         run(prepared, out=tmp_path / "run")
-        slots, noise = prepared.plan.split.validation, prepared.plan.judge
+        slots, noise = prepared.plan.split.validation, prepared.plan.validation_noise
         assert noise is not None
         errors = np.array(told) * 100 * slots / 4.0 - np.array(exact)
         assert len(errors) == 25
@@ -184,10 +184,10 @@ class TestLooks:
         assert 0.4 * scale < float(np.std(errors)) < 2.5 * scale
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", LOOKING)
+    @pytest.mark.parametrize("name", QUERYING)
     def test_at_public_data_cost_nothing(self, name: str, others: Path, tmp_path: Path):
         prepared = asked(name, validate_on=others)
-        assert LOOK not in [line.name for line in prepared.plan.lines]
+        assert VALIDATION_QUERY not in [line.name for line in prepared.plan.lines]
         assert "validation" not in {line.partition for line in prepared.plan.lines}
         document = run(prepared, out=tmp_path / "run").document
         assert document["validated_on"] == "others"
@@ -219,7 +219,7 @@ class TestLooks:
             asked("sa-dpsgd", validate_on="digits")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", LOOKING)
+    @pytest.mark.parametrize("name", QUERYING)
     def test_at_private_records_are_refused_in_a_search(self, name: str):
         with pytest.raises(UsageError, match=r"validate_on=|nothing is searched|search_on="):
             prepare(people(), budget=BUDGET, recipe=name, strategy="rs", space="fcn", steps=24)
@@ -266,9 +266,9 @@ class TestLooks:
     def test_cost_more_when_there_are_more_of_them(self):
         def told(every: int) -> float:
             screening = {"q0": 1.0, "mu0": 3, "every": every}
-            judge = asked({"preset": "dpsgd", "screening": screening}).plan.judge
-            assert judge is not None
-            return judge.epsilon
+            query = asked({"preset": "dpsgd", "screening": screening}).plan.validation_noise
+            assert query is not None
+            return query.epsilon
 
         assert told(2) < told(12)
 

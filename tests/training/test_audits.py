@@ -56,7 +56,7 @@ from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
-from pasearch.search.plan import LOOK
+from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import noise, screening, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
@@ -207,16 +207,16 @@ def released_counts(bounding: AdaptiveQuantile, before: State, after: State) -> 
     return (bounding.quantile - moved / bounding.rate - 0.5) * BATCH
 
 
-def observe(made: Recipe, charged: Sequence[float], judge: trainer.Judge | None = None) -> Seen:
+def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None = None) -> Seen:
     """Run a training, and standardise each step's residuals.
 
     Args:
         made: The recipe.
         charged: The noise multiplier of every step; it may grow while the training runs.
-        judge: Of screening, or of a validation-driven schedule.
+        query: Of screening, or of a validation-driven schedule.
     """
     model, data, own = network(), records(), streams()
-    training = Training(model, data, made, own, query=judge)
+    training = Training(model, data, made, own, query=query)
     parameters = list(model.parameters())
     x, y = data.x.flatten(1).double().numpy(), data.y.numpy()
     bounding, batch = made.bounding, made.expected_batch_size
@@ -791,12 +791,12 @@ def test_counts_of_0_and_1_are_caught(name: str, monkeypatch: pytest.MonkeyPatch
 # --- looks at private records while training
 
 PEOPLE, LOOKS = 200, 700
-LOOKING = {
+QUERYING = {
     "energies": ("sa-dpsgd", False),
     "accuracies": ("dynamic-validation", False),
     "errors": ("dynamic-validation", True),
 }
-each_look = pytest.mark.parametrize("name", LOOKING)
+each_look = pytest.mark.parametrize("name", QUERYING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -817,9 +817,11 @@ class Looking:
         front = search._front(candidate.front_end)
         found = []
         for trial in range(count):
-            judge = search._judge(search.plan.recipe, front, Keys.from_seed(9).stream("t", trial))
-            assert judge is not None
-            found.append(judge(model, 0) / self.unit - self.exact)
+            query = search._validation_query(
+                search.plan.recipe, front, Keys.from_seed(9).stream("t", trial)
+            )
+            assert query is not None
+            found.append(query(model, 0) / self.unit - self.exact)
         whole = np.round(found)
         assert np.allclose(found, whole, atol=1e-6)
         return whole.astype(int)
@@ -836,7 +838,7 @@ def silent(search: Search) -> nn.Module:
 
 @contextmanager
 def looking(name: str, path: Path) -> Iterator[Looking]:
-    preset, regression = LOOKING[name]
+    preset, regression = QUERYING[name]
     own = {"target": (0.0, 1.0), "regression": True} if regression else {"classes": 4}
     y = np.arange(PEOPLE) % 4
     data = Dataset(
@@ -853,7 +855,7 @@ def looking(name: str, path: Path) -> Iterator[Looking]:
     folder = RunFolder.create(path, "test")
     data.partition(plan.split, keys.stream("split").generator())
     slots = data["validation"]._slots
-    (line,) = (each for each in plan.lines if each.name == LOOK)
+    (line,) = (each for each in plan.lines if each.name == VALIDATION_QUERY)
     exact, unit, most = {
         # The cross entropy of four equal outputs is log 4, of at most 4 nats; an energy is a mean.
         "energies": (round(100 * math.log(4) / 4) * len(slots), 4 / (100 * len(slots)), 100),
