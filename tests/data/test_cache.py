@@ -54,6 +54,9 @@ class Costly(FrontEnd):
     def module(self, shape: Shape) -> nn.Module:
         return Counting(self.factor)
 
+    def words(self) -> str:
+        return f"times {self.factor:g}, at a cost"
+
 
 def pixels(seed: int = 0) -> np.ndarray:
     return np.random.Generator(np.random.PCG64(seed)).random((N, 4, 5))
