@@ -41,7 +41,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
-from pasearch import Budget, scoring
+from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Event, parts
 from pasearch.accounting.filters import Filter
@@ -57,7 +57,7 @@ from pasearch.runs.normals import Normals
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.training import noise, screening, steering, trainer
+from pasearch.training import noise, scoring, screening, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
