@@ -315,7 +315,9 @@ def untold(schema: AnySchema) -> list[str]:
     aim = schema.task_untold
     if aim is None:
         return []
-    return [f"column {aim!r} is taken as classes; if it is a number to predict, say --regression."]
+    return [
+        f"column {aim!r} is taken as classes; if it is a number to predict, say `regression=True`."
+    ]
 
 
 def unbought(purchase: Purchase | None, split: Split) -> list[str]:
@@ -328,7 +330,7 @@ def unbought(purchase: Purchase | None, split: Split) -> list[str]:
     return [
         f"the undeclared schema is bought from {slots:,} slots, and only what at least about "
         f"{purchase.least} of them hold will be found: rarer categories and classes are lost. "
-        "Declare the schema, or have larger scored parts (--split)."
+        "Declare the schema, or have larger scored parts (`split=`)."
     ]
 
 
@@ -341,7 +343,8 @@ def drowned(mu: float | None, slots: int, classes: int) -> list[str]:
         return []
     return [
         f"{slots:,} training records at this budget say no more than the noise: expect little "
-        "better than guessing. More records or a larger --eps would help; more trainings would not."
+        "better than guessing. More records or a larger `epsilon=` would help; more trainings "
+        "would not."
     ]
 
 

@@ -408,7 +408,7 @@ def without_classes(document: dict[str, Any]) -> str | None:
         return None
     return (
         f"Of column {target['name']!r} fewer than two classes were found, so this model can "
-        "tell nothing: declare its categories (--schema), or have more records."
+        "tell nothing: declare its categories (`schema=`), or have more records."
     )
 
 

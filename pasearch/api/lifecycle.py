@@ -213,7 +213,7 @@ class Made:
 
     Args:
         device: "cpu" or "cuda".
-        reproducible: Whether `--seed` made the noise.
+        reproducible: Whether a seed made the noise.
         secure_noise: Whether everything random came from AES-256.
         ledger: The budget of all runs that name the same ledger, if it named one.
     """

@@ -1,13 +1,13 @@
 """What may be asked of every task, each option once: its type, default, help, group and flag.
 
-    field of a request  ->  argument of the Python function   search_share=.2
-                        ->  option of the command line        --search-share .2
-                        ->  `--help`, docs/reference.md, errors
+    field of a request  ->  argument of a Python function, such as search_share=.2
+                        ->  option of the command line, its help, docs/reference.md
+                        ->  what errors call it
 
 A request is a frozen value, checked when it is made and kept in `private/`, so that a run can be
-resumed from another working directory. This file imports nothing heavy: `--help` is made from it.
+resumed from another working directory. This file imports nothing heavy: helps are made from it.
 
-An error names an option as Python has it, `search_share=`; the command line shows --search-share
+An error names an option as Python has it, `search_share=`; the command line shows its flag
 (`errors.FIELD`).
 
 Source: docs/rules.md, rules 1 and 13.
@@ -63,7 +63,7 @@ DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
     "What is public",
     "The run",
 )
-"""Under which headings `--help` and the reference show options, in this order."""
+"""Under which headings helps and the reference show options, in this order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
 
 
 def shares_of(split: str | None) -> Any:
-    """Return the shares of train, validation and test that `--split` names; None without any.
+    """Return the shares of train, validation and test that `split=` names; None without any.
 
     Raises:
         UsageError: Not three numbers.

@@ -53,7 +53,7 @@ class Fault(Enum):
     QUOTES = (
         "a quotation mark is not closed at its cell's end, so a null record: a row is one line. "
         "Replace line breaks inside cells by spaces; if quotation marks are ordinary characters "
-        "here, say --no-quotes"
+        "here, say `quotes=False`"
     )
     WIDTH = "not as many values as the header has columns: a null record"
     EMPTY = "an empty line: a null record"

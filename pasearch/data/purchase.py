@@ -164,7 +164,7 @@ class Purchase:
 def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:
     """Return the schema with everything undeclared read from the records, as if it were public.
 
-    Only for `--assume-public-schema`: no theorem covers it, and the card lists it.
+    Only for `assume_public_schema=`: no theorem covers it, and the card lists it.
     """
     if isinstance(schema, Schema):
         values: dict[str, Any] = {}

@@ -223,11 +223,11 @@ class ByMerit(Selector):
         if form.schema.undeclared:
             raise UsageError(
                 "Noisy entropies are one release for each pair of features, so their number must "
-                "be known: declare the schema, or take --merits tables."
+                "be known: declare the schema, or take `merits=tables`."
             )
         if form.public:
             raise UsageError(
-                "--merits entropies is a way to add noise, and --search-on has none: leave it out."
+                "`merits=entropies` is a way to add noise, and `search_on=` has none: leave it out."
             )
 
     def does_words(self, *, public: bool) -> str:

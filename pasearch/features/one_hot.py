@@ -45,12 +45,12 @@ class OneHot(Comparing):
         if not getattr(form.schema, "columns", ()):
             raise UsageError(
                 "Method 'one-hot' is for tables: records here are numbers already. "
-                "Take --method all."
+                "Take `method=all`."
             )
         if not form.schema.undeclared and one_hot_sets(form.schema).all():
             raise UsageError(
                 "Method 'one-hot' compares all features with numbers alone: this table has no "
-                "number and no category of two, or nothing else. Take --method all."
+                "number and no category of two, or nothing else. Take `method=all`."
             )
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:

@@ -201,7 +201,7 @@ def make_feature_plan(
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
             f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "
-            f"{plan.budget.epsilon:.4g}: raise --eps, or lower --selection-share."
+            f"{plan.budget.epsilon:.4g}: raise `epsilon=`, or lower `selection_share=`."
         )
     return plan
 
@@ -303,7 +303,7 @@ def _check_findable(purchase: Purchase | None, terms: Terms) -> None:
         raise BudgetError(
             f"The classes are not declared, and would be bought from {slots:,} slots: only what "
             f"about {purchase.least:,} of them hold would be found, so none would be. Declare them "
-            "(--schema; `pasearch check` proposes one), raise --eps, or have more records."
+            "(`schema=`; `pasearch check` proposes one), raise `epsilon=`, or have more records."
         )
 
 
@@ -334,7 +334,7 @@ def _check_choice(choice: Choice, form: Form) -> None:
             check_objective(split.trial_slots, features)
     if split.search and not (selector.trains_candidates or selector.searches):
         raise UsageError(
-            f"--search-share sets slots aside for a search, and method {selector.name!r} makes "
+            f"`search_share=` sets slots aside for a search, and method {selector.name!r} makes "
             "none: leave it out."
         )
 
@@ -344,11 +344,11 @@ def _check_public(choice: Choice, form: Form) -> None:
     if not choice.selector.does_on_public:
         able = [name for name, kind in SELECTORS.items() if kind.does_on_public]
         raise UsageError(
-            f"--search-on chooses on public data, and method {choice.selector.name!r} has no use "
+            f"`search_on=` chooses on public data, and method {choice.selector.name!r} has no use "
             f"for them: take {', '.join(able)}."
         )
     if form.split.search:
         raise UsageError(
-            "--search-share sets private slots aside for a choice, and --search-on makes it on "
+            "`search_share=` sets private slots aside for a choice, and `search_on=` makes it on "
             "public data: leave one of them out."
         )

@@ -138,7 +138,7 @@ class Selector(ABC):
     centred: ClassVar[bool] = False
     """Whether it is made on centred features, so that it needs their means."""
     searches: ClassVar[bool] = False
-    """Whether slots may be set aside for it (--search-share)."""
+    """Whether slots may be set aside for it (`search_share=`)."""
     by_merit: ClassVar[bool] = False
     """Whether it releases how much each feature tells of the target, and the set's merit."""
     shows_trials: ClassVar[bool] = False

@@ -49,11 +49,11 @@ def selector(name: str, **settings: Any) -> Selector:
     given = {setting: value for setting, value in settings.items() if value is not None}
     for setting in given:
         if setting == "size" and (why := SELECTORS[name].no_size):
-            raise UsageError(f"Method {name!r} {why}: leave --k out.")
+            raise UsageError(f"Method {name!r} {why}: leave `k=` out.")
         if name not in (owners := takers(setting)):
             raise UsageError(
-                f"--{setting.replace('_', '-')} is of --method {' or '.join(owners)}, and method "
-                f"{name!r} has no use for it: leave it out, or name that method."
+                f"`{setting}=` is of the method {' or '.join(owners)}, and method {name!r} has no "
+                "use for it: leave it out, or name that method."
             )
     return SELECTORS[name](**given)
 

@@ -33,6 +33,6 @@ def check_objective(slots: int, features: int) -> None:
         raise UsageError(
             f"Objective perturbation needs all records at once: {slots:,} slots of {features:,} "
             f"features take about {needed / 2**30:.0f} GiB, expected at most "
-            f"{MOST_BYTES / 2**30:.0f}. Take --model dpsgd, which goes through them in parts, or "
-            "fewer features (--method top --k)."
+            f"{MOST_BYTES / 2**30:.0f}. Take `trainer=dpsgd`, which goes through them in parts, or "
+            "fewer features (`method=top`, `k=`)."
         )

@@ -87,7 +87,7 @@ def card_markdown(document: dict[str, Any]) -> str:
     lines = [f"# {card['title']}", ""]
     if document["reproducible"]:
         lines += [
-            "> **Noise reproducible: not private.** This run was given `--seed`, so anyone who "
+            "> **Noise reproducible: not private.** This run was given a seed, so anyone who "
             "knows the seed can subtract the noise. For tests and benchmarks only.",
             "",
         ]
@@ -302,6 +302,6 @@ def _not_covered(document: dict[str, Any]) -> list[str]:
     if document["device"] == "cuda" and not document.get("secure_noise"):
         items.append(
             "The strength of CUDA's generator, Philox: 125 secret bits, and no cipher. "
-            "--secure-noise takes AES-256."
+            "`secure_noise=True` takes AES-256."
         )
     return items

@@ -121,7 +121,7 @@ def _hint(plan: Plan) -> list[str]:
     if not plan.strategy.hides_trials or plan.retrained or plan.auto is not None:
         return []
     return [
-        "Hint: on few records one good default often beats a private search. `--strategy fixed` "
+        "Hint: on few records one good default often beats a private search. `strategy=fixed` "
         "trains it; it is another run, with a price of its own."
     ]
 
@@ -161,8 +161,9 @@ def time_text(plan: Plan) -> str:
 def _bought(plan: Plan | FeaturePlan) -> str:
     names = ", ".join(plan.schema.undeclared)
     return (
-        f"Undeclared, so bought from `{plan.purchase_partition}` before the first training: "
-        f"{names}. A declared schema (--schema, --bounds, --classes) costs nothing and is better."
+        f"Undeclared, so estimated privately on `{plan.purchase_partition}` before the first "
+        f"training: {names}. A declared schema (`schema=`, `bounds=`, `classes=`) costs nothing "
+        "and is better."
     )
 
 

@@ -227,7 +227,7 @@ def _why(
             )
         return (
             f"Do not search: none is predicted to gain. {reached}. So little apart, yours may "
-            "differ from them: --strategy rs would cost no more than this plan."
+            "differ from them: `strategy=rs` would cost no more than this plan."
         )
     return (
         f"{named} is predicted to reach {value:.3f} and the portfolio's first entry {fixed:.3f}, "

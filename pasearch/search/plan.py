@@ -288,7 +288,7 @@ def make_plan(
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
             f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "
-            f"{plan.budget.epsilon:.4g}: lower the epsilon of the scores, or raise --eps."
+            f"{plan.budget.epsilon:.4g}: lower the epsilon of the scores, or raise `epsilon=`."
         )
     return plan
 
@@ -419,12 +419,12 @@ class _Solving:
             raise UsageError(
                 "This recipe makes validation queries while it trains, and in a search every "
                 "candidate would pay for its own. Give public records of the same kind "
-                "(--validate-on), or train one architecture (pasearch train, or --strategy fixed)."
+                "(`validate_on=`), or train one architecture (pasearch train, or `strategy=fixed`)."
             )
         if not self.terms.split.validation > 0:
             raise UsageError(
                 "This recipe makes validation queries while it trains: give the split a "
-                "validation share, or public records of the same kind (--validate-on)."
+                "validation share, or public records of the same kind (`validate_on=`)."
             )
 
 
@@ -445,7 +445,7 @@ def _check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
     if not strategy.private_trials and not terms.public:
         raise UsageError(
             f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
-            "that you declare public (--data-is-public), or take rs, mgrs or paas."
+            "that you declare public (`data_is_public=True`), or take rs, mgrs or paas."
         )
 
 
@@ -464,7 +464,7 @@ def _dimensions(
     if any(law.cap is not None for law in strategy.counts):
         raise UsageError(
             f"{named} noise has no loss distribution, which a capped number of trainings needs: "
-            "leave --max-candidates out, or take Gaussian noise."
+            "leave `max_candidates=` out, or take Gaussian noise."
         )
     if (only := strategy.only(space)) is not None:
         candidates = [only]

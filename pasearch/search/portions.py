@@ -61,7 +61,7 @@ class DisjointPortions(Strategy):
         if not whole("candidates", self.candidates) >= 2:
             raise UsageError(
                 f"candidates is {self.candidates}: expected 2 or more to choose among; a "
-                "single one needs no choice: --strategy fixed."
+                "single one needs no choice: `strategy=fixed`."
             )
 
     @classmethod

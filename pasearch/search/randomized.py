@@ -43,7 +43,7 @@ def law_asked(law: str, mean: float, cap: int | None) -> Law:
     if cap is not None and not cap >= 2:
         raise UsageError(
             f"max_candidates is {cap}: expected 2 or more; a single training needs no selection: "
-            "--strategy fixed."
+            "`strategy=fixed`."
         )
     return Law.named(law, mean=mean, cap=cap)
 
@@ -53,7 +53,7 @@ def check_mean(candidates: float) -> None:
     if not 1 < candidates <= MOST_RUNS:
         raise UsageError(
             f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
-            f"single one needs no selection: --strategy fixed) and at most {MOST_RUNS:,}."
+            f"single one needs no selection: `strategy=fixed`) and at most {MOST_RUNS:,}."
         )
 
 

@@ -221,10 +221,12 @@ def answer(
     solved = "epochs"
     if kind == Uniform.name:
         if rate is not None or epochs is not None:
-            raise UsageError("uniform has no rate: leave --rate and --epochs out, or see a decay.")
+            raise UsageError(
+                "uniform has no rate: leave `rate=` and `epochs=` out, or see a decay."
+            )
         schedule: Schedule = Uniform()
     elif (rate is None) == (epochs is None):
-        raise UsageError("give --rate, and the epochs are solved; or --epochs, and the rate is.")
+        raise UsageError("give `rate=`, and the epochs are solved; or `epochs=`, and the rate is.")
     else:
         names, steepness = _known(kind)
         own = {name: v for name, v in settings.items() if name in names or v not in (None, 1)}

@@ -199,7 +199,7 @@ class Recipe:
         if self.expected_batch_size > n:
             raise UsageError(
                 f"The batch size is {self.expected_batch_size:,}, but the partition has only "
-                f"{n:,} records: take --batch {n} or less."
+                f"{n:,} records: take `batch={n}` or less."
             )
         return self.expected_batch_size / n
 

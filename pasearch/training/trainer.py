@@ -127,7 +127,7 @@ class Training:
     ):
         if recipe.noise_multiplier is None and records.public is not True:
             raise UsageError(
-                "Training without noise is for data declared public (--data-is-public)."
+                "Training without noise is for data declared public (`data_is_public=True`)."
             )
         before = recipe.noise_before_clip
         unbounded = before is not None and before.record_bound is None

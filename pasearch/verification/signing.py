@@ -269,11 +269,11 @@ def signed_words(release: Path, *, trusted: bool) -> str:
     if found is None:
         return (
             "Not signed: whoever makes all files anew from other numbers passes these checks. Ask "
-            "for a signed result (--sign), and for the signer's public key."
+            "for a signed result (`pasearch sign`), and for the signer's public key."
         )
     if trusted:
         return f"Signed with the key that you gave ({found.fingerprint})."
     return (
         f"Signed by key {found.fingerprint}, whoever has it: a forger signs too. Give the signer's "
-        "public key (--public-key)."
+        "public key (`public_key=`)."
     )
