@@ -41,7 +41,7 @@ BUDGET = Budget(2.0, 1e-5)
 FEW: dict[str, dict[str, Any]] = {
     "cfs-ga": {"population": 50, "generations": 2},
     "pafs": {"population": 4, "generations": 2},
-    "subsets": {"mean": 3.0},
+    "subsets": {"candidates": 3.0},
     "top": {"size": 2},
     "pca": {"size": 2},
 }

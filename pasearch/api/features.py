@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pasearch.progress import Progress
     from pasearch.runs.folder import RunFolder
 
-SAID_OF = {"mean": "candidates"}
-"""What a request calls a setting of a `Choice`, where it has another name."""
 
 CALLED = {"logistic": "objective"}
 """Other names of trainers."""
@@ -142,8 +140,7 @@ def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
     Raises:
         UsageError: A setting that this method has no use for.
     """
-    said = {name: SAID_OF.get(name, name) for name in selectors.settings()}
-    given = {name: getattr(request, field, None) for name, field in said.items()}
+    given = {name: getattr(request, name, None) for name in selectors.settings()}
     return selectors.choice_of(method, trainer, size=request.k, **given)
 
 

@@ -32,7 +32,7 @@ class Subsets(Selector):
 
     Args:
         law: Of the number of trainings: one of `Law.NAMES`.
-        mean: Its mean.
+        candidates: Its mean.
     """
 
     name: ClassVar[str] = "subsets"
@@ -44,16 +44,16 @@ class Subsets(Selector):
     training_line: ClassVar[str] = "training"
     centred: ClassVar[bool] = True
     law: str = "geometric"
-    mean: float = 8.0
+    candidates: float = 8.0
 
     def __post_init__(self) -> None:
         """Check the law."""
-        object.__setattr__(self, "mean", positive("candidates", self.mean))
+        object.__setattr__(self, "candidates", positive("candidates", self.candidates))
         self.count_law()
 
     def count_law(self) -> Law:
         """Return the law of the number of trainings."""
-        return Law.named(self.law, mean=self.mean)
+        return Law.named(self.law, mean=self.candidates)
 
     @property
     def keeps_winner(self) -> bool:

@@ -160,7 +160,7 @@ class TestNoise:
     @pytest.mark.parametrize("method", ["pafs", "subsets"])
     def test_of_the_scores(self, method: str, tmp_path: Path):
         """2,000 scores of one model; wrong noise is rejected with probability above .999."""
-        more = {"mean": 3.0} if method == "subsets" else {}
+        more = {"candidates": 3.0} if method == "subsets" else {}
         search = search_of(plan_of(method, **more), tmp_path)
         event = next(line.event for line in search.ledger.lines if line.name == "score")
         event = event.event if isinstance(event, RepeatAndSelect) else event
@@ -475,7 +475,7 @@ class TestSubsets:
         self, law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """2,000 draws; those of a law of 3/2 the mean are rejected."""
-        plan = plan_of("subsets", law=law, mean=4.0)
+        plan = plan_of("subsets", law=law, candidates=4.0)
         reads = search_of(plan, tmp_path).reads(MIDDLE)
 
         def stop(count: int, features: int, source: Any):

@@ -189,7 +189,7 @@ class TestSubsets:
     @pytest.mark.parametrize("law", ["geometric", "logarithmic", "poisson"])
     @pytest.mark.parametrize("number", [False, True])
     def test_one_law_for_trainings_and_scores(self, law: str, number: bool):
-        plan = plan_of("subsets", number=number, law=law, mean=4.0)
+        plan = plan_of("subsets", number=number, law=law, candidates=4.0)
         events = {line.name: line.event for line in plan.lines}
         for name, each in (("training", (Pure, Gaussian)), ("score", (Geometric,))):
             event = events[name]
@@ -295,8 +295,6 @@ class TestPublicNumbers:
             labels=Untouchable((300,), usual.labels.dtype.str),  # type: ignore[arg-type]
         )
         few = {("k" if name == "size" else name): v for name, v in FEW.get(method, {}).items()}
-        if "mean" in few:
-            few["candidates"] = few.pop("mean")
         plan = plan_feature_selection(
             data, budget=BUDGET, method=method, trainer="objective", **few
         )
@@ -356,8 +354,8 @@ class TestRefusals:
         ({"name": "top", "pick": "x"}, "pick is 'x'"),
         ({"name": "top", "size": 0}, "k is 0"),
         ({"name": "pca", "size": 2.5}, "k is 2.5"),
-        ({"name": "subsets", "mean": math.nan}, "candidates"),
-        ({"name": "subsets", "mean": 0}, "candidates"),
+        ({"name": "subsets", "candidates": math.nan}, "candidates"),
+        ({"name": "subsets", "candidates": 0}, "candidates"),
         ({"name": "subsets", "law": "normal"}, "law 'normal'"),
         ({"name": "pafs", "population": 1}, "population"),
         ({"name": "pafs", "generations": 0}, "generations"),
