@@ -21,8 +21,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -57,6 +57,10 @@ class Steps:
     delta: float
 
 
+Checks = Mapping[str, Callable[[str, Any], Any]]
+"""From a number's name to what it must pass, given that name and the value."""
+
+
 class Stage(ABC):
     """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
 
@@ -66,10 +70,21 @@ class Stage(ABC):
     """What a recipe, a space or `result.json` calls it."""
     named: ClassVar[bool] = True
     """Whether its plain values hold the name."""
+    checks: ClassVar[Checks] = {}
+    """What each number must pass, and becomes; see `accounting.checks`."""
+    phrase: ClassVar[str] = ""
+    """What plan, card and report say of it, in which its numbers are put; or see `words`."""
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, check in self.checks.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
     def words(self) -> str:
         """Return what plan, card and report say of it: it names what is not the usual value."""
+        if not self.phrase:
+            raise NotImplementedError(f"{type(self).__name__} has no words: give it a `phrase`.")
+        return self.phrase.format_map({name: getattr(self, name) for name in self.field_names()})
 
     def claims(self, steps: Steps) -> list[Claim]:
         """Return what a paper's own formula would charge for a training with it."""

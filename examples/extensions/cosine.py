@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pasearch.accounting.checks import fraction, whole
+from pasearch.registry import Checks
 from pasearch.training.schedules.schedule import SCHEDULES, Schedule, bounded, changes
 
 
@@ -24,13 +25,12 @@ class Cosine(Schedule):
     """
 
     name: ClassVar[str] = "cosine"
+    phrase: ClassVar[str] = (
+        "noise falls along a cosine to {end:g} of its start in {period:,} epochs"
+    )
+    checks: ClassVar[Checks] = {"end": fraction, "period": whole}
     end: float
     period: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "end", fraction("end", self.end))
-        object.__setattr__(self, "period", whole("period", self.period))
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
@@ -40,7 +40,3 @@ class Cosine(Schedule):
     def stretched(self, factor: float) -> Schedule:
         """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * factor)))
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        return f"noise falls along a cosine to {self.end:g} of its start in {self.period:,} epochs"

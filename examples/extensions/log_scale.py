@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd, Shape
+from pasearch.registry import Checks
 
 
 @FRONT_ENDS.register
@@ -22,11 +23,9 @@ class LogScale(FrontEnd):
     """
 
     name: ClassVar[str] = "log"
+    phrase: ClassVar[str] = "the logarithm of every feature, steepness {steepness}"
+    checks: ClassVar[Checks] = {"steepness": whole}
     steepness: int = 10
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        whole("steepness", self.steepness)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the same shape."""
@@ -35,10 +34,6 @@ class LogScale(FrontEnd):
     def module(self, shape: Shape) -> nn.Module:
         """Return the map."""
         return Logarithm(self.steepness)
-
-    def words(self) -> str:
-        """Return what a network is given."""
-        return f"the logarithm of every feature, steepness {self.steepness}"
 
 
 class Logarithm(nn.Module):

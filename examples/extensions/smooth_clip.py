@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
 
 
@@ -23,11 +24,9 @@ class SmoothClip(Bound):
     """
 
     name: ClassVar[str] = "smooth-clip"
+    phrase: ClassVar[str] = "scaled smoothly to a norm below {bound:g}"
+    checks: ClassVar[Checks] = {"bound": checked_bound}
     bound: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        object.__setattr__(self, "bound", checked_bound("bound", self.bound))
 
     @property
     def sensitivity(self) -> float:
@@ -37,7 +36,3 @@ class SmoothClip(Bound):
     def factors(self, norms: Tensor) -> Tensor:
         """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
         return finite(norms, self.bound / (norms * SLACK).hypot(norms.new_tensor(self.bound)))
-
-    def words(self) -> str:
-        """Return what is done to each gradient."""
-        return f"scaled smoothly to a norm below {self.bound:g}"

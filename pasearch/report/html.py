@@ -21,7 +21,7 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
-from pasearch.report.networks import capital, network_words, parts_of, stages_of, training_rows
+from pasearch.report.networks import capital, network_words, stages_of, training_rows
 from pasearch.report.stages import (
     TRAINING,
     claim_words,
@@ -31,6 +31,7 @@ from pasearch.report.stages import (
     stage_words,
     steps_words,
 )
+from pasearch.report.trials import network_trials, set_trials, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
 
@@ -48,9 +49,6 @@ SHOWN_APART = frozenset(
 
 MOST_ROWS = 25
 """How many features a table lists."""
-
-MOST_NAMES = 6
-"""How many names a sentence lists."""
 
 
 def report_html(document: dict[str, Any]) -> str:
@@ -134,7 +132,7 @@ def _of_network(document: Values, schema: AnySchema) -> Values:
         "network": figures.network(stages_of(candidate, schema)),
         "features": None,
         "training": training_rows(document),
-        "trials": _trials(document),
+        "trials": network_trials(document),
     }
 
 
@@ -167,7 +165,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "curve": _by_size(document),
         },
         "training": _linear_training(document),
-        "trials": _set_trials(document),
+        "trials": set_trials(document),
     }
 
 
@@ -239,33 +237,6 @@ def _linear_training(document: Values) -> list[tuple[str, str]]:
         ("Noise multiplier", noise_words(trained)),
         *(("Also", capital(words)) for words in stage_words(trained)),
     ]
-
-
-def _set_trials(document: Values) -> list[Values]:
-    """Return every set that was tried, where it may be shown."""
-    most = _most_points(document)
-    found = []
-    for number, trial in enumerate(document.get("trials") or [], 1):
-        share = None if most is None else trial["noisy_correct"] / most
-        found.append(
-            {
-                "number": number,
-                "network": f"{len(trial['features']):,} features",
-                "settings": _some(trial["features"]),
-                "score": _score_words(document, share),
-                "is_best": trial["features"] == document["best"]["features"],
-                "bar": "" if share is None else figures.bar(share, f"Trial {number}"),
-            }
-        )
-    return found
-
-
-def _score_words(document: Values, share: float | None) -> str | None:
-    """Return a trial's share of points as the report's table has it: an error is what lacks."""
-    if share is None:
-        return None
-    score = share if document["score"]["metric"] == "accuracy" else 1.0 - share
-    return f"{100 * score:.1f} %"
 
 
 def _visible(value: Any) -> Any:
@@ -345,7 +316,7 @@ def _not_covered(document: Values, card: Values) -> list[str]:
         for line in section["items"]
     ]
     if assumed := document["assumed_public"]:
-        lines.insert(0, f"What was read from the records for nothing: {_some(assumed)}")
+        lines.insert(0, f"What was read from the records for nothing: {some(assumed)}")
     return lines
 
 
@@ -522,7 +493,7 @@ def _selection(document: Values) -> Values:
     return {
         "words": f"{rules.get(chosen['rule'], chosen['rule'])} {keeps}".strip(),
         "rows": [] if document["task"] == TRAINING else rows,
-        "genes": [(_spaced(name), _list(values)) for name, values in genes.items()],
+        "genes": [(spaced(name), _list(values)) for name, values in genes.items()],
     }
 
 
@@ -553,51 +524,6 @@ def _auto(document: Values) -> Values | None:
     }
 
 
-def _trials(document: Values) -> list[Values]:
-    """Return every trial that the document shows, in order; none where nothing was compared."""
-    if document["selection"]["rule"] == "none":
-        return []
-    most = _most_points(document)
-    own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
-    found = []
-    for number, trial in enumerate(document.get("trials") or [], 1):
-        reached = trial["noisy_correct"]  # None: the training failed
-        share = None if most is None or reached is None else reached / most
-        found.append(
-            {
-                "number": number,
-                **_trial_words(trial["parameters"]),
-                "score": _score_words(document, share),
-                "is_best": all(trial["parameters"].get(key) == own[key] for key in own),
-                "bar": ""
-                if share is None
-                else figures.bar(share, f"Trial {number}: points {reached:g}"),
-            }
-        )
-    return found
-
-
-def _trial_words(parameters: Values) -> dict[str, str]:
-    from pasearch.spaces.candidate import Candidate
-
-    settings = parameters.get("settings") or {}
-    words = ", ".join(f"{_spaced(name)} {value:g}" for name, value in settings.items())
-    return {"network": ", then ".join(parts_of(Candidate.from_json(parameters))), "settings": words}
-
-
-def _most_points(document: Values) -> int | None:
-    """Return what a perfect candidate scores; None where candidates have no score."""
-    from pasearch.training.scoring import ERROR_GRID
-
-    slots = document["dataset"]["slots"]
-    scored = [
-        slots.get(each["partition"]) for each in document["events"] if each["name"] == "score"
-    ]
-    if not scored or not scored[0]:
-        return None
-    return scored[0] * (1 if document["score"]["metric"] == "accuracy" else ERROR_GRID)
-
-
 def _times(line: Values) -> str:
     """Return how often a line reads its partition; how often a selection does is secret."""
     count = line["count"]
@@ -612,10 +538,6 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _spaced(name: str) -> str:
-    return str(name).replace("_", " ")
-
-
 def _list(values: object) -> str:
     each = values if isinstance(values, list) else [values]
     return ", ".join(map(_value, each))
@@ -624,10 +546,4 @@ def _list(values: object) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else _spaced(str(value))
-
-
-def _some(names: list[str]) -> str:
-    """Return a few names, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    return f"{value:g}" if isinstance(value, float) else spaced(str(value))

@@ -92,6 +92,7 @@ class Poisson(Batching):
     """
 
     name: ClassVar[str] = "poisson"
+    phrase: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
     sampling_probability: float
 
@@ -144,10 +145,6 @@ class Poisson(Batching):
             return Gaussian(noise_multiplier)
         return PoissonGaussian(self.sampling_probability, noise_multiplier)
 
-    def words(self) -> str:
-        """Return how batches are drawn."""
-        return "Poisson sampling"
-
 
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +158,7 @@ class TruncatedPoisson(Batching):
     """
 
     name: ClassVar[str] = "truncated"
+    phrase: ClassVar[str] = "Poisson sampling, at most {cap:,} records"
     capped: ClassVar[bool] = True
     filtered: ClassVar[bool] = False
     n: int
@@ -214,10 +212,6 @@ class TruncatedPoisson(Batching):
             return self.poisson.event(noise_multiplier)
         return TruncatedPoissonGaussian(self.n, q, self.cap, noise_multiplier)
 
-    def words(self) -> str:
-        """Return how batches are drawn."""
-        return f"Poisson sampling, at most {self.cap:,} records"
-
 
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +224,7 @@ class Reshuffled(Batching):
     """
 
     name: ClassVar[str] = "reshuffled"
+    phrase: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
     n: int
@@ -271,10 +266,6 @@ class Reshuffled(Batching):
     def all_charges(self, steps: int) -> int:
         """Return how many epochs were started."""
         return self.epoch(steps - 1) + 1
-
-    def words(self) -> str:
-        """Return how batches are drawn."""
-        return "disjoint batches, reshuffled in every epoch"
 
 
 def least_cap(expected_batch_size: int) -> int:

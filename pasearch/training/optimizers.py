@@ -58,14 +58,11 @@ class Sgd(Optimizer):
     """Plain SGD."""
 
     name: ClassVar[str] = "sgd"
+    phrase: ClassVar[str] = "plain SGD"
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
         """Return torch's SGD."""
         return torch.optim.SGD(parameters, lr=rate)
-
-    def words(self) -> str:
-        """Return its name."""
-        return "plain SGD"
 
 
 @OPTIMIZERS.register
@@ -74,15 +71,12 @@ class Momentum(Optimizer):
     """SGD with momentum, in [0, 1); its rate is scaled so that it means the same without."""
 
     name: ClassVar[str] = "momentum"
+    phrase: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
         """Return torch's SGD."""
         return torch.optim.SGD(parameters, lr=rate * (1.0 - self.momentum), momentum=self.momentum)
-
-    def words(self) -> str:
-        """Return its name and momentum."""
-        return f"SGD with momentum {self.momentum:g}"
 
 
 @OPTIMIZERS.register
@@ -91,16 +85,13 @@ class Adam(Optimizer):
     """Adam, whose steps have the scale of the learning rate itself; its momentum is beta_1."""
 
     name: ClassVar[str] = "adam"
+    phrase: ClassVar[str] = "Adam with momentum {momentum:g}"
     usual_rate: ClassVar[float | None] = 1e-3
     momentum: float = 0.9
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
         """Return torch's Adam."""
         return torch.optim.Adam(parameters, lr=rate, betas=(self.momentum, SECOND))
-
-    def words(self) -> str:
-        """Return its name and momentum."""
-        return f"Adam with momentum {self.momentum:g}"
 
 
 @OPTIMIZERS.register
@@ -109,6 +100,7 @@ class AdamCorrected(Adam):
     """Adam, the noise's variance taken off its second moment."""
 
     name: ClassVar[str] = "adam-corrected"
+    phrase: ClassVar[str] = f"{Adam.phrase}, the noise's variance taken off"
     takes_noise_off: ClassVar[bool] = True
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
@@ -118,10 +110,6 @@ class AdamCorrected(Adam):
     def tell_noise(self, optimizer: Any, variance: float) -> None:
         """Say what is taken off."""
         optimizer.noise_variance = variance
-
-    def words(self) -> str:
-        """Return its name and momentum."""
-        return f"Adam with momentum {self.momentum:g}, the noise's variance taken off"
 
 
 class CorrectedAdam(torch.optim.Optimizer):

@@ -30,7 +30,7 @@ from torch.nn import functional
 from pasearch.accounting.checks import nonnegative, whole
 from pasearch.accounting.claims import Claim, fu_theorem1
 from pasearch.errors import UsageError
-from pasearch.registry import Registry, Stage, Steps
+from pasearch.registry import Checks, Registry, Stage, Steps
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -43,7 +43,7 @@ ERROR_BOUND = 0.5
 """L of half the square of an error, a number's target being in [0, 1]."""
 
 
-class Scored(Protocol):
+class Opened(Protocol):
     """The records of an open partition."""
 
     @property
@@ -95,16 +95,13 @@ class Annealing(Stage):
     """
 
     name: ClassVar[str] = "annealing"
+    checks: ClassVar[Checks] = {
+        "q0": nonnegative, "mu0": lambda name, value: _count(name, value), "every": whole,
+    }  # fmt: skip
     named: ClassVar[bool] = False
     q0: float
     mu0: int
     every: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "q0", nonnegative("q0", self.q0))
-        object.__setattr__(self, "mu0", _count("mu0", self.mu0))
-        object.__setattr__(self, "every", whole("every", self.every))
 
     def start(self, loss: float) -> AnnealingState:
         """Return the first state, from the loss before the first update."""
@@ -193,7 +190,7 @@ def coin(stream: Stream, screening: int) -> float:
 
 @torch.no_grad()
 def loss_points(
-    network: nn.Module, records: Scored, *, device: str = "cpu", chunk: int = 8192
+    network: nn.Module, records: Opened, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
     """Return the sum over records of round(G min(loss, L) / L), in whole points.
 
@@ -229,7 +226,7 @@ def loss_bound(y: Tensor) -> float:
 
 @torch.no_grad()
 def mean_loss(
-    network: nn.Module, records: Scored, *, device: str = "cpu", chunk: int = 8192
+    network: nn.Module, records: Opened, *, device: str = "cpu", chunk: int = 8192
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
 
@@ -251,7 +248,7 @@ def mean_loss(
 
 
 def _losses(
-    network: nn.Module, records: Scored, device: str, chunk: int
+    network: nn.Module, records: Opened, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each record's own loss and whether it is there; the network is as it was, after."""
     with _evaluating(network, device):

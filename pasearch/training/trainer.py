@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from pasearch.training.per_example import (
     trainable_parameters,
     validate,
 )
+from pasearch.training.screening import Opened
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:
@@ -40,33 +41,9 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-class Trainable(Protocol):
-    """The records of an open partition."""
-
-    @property
-    def x(self) -> Tensor:
-        """Features, float32, (slots, ...)."""
-        ...
-
-    @property
-    def y(self) -> Tensor:
-        """Classes, int64, (slots,); or numbers to predict, float32."""
-        ...
-
-    @property
-    def valid(self) -> Tensor:
-        """bool, (slots,); False marks a null record."""
-        ...
-
-    @property
-    def public(self) -> bool:
-        """Whether the user declared the data public."""
-        ...
-
-
 def train(
     network: nn.Module,
-    records: Trainable,
+    records: Opened,
     recipe: Recipe,
     streams: Mapping[str, Stream],
     *,
@@ -118,7 +95,7 @@ class Training:
     def __init__(
         self,
         network: nn.Module,
-        records: Trainable,
+        records: Opened,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         *,

@@ -140,14 +140,11 @@ class Raw(FrontEnd):
     """The record as it is."""
 
     name: ClassVar[str] = "raw"
+    phrase: ClassVar[str] = "the record as it is"
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the same shape."""
         return shape
-
-    def words(self) -> str:
-        """Return what a network is given."""
-        return "the record as it is"
 
     def module(self, shape: Shape) -> nn.Module:
         """Return the identity."""
@@ -166,6 +163,7 @@ class MaxPool(FrontEnd):
     """
 
     name: ClassVar[str] = "max_pool"
+    phrase: ClassVar[str] = "{size} \u00d7 {size} max pooling"
     least: ClassVar[int] = 2
     size: int = 2
 
@@ -182,10 +180,6 @@ class MaxPool(FrontEnd):
             raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
         return (*channels, *sides)
 
-    def words(self) -> str:
-        """Return what a network is given."""
-        return f"{self.size} \u00d7 {self.size} max pooling"
-
     def module(self, shape: Shape) -> nn.Module:
         """Return the pooling module; (height, width) counts as one image of a batch of channels."""
         from torch import nn
@@ -199,6 +193,7 @@ class Scattering(FrontEnd):
     """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
 
     name: ClassVar[str] = "scattering"
+    phrase: ClassVar[str] = "scattering coefficients"
     least: ClassVar[int] = 1
     """The least number that it may name."""
     costly: ClassVar[bool] = True
@@ -212,10 +207,6 @@ class Scattering(FrontEnd):
                 f"more; these records have shape {shape}."
             )
         return (81 * math.prod(channels), height // 4, width // 4)
-
-    def words(self) -> str:
-        """Return what a network is given."""
-        return "scattering coefficients"
 
     def module(self, shape: Shape) -> nn.Module:
         """Return the transform."""
@@ -234,15 +225,12 @@ class Standardise(FrontEnd):
     """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
 
     name: ClassVar[str] = "standardise"
+    phrase: ClassVar[str] = "standardised features"
     fitted: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the same shape."""
         return shape
-
-    def words(self) -> str:
-        """Return what a network is given."""
-        return "standardised features"
 
     def module(self, shape: Shape) -> nn.Module:
         """Return the map, to be fitted or loaded."""
@@ -269,6 +257,7 @@ class PrincipalComponents(FrontEnd):
     """
 
     name: ClassVar[str] = "pca"
+    phrase: ClassVar[str] = "{components:,} principal components"
     fitted: ClassVar[bool] = True
     components: int = 60
 
@@ -285,10 +274,6 @@ class PrincipalComponents(FrontEnd):
                 f"{MOST_COMPONENTS_OF:,}. Pool first, or take raw."
             )
         return (self.components,)
-
-    def words(self) -> str:
-        """Return what a network is given."""
-        return f"{self.components:,} principal components"
 
     def module(self, shape: Shape) -> nn.Module:
         """Return the projection, to be fitted or loaded."""

@@ -27,6 +27,9 @@ class AutoS(Bound):
     """
 
     name: ClassVar[str] = "auto-s"
+    phrase: ClassVar[str] = (
+        "scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
+    )
     bound: float = 1.0
     gamma: float = 0.01
 
@@ -48,7 +51,3 @@ class AutoS(Bound):
     def factors(self, norms: Tensor) -> Tensor:
         """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
         return finite(norms, self.bound / (norms * SLACK + self.gamma))
-
-    def words(self) -> str:
-        """Return what is done to each gradient."""
-        return f"scaled to about norm {self.bound:g}, large or small (AUTO-S, gamma {self.gamma:g})"

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
 
 
@@ -23,12 +24,10 @@ class Flat(Bound):
     """
 
     name: ClassVar[str] = "flat"
+    phrase: ClassVar[str] = "clipped to norm {clip_norm:g}"
+    checks: ClassVar[Checks] = {"clip_norm": checked_bound}
     clips_noise: ClassVar[bool] = True
     clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
 
     @property
     def sensitivity(self) -> float:
@@ -42,7 +41,3 @@ class Flat(Bound):
     def within(self, norms: Tensor) -> Tensor:
         """Return whether each norm is within the bound, bool of their shape."""
         return norms <= self.clip_norm
-
-    def words(self) -> str:
-        """Return what is done to each gradient."""
-        return f"clipped to norm {self.clip_norm:g}"

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.registry import Checks
 from pasearch.training.schedules.schedule import (
     SCHEDULES,
     Schedule,
     Steepness,
     bounded,
     changes,
-    count_words,
 )
 
 
@@ -34,16 +34,13 @@ class Uniform(Schedule):
     """The same noise in every epoch."""
 
     name: ClassVar[str] = "uniform"
+    phrase: ClassVar[str] = "the same noise in every epoch"
     varies: ClassVar[bool] = False
 
     def factor(self, epoch: int) -> float:
         """Return 1."""
         changes(epoch, 1)
         return 1.0
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        return "the same noise in every epoch"
 
 
 @SCHEDULES.register
@@ -57,14 +54,11 @@ class TimeBased(Schedule):
     """
 
     name: ClassVar[str] = "time"
+    phrase: ClassVar[str] = "noise falls from epoch to epoch, as 1 / (1 + {rate:g} epoch)"
+    checks: ClassVar[Checks] = {"rate": positive, "every": whole}
     steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=1e6)
     rate: float
     every: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        object.__setattr__(self, "every", whole("every", self.every))
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
@@ -73,11 +67,6 @@ class TimeBased(Schedule):
     def stretched(self, factor: float) -> Schedule:
         """Return it with a lower rate."""
         return replace(self, rate=self.rate / positive("factor", factor))
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        form = f"1 / (1 + {self.rate:g} epoch)"
-        return f"noise falls from epoch to epoch, as {form}{count_words(self.every)}"
 
 
 @SCHEDULES.register
@@ -91,14 +80,11 @@ class Exponential(Schedule):
     """
 
     name: ClassVar[str] = "exponential"
+    phrase: ClassVar[str] = "noise falls from epoch to epoch, as exp(-{rate:g} epoch)"
+    checks: ClassVar[Checks] = {"rate": positive, "every": whole}
     steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=50.0)
     rate: float
     every: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        object.__setattr__(self, "every", whole("every", self.every))
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
@@ -107,11 +93,6 @@ class Exponential(Schedule):
     def stretched(self, factor: float) -> Schedule:
         """Return it with a lower rate."""
         return replace(self, rate=self.rate / positive("factor", factor))
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        form = f"exp(-{self.rate:g} epoch)"
-        return f"noise falls from epoch to epoch, as {form}{count_words(self.every)}"
 
 
 @SCHEDULES.register
@@ -126,18 +107,14 @@ class StepDecay(Schedule):
     """
 
     name: ClassVar[str] = "step"
+    phrase: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
+    checks: ClassVar[Checks] = {"rate": fraction, "period": whole, "every": whole}
     steepness: ClassVar[Steepness | None] = Steepness(
         field="rate", flattest=1e-9, steepest=27.0, falling=True
     )
     rate: float
     period: int
     every: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "rate", fraction("rate", self.rate))
-        object.__setattr__(self, "period", whole("period", self.period))
-        object.__setattr__(self, "every", whole("every", self.every))
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
@@ -146,10 +123,6 @@ class StepDecay(Schedule):
     def stretched(self, factor: float) -> Schedule:
         """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * positive("factor", factor))))
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        return f"noise times {self.rate:g} every {self.period:,} epochs{count_words(self.every)}"
 
 
 @SCHEDULES.register
@@ -168,18 +141,18 @@ class Polynomial(Schedule):
     """
 
     name: ClassVar[str] = "polynomial"
+    phrase: ClassVar[str] = (
+        "noise falls to {end:g} of its start in {period:,} epochs, by the power {power:g} of what "
+        "is left"
+    )
+    checks: ClassVar[Checks] = {
+        "power": positive, "end": fraction, "period": whole, "every": whole,
+    }  # fmt: skip
     steepness: ClassVar[Steepness | None] = Steepness(field="power", flattest=1e-6, steepest=1e4)
     power: float
     end: float
     period: int
     every: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "power", positive("power", self.power))
-        object.__setattr__(self, "end", fraction("end", self.end))
-        object.__setattr__(self, "period", whole("period", self.period))
-        object.__setattr__(self, "every", whole("every", self.every))
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
@@ -189,10 +162,3 @@ class Polynomial(Schedule):
     def stretched(self, factor: float) -> Schedule:
         """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * positive("factor", factor))))
-
-    def words(self) -> str:
-        """Return what the noise does."""
-        return (
-            f"noise falls to {self.end:g} of its start in {self.period:,} epochs, by the power "
-            f"{self.power:g} of what is left{count_words(self.every)}"
-        )

@@ -70,6 +70,11 @@ class Schedule(Stage):
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1], as it is planned."""
 
+    def words(self) -> str:
+        """Return what the noise does, and how many epochs count as one."""
+        every = getattr(self, "every", 1)
+        return Stage.words(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
+
     def stretched(self, factor: float) -> Schedule:
         """Return a schedule whose fall takes `factor` times as many epochs.
 
@@ -118,11 +123,6 @@ def changes(epoch: int, every: int) -> int:
 def bounded(factor: float) -> float:
     """Return a factor in (0, 1]."""
     return min(1.0, max(LEAST, factor))
-
-
-def count_words(every: int) -> str:
-    """Return what counts as one epoch, where it is not one."""
-    return "" if every == 1 else f"; {every:,} epochs count as one"
 
 
 def decay(kind: str, steepness: float, settings: dict[str, Any]) -> Schedule:
