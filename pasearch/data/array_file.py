@@ -87,8 +87,8 @@ def from_arrays(
         y: Whole numbers, (n,); any numbers for a regression.
         name: What the plan and the card call it.
         where: What an error message calls it.
-        said: What the user says about them, fields of `Declared`: the rest is bought. Bytes (uint8)
-            have the bounds 0 and 255 by their type, bool 0 and 1.
+        said: What the user says about them, fields of `Declared`: the rest is estimated privately.
+            Bytes (uint8) have the bounds 0 and 255 by their type, bool 0 and 1.
 
     Raises:
         UsageError: Arrays of another form, of different length or empty.
