@@ -59,7 +59,7 @@ FORM: dict[str, Any] = {
         "noise": {"mechanism": TEXT, "epsilon": NUMBER, "standard_deviation": NUMBER},
     },
     "model": {"file": TEXT, "sha256": TEXT},
-    "bought": TEXTS,
+    "estimated_privately": TEXTS,
     "assumed_public": TEXTS,
     "claims": [{"source": TEXT, "verdict": TEXT}],
     "device": TEXT,

@@ -24,7 +24,7 @@ from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
-from pasearch.data.purchase import Purchase
+from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
 
 ScoreNoise = NoisyCount | NoisySum
-PURCHASE_SHARE = 0.75
-"""The share of epsilon that an undeclared schema may take, of the slots it is bought from."""
+ESTIMATE_SHARE = 0.75
+"""The share of epsilon that an undeclared schema may take, of the slots it is estimated from."""
 
-PURCHASE_DELTA = 0.1
+ESTIMATE_DELTA = 0.1
 """The share of delta that goes to categories which one record alone might show."""
 
 WORST_LOSS = 0.1
-"""The share of slots that a bought category may need, before the plan warns of it."""
+"""The share of slots that an estimated category may need, before the plan warns of it."""
 
 FRONT_END_SHARE = 0.1
 """The share of epsilon that the fit of one front end takes, of the slots it reads."""
@@ -53,7 +53,7 @@ MU_RANGE = (1e-4, 50.0)
 """Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
 
 SIGMA_RANGE = (0.05, 1e6)
-"""Where the noise multiplier of a front end's fit, or of a purchase, may stand."""
+"""Where the noise multiplier of a front end's fit, or of an estimate, may stand."""
 
 SCORE_RANGE = (1e-5, 50.0)
 """Where the epsilon of one score may stand."""
@@ -109,7 +109,7 @@ class Terms:
     split: Split
     most: int = 32
     assumed_public: tuple[str, ...] = ()
-    leak_share: float = PURCHASE_DELTA
+    leak_share: float = ESTIMATE_DELTA
 
     def resolved(self) -> Terms:
         """Return them with a budget whose delta is known."""
@@ -129,16 +129,16 @@ class Terms:
             "fixed_tail": self.split.fixed_tail,
         }
 
-    def warnings(self, purchase: Purchase | None, mu: float | None) -> tuple[str, ...]:
+    def warnings(self, estimate: SchemaEstimate | None, mu: float | None) -> tuple[str, ...]:
         """Return what the user should know before it runs.
 
         Args:
-            purchase: How what is undeclared is estimated.
+            estimate: How what is undeclared is estimated.
             mu: The dial of the released model's training, if it has one.
         """
         split, outputs = self.split, planned_form(self.schema, self.most)[1]
         return (
-            *self.budget.warnings(split.n), *untold(self.schema), *unbought(purchase, split),
+            *self.budget.warnings(split.n), *untold(self.schema), *rare_categories(estimate, split),
             *drowned(mu, split.train, outputs),
         )  # fmt: skip
 
@@ -150,7 +150,7 @@ class Charged:
     Args:
         name: See `Terms`, like schema, public, budget, split, most and assumed_public.
         lines: Everything that will be charged.
-        purchase: How what the schema leaves undeclared is estimated; None when nothing is.
+        schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
         auto: Why `auto` took this way, where it did.
         warnings: What the user should know before it runs.
         basis: What it was solved from and is in no other field of a result, as plain values: with
@@ -163,7 +163,7 @@ class Charged:
     budget: Budget
     split: Split
     lines: tuple[Line, ...]
-    purchase: Purchase | None = None
+    schema_estimate: SchemaEstimate | None = None
     assumed_public: tuple[str, ...] = ()
     most: int = 32
     auto: dict[str, Any] | None = field(default=None, hash=False)
@@ -187,9 +187,9 @@ class Charged:
         return self.prices[0]
 
     @property
-    def purchase_partition(self) -> str:
-        """The partition that an undeclared schema is bought from: it has epsilon to spare."""
-        return purchase_partition(self.split)
+    def estimate_partition(self) -> str:
+        """The partition that an undeclared schema is estimated from: it has epsilon to spare."""
+        return estimate_partition(self.split)
 
     @property
     def trial_partition(self) -> str:
@@ -201,12 +201,12 @@ class Charged:
         """How many points the best answer to a record has: 1, or the grid of an error."""
         return ERROR_GRID if self.schema.regression else 1
 
-    def bought(self) -> list[str]:
-        """Return what is bought beside the model, one line each: all of it is released.
+    def estimated_privately(self) -> list[str]:
+        """Return what is estimated beside the model, one line each: all of it is released.
 
-        Of a schema that is not bought yet, there is nothing to say.
+        Of a schema that is not estimated privately yet, there is nothing to say.
         """
-        return [] if self.purchase is None else list(self.schema.describe_items())
+        return [] if self.schema_estimate is None else list(self.schema.describe_items())
 
     def priced_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""
@@ -238,7 +238,9 @@ class Charged:
                 for name, price in by_partition.items()
             },
             "data": {"name": self.name, "n": self.split.n, **self.schema.to_json()},
-            "purchase": None if self.purchase is None else self.purchase.to_json(),
+            "schema_estimate": None
+            if self.schema_estimate is None
+            else self.schema_estimate.to_json(),
             "assumed_public": list(self.assumed_public),
             "data_is_public": self.public,
             "auto": self.auto,
@@ -270,30 +272,30 @@ def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
     return NoisyCount(epsilon=epsilon)
 
 
-def purchase_partition(split: Split) -> str:
-    """Return where an undeclared schema is bought: where epsilon is to spare."""
+def estimate_partition(split: Split) -> str:
+    """Return where an undeclared schema is estimated privately: where epsilon is to spare."""
     return "validation" if split.validation else "test"
 
 
-def solve_purchase(terms: Terms, dials: Dials) -> tuple[Purchase | None, list[Line]]:
+def solve_estimate(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, list[Line]]:
     """Return how what is undeclared is estimated, and its lines; None where all is declared."""
     items, budget = len(terms.schema.undeclared), terms.budget
     if not items:
         return None, []
-    partition = purchase_partition(terms.split)
+    partition = estimate_partition(terms.split)
     delta = terms.leak_share * known_delta(budget) / items
 
-    def purchase(sigma: float) -> Purchase:
-        return Purchase(noise_multiplier=sigma, delta=delta, most=terms.most)
+    def estimate(sigma: float) -> SchemaEstimate:
+        return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=terms.most)
 
     sigma = dials.smallest(
         "schema",
-        lambda value: SelfComposed(event=purchase(value).event, count=items),
-        Budget(PURCHASE_SHARE * budget.epsilon, budget.delta),
+        lambda value: SelfComposed(event=estimate(value).event, count=items),
+        Budget(ESTIMATE_SHARE * budget.epsilon, budget.delta),
         *SIGMA_RANGE,
     )
-    event = purchase(sigma).event
-    return purchase(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
+    event = estimate(sigma).event
+    return estimate(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
 
 
 def solve_front_ends(
@@ -320,16 +322,17 @@ def untold(schema: AnySchema) -> list[str]:
     ]
 
 
-def unbought(purchase: Purchase | None, split: Split) -> list[str]:
-    """Warn when a category must be common to be bought."""
-    if purchase is None:
+def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
+    """Warn when a category must be common to be estimated privately."""
+    if estimate is None:
         return []
-    slots = getattr(split, purchase_partition(split))
-    if not purchase.least > WORST_LOSS * slots:
+    slots = getattr(split, estimate_partition(split))
+    if not estimate.least > WORST_LOSS * slots:
         return []
     return [
-        f"the undeclared schema is bought from {slots:,} slots, and only what at least about "
-        f"{purchase.least} of them hold will be found: rarer categories and classes are lost. "
+        f"the undeclared schema is estimated privately from {slots:,} records, and only what at "
+        f"least about {estimate.least} of them hold will be found: rarer categories and classes "
+        "are lost. "
         "Declare the schema, or have larger scored parts (`split=`)."
     ]
 
@@ -349,11 +352,11 @@ def drowned(mu: float | None, slots: int, classes: int) -> list[str]:
 
 
 def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a record and the outputs of a network, at most, whatever is bought.
+    """Return the shape of a record and the outputs of a network, at most, whatever is estimated.
 
     Args:
-        schema: Declared, or to be bought.
-        most: The most categories, or classes, that are bought for a column.
+        schema: Declared, or to be estimated privately.
+        most: The most categories, or classes, that are estimated privately for a column.
     """
     return schema.widest_shape(most), schema.outputs or max(2, most)
 

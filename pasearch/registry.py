@@ -212,7 +212,17 @@ def extension_files() -> list[Path]:
     """Return the files, outside this package, of stages that are registered."""
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
-    return sorted({Path(inspect.getfile(kind)) for kind in outside})
+    return sorted({_file_of(kind) for kind in outside})
+
+
+def _file_of(kind: type[Stage]) -> Path:
+    try:
+        return Path(inspect.getfile(kind))
+    except (OSError, TypeError):
+        raise UsageError(
+            f"{kind.__qualname__} is defined in no file, so a resumed run could not tell whether "
+            "it is still the same: write it into a module, and import that."
+        ) from None
 
 
 @cache

@@ -113,7 +113,7 @@ class Result:
 
     @property
     def schema(self) -> AnySchema:
-        """The schema of the records: declared, bought or assumed public."""
+        """The schema of the records: declared, estimated privately or assumed public."""
         return schema_of(self.document)
 
     @property
@@ -395,15 +395,15 @@ def tells_nothing(document: dict[str, Any]) -> bool:
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
-def _bought_target(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the target of a table whose schema was bought; of all others nothing."""
+def _estimated_target(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the target of a table whose schema was estimated privately; of all others nothing."""
     target = document["dataset"]["schema"].get("target")
-    return target if isinstance(target, dict) and document["bought"] else {}
+    return target if isinstance(target, dict) and document["estimated_privately"] else {}
 
 
 def without_classes(document: dict[str, Any]) -> str | None:
-    """Return that too few classes were bought for a model to tell anything, if so."""
-    target = _bought_target(document)
+    """Return that too few classes were estimated privately for a model to tell anything, if so."""
+    target = _estimated_target(document)
     if target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
         return None
     return (
@@ -423,9 +423,9 @@ def useless(document: dict[str, Any]) -> list[str]:
         found.append(classless)
     if "scale" in score and score["test"] < standard_error(score):
         found.append("That error is smaller than its own standard error: it may be much larger.")
-    if "scale" in score and (target := _bought_target(document)):
+    if "scale" in score and (target := _estimated_target(document)):
         low, high = target["low"], target["high"]
-        found.append(f"The target's bounds were bought: {low:g} to {high:g}.")
+        found.append(f"The target's bounds were estimated privately: {low:g} to {high:g}.")
     return found
 
 

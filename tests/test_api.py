@@ -146,7 +146,8 @@ class TestEveryRun:
         assert document == json.loads((path / "release/result.json").read_text())
         assert set(document) >= {
             "schema_version", "task", "dataset", "budget", "price", "price_by_partition", "events",
-            "way", "selection", "strategy", "space", "recipe", "best", "score", "model", "bought",
+            "way", "selection", "strategy", "space", "recipe", "best", "score", "model",
+            "estimated_privately",
             "assumed_public", "claims", "alternatives", "auto", "searched_on", "ledger", "device",
             "reproducible", "randomness", "warnings", "versions",
         }  # fmt: skip
@@ -616,7 +617,7 @@ class TestAlteredRuns:
         assert drawn.to_json() != official.to_json()
 
     def test_a_schema_that_nothing_here_has_paid_for_is_refused(self, stopped: Path):
-        """With new keys the slots that it was bought from would be trained on."""
+        """With new keys the slots that it was estimated privately from would be trained on."""
         for name in ("keys", "ledger.sqlite", "trials.sqlite"):
             (stopped / "private" / name).unlink(missing_ok=True)
         shutil.rmtree(stopped / "private" / "trials", ignore_errors=True)
@@ -694,7 +695,7 @@ def test_every_name_of_the_package_is_there():
 
 
 class TestUndeclared:
-    """What is not declared is bought, with the budget, and is part of what is released."""
+    """What is not declared is estimated, with the budget, and is part of what is released."""
 
     @pytest.fixture
     def bare(self) -> dict[str, Any]:
@@ -716,8 +717,8 @@ class TestUndeclared:
         schema = document["dataset"]["schema"]
         assert schema["low"] < schema["high"]
         assert schema["classes"] >= 2
-        assert document["bought"] == result.schema.describe_items()
-        for item in document["bought"]:
+        assert document["estimated_privately"] == result.schema.describe_items()
+        for item in document["estimated_privately"]:
             assert item in result.card
         assert verify(tmp_path / "x")[1] == []
         assert result.predict(arrays()[0]).shape == (200,)
@@ -746,7 +747,7 @@ class TestUndeclared:
         schema = result.schema
         assert (schema.low, schema.high, schema.classes) == (x.min(), x.max(), y.max() + 1)
         assert result.document["assumed_public"] == ["bounds", "target"]
-        assert result.document["bought"] == []
+        assert result.document["estimated_privately"] == []
         assert "## Assumed public, read without a charge" in result.card
 
 
@@ -962,7 +963,7 @@ categories = ["low", "high"]
 
     @pytest.mark.contract
     @pytest.mark.parametrize("strategy", ["fixed", "rs"])
-    def test_an_undeclared_one_is_bought_and_values_stop_and_show_nothing(
+    def test_an_undeclared_one_is_estimated_and_values_stop_and_show_nothing(
         self, tmp_path: Path, table: Path, strategy: str, capsys, recwarn
     ):
         import pandas as pd
@@ -976,7 +977,7 @@ categories = ["low", "high"]
         (line,) = (each for each in document["events"] if each["name"] == "schema")
         assert line["count"] == 4
         assert document["dataset"]["n"] == 240
-        assert len(document["bought"]) == 4
+        assert len(document["estimated_privately"]) == 4
         assert document["dataset"]["schema"]["kind"] == "table"
         assert document["price"]["epsilon"] <= 8.0
         assert verify(tmp_path / "x")[1] == []

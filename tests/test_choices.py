@@ -36,7 +36,7 @@ OTHER: dict[str, Any] = {
     "law": Law(7.5, 0.0, 30), "laws": (Law(9.0, 1.0),), "mutation": 0.25, "population": 7,
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
-    "candidates": 5.5, "pool": 3,
+    "pool": 3,
 }  # fmt: skip
 """A value of every setting that is not the usual one."""
 

@@ -448,11 +448,14 @@ class TestTables:
         code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, "--out", "x")
         assert code == 0, err
         assert "schema, 3 times" in out
-        assert "Undeclared, so bought from `test` before the first training: age, city" in out
+        assert (
+            "Undeclared, so estimated privately from `test` before the first training: age, city"
+            in out
+        )
         assert out.strip().splitlines()[-1].startswith("Price: epsilon ")
         assert "77" not in out + err
         document = json.loads(Path("x/release/result.json").read_text())
-        assert len(document["bought"]) == 3
+        assert len(document["estimated_privately"]) == 3
         assert run("verify", "x")[0] == 0
 
     def test_its_number_is_predicted(self, run: Run, table: Path):
@@ -472,7 +475,7 @@ class TestTables:
                            "--assume-public-schema")  # fmt: skip
         assert code == 0
         assert "because you say it is public: age, city, income" in out
-        assert "bought" not in out
+        assert "estimated_privately" not in out
 
 
 class TestCheck:

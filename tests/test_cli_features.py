@@ -136,10 +136,10 @@ class TestFeatures:
 
 class TestSchema:
     @pytest.mark.contract
-    def test_is_bought_unless_said_otherwise(self, run: Run, people: Path):
-        code, bought, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
+    def test_is_estimated_unless_said_otherwise(self, run: Run, people: Path):
+        code, estimated, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
         assert code == 0
-        assert "Undeclared, so bought from `test`" in bought
+        assert "Undeclared, so estimated privately from `test`" in estimated
         code, read, _ = run(
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
         )

@@ -25,8 +25,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import search as api
+from pasearch.data.estimation import read_free
 from pasearch.data.partitions import Cells, Dataset, Partition
-from pasearch.data.purchase import read_free
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
 from pasearch.runs.allowance import Allowance
@@ -128,13 +128,13 @@ def test_the_checks_are_let_off_nothing_but_determinism_and_score(estimator: Any
 @pytest.mark.unit
 class TestLabels:
     @pytest.mark.parametrize("kind", LABELS)
-    @pytest.mark.parametrize("way", ["declared", "bounds too", "bought", "assumed"])
+    @pytest.mark.parametrize("way", ["declared", "bounds too", "estimated_privately", "assumed"])
     def test_come_back_as_they_were(self, kind: str, way: str):
         x, y = records(400, LABELS[kind])
         settings: dict[str, Any] = {
             "declared": {"classes": LABELS[kind]},
             "bounds too": {"classes": LABELS[kind], "bounds": (-1, 1)},
-            "bought": {"bounds": [(-1, 1), (-1, 1)]},
+            "estimated_privately": {"bounds": [(-1, 1), (-1, 1)]},
             "assumed": {"assume_public_schema": True},
         }[way]
         fitted = classifier(**ENOUGH, **settings).fit(x, y)
@@ -150,8 +150,8 @@ class TestLabels:
         x, y = records(400)
         declared = classifier(classes=[0, 1]).fit(x, y.astype(object))
         assert declared.predict(x).dtype.kind == "i"
-        bought = classifier(**ENOUGH).fit(x, y.astype(object))
-        assert bought.classes_.tolist() == ["0", "1"]
+        estimated = classifier(**ENOUGH).fit(x, y.astype(object))
+        assert estimated.classes_.tolist() == ["0", "1"]
         texts = np.where(y == 1, "yes", "no").astype(object)
         assert classifier(**PUBLIC).fit(x, texts).classes_.tolist() == ["no", "yes"]
 
@@ -164,14 +164,14 @@ class TestLabels:
         assert valid.tolist() == [False] * 20 + [True] * 40
         assert (classes[20:] == (y[20:] == "b")).all()
 
-    def test_one_bought_class_is_always_predicted(self):
+    def test_one_estimated_class_is_always_predicted(self):
         x, _ = records(400)
         fitted = classifier(**ENOUGH, bounds=(-1, 1)).fit(x, np.full(400, 7))
         assert fitted.classes_.tolist() == [7]
         assert set(fitted.predict(x)) == {7}
         assert (fitted.predict_proba(x) == 1.0).all()
 
-    def test_too_rare_to_be_bought_are_an_error_that_says_so(self):
+    def test_too_rare_to_be_estimated_are_an_error_that_says_so(self):
         x, y = records(60)
         with pytest.raises(BudgetError, match=r"No class was frequent enough.*was charged"):
             classifier(epsilon=0.1, bounds=(-1, 1)).fit(x, y)
@@ -200,7 +200,7 @@ class TestBounds:
         fitted = classifier(bounds=(-1, 1), classes=[0, 1]).fit(x, y)
         schema = fitted.result_.document["dataset"]["schema"]
         assert (schema["kind"], schema["low"], schema["high"]) == ("arrays", -1.0, 1.0)
-        assert fitted.result_.document["bought"] == []
+        assert fitted.result_.document["estimated_privately"] == []
 
     def test_for_all_of_undeclared_classes_make_a_table_without_bins(self, handed: Any):
         schema = handed(classifier(bounds=(-1, 1)), *records()).schema
@@ -299,15 +299,15 @@ class TestPeeking:
         fitted = classifier(**ENOUGH).fit(*records(400))
         document = fitted.result_.document
         assert set(doors) == {"test", "train"}
-        assert len(document["bought"]) == 3
+        assert len(document["estimated_privately"]) == 3
         assert document["assumed_public"] == []
         assert any(line["name"] == "schema" for line in document["events"])
 
-    def test_what_is_assumed_public_is_listed_and_not_bought(self):
+    def test_what_is_assumed_public_is_listed_and_not_estimated(self):
         for estimator in (classifier(**PUBLIC), regressor(**PUBLIC)):
             document = estimator.fit(*records()).result_.document
             assert document["assumed_public"] == ["x0", "x1", "target"]
-            assert document["bought"] == []
+            assert document["estimated_privately"] == []
             assert "x0" in estimator.result_.card
 
     def test_labels_are_looked_at_only_where_they_are_assumed_public(self):
@@ -450,7 +450,7 @@ class TestRegression:
         # Half-octaves: 32, 45.3, 64, 90.5; the outermost may hold too few of the 40 slots.
         assert 20 < low < 46
         assert 63 < high < 100
-        assert len(fitted.result_.document["bought"]) >= 1
+        assert len(fitted.result_.document["estimated_privately"]) >= 1
 
     def test_takes_numbers_only(self):
         x, y = records()

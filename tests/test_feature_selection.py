@@ -123,7 +123,7 @@ class TestReports:
     @pytest.mark.unit
     def test_names_are_escaped_in_markdown_alone(self, tmp_path: Path):
         document = select(tmp_path / "x", "all").document
-        document = {**document, "bought": ["age: a number in [1, 2]"]}
+        document = {**document, "estimated_privately": ["age: a number in [1, 2]"]}
         assert "age: a number in [1, 2]" in report_html(document)
         assert "age: a number in [1, 2]" in json.dumps(card_json(document))
         assert r"age: a number in \[1, 2\]" in card_markdown(document)
@@ -257,16 +257,16 @@ class TestSources:
             result = select_features(data, budget=BUDGET, out=tmp_path / name, **options)
             assert set(result.columns) <= {"age", "city", "note"}
             assert set(result.predict(frame(5))) <= {"low", "high"}
-            assert result.document["assumed_public"] == result.document["bought"] == []
+            assert result.document["assumed_public"] == result.document["estimated_privately"] == []
 
     @pytest.mark.contract
-    def test_what_is_undeclared_is_bought(self, tmp_path: Path):
+    def test_what_is_undeclared_is_estimated(self, tmp_path: Path):
         result = select_features(
             frame(1200), target="pay", budget=Budget(8.0), out=tmp_path / "x", method="top",
             trainer="objective", k=3, max_categories=4,
         )  # fmt: skip
         document = result.document
-        assert len(document["bought"]) == 4
+        assert len(document["estimated_privately"]) == 4
         assert document["events"][0]["name"] == "schema"
         assert verify(tmp_path / "x")[1] == []
         assert len(result.features) <= 3

@@ -155,7 +155,7 @@ def test_the_form_of_a_table_needs_neither_torch_nor_pandas():
     code = (
         "import sys\n"
         "import pasearch.data.sources, pasearch.data.tables\n"
-        "import pasearch.data.front_ends, pasearch.data.check, pasearch.data.purchase\n"
+        "import pasearch.data.front_ends, pasearch.data.check, pasearch.data.estimation\n"
         "import pasearch.spaces.portfolio\n"
         "print(sorted({'torch', 'pandas', 'sklearn', 'optuna'} & set(sys.modules)))"
     )

@@ -25,8 +25,8 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
+    ESTIMATE_SHARE,
     FRONT_END_SHARE,
-    PURCHASE_SHARE,
     events_by_partition,
     planned_form,
     score_noise,
@@ -361,7 +361,7 @@ UNDECLARED: dict[str, tuple[Schema | TableSchema, int]] = {
 
 
 class TestUndeclared:
-    """What is not declared is bought from the slots of scores, or of the test."""
+    """What is not declared is estimated privately from the slots of scores, or of the test."""
 
     @pytest.mark.unit
     @pytest.mark.parametrize("strategy", ["fixed", "rs"])
@@ -371,11 +371,11 @@ class TestUndeclared:
         plan = priced(schema, strategy=strategy)
         (line,) = named(plan, "schema")
         assert line.count == items == len(schema.undeclared)
-        assert line.partition == plan.purchase_partition
+        assert line.partition == plan.estimate_partition
         assert line.partition == ("validation" if strategy == "rs" else "test")
-        assert plan.purchase is not None
-        assert line.event == plan.purchase.event
-        assert "bought from" in plan_text(plan)
+        assert plan.schema_estimate is not None
+        assert line.event == plan.schema_estimate.event
+        assert "estimated privately from" in plan_text(plan)
         for name in schema.undeclared:
             assert name in plan_text(plan)
 
@@ -394,45 +394,45 @@ class TestUndeclared:
         own = priced(KNOWN, epsilon, strategy=strategy)
         assert plan.trial_mu == own.trial_mu, "training pays nothing of it"
         alone = price_partitions({"x": events_by_partition(named(plan, "schema"))[
-            plan.purchase_partition]}, plan.delta)[0]  # fmt: skip
-        assert alone.epsilon <= PURCHASE_SHARE * epsilon
-        assert by_partition[plan.purchase_partition].epsilon > alone.epsilon
+            plan.estimate_partition]}, plan.delta)[0]  # fmt: skip
+        assert alone.epsilon <= ESTIMATE_SHARE * epsilon
+        assert by_partition[plan.estimate_partition].epsilon > alone.epsilon
 
     @pytest.mark.unit
     @pytest.mark.parametrize("strategy", ["fixed", "rs"])
     def test_what_is_left_pays_for_scores_and_test(self, strategy: str):
-        bought, own = (priced(s, strategy=strategy) for s in (UNDECLARED["both"][0], KNOWN))
+        estimated, own = (priced(s, strategy=strategy) for s in (UNDECLARED["both"][0], KNOWN))
         if strategy == "fixed":
-            assert bought.test.epsilon < own.test.epsilon
+            assert estimated.test.epsilon < own.test.epsilon
         else:
-            assert bought.score is not None
+            assert estimated.score is not None
             assert own.score is not None
-            assert bought.score.epsilon < own.score.epsilon
-            assert bought.test.epsilon == own.test.epsilon
+            assert estimated.score.epsilon < own.score.epsilon
+            assert estimated.test.epsilon == own.test.epsilon
 
     @pytest.mark.unit
     def test_more_items_share_the_same_epsilon(self):
         one, two = (priced(UNDECLARED[what][0]) for what in ("bounds", "both"))
-        assert one.purchase is not None
-        assert two.purchase is not None
-        assert two.purchase.noise_multiplier > one.purchase.noise_multiplier
+        assert one.schema_estimate is not None
+        assert two.schema_estimate is not None
+        assert two.schema_estimate.noise_multiplier > one.schema_estimate.noise_multiplier
         assert one.test.epsilon == pytest.approx(two.test.epsilon, rel=0.05)
 
     @pytest.mark.unit
     def test_the_plan_reads_no_value_of_it(self):
         for schema, _ in UNDECLARED.values():
             plan = priced(schema, strategy="rs")
-            assert json.loads(json.dumps(plan.to_json(), allow_nan=False))["purchase"]
+            assert json.loads(json.dumps(plan.to_json(), allow_nan=False))["schema_estimate"]
 
     @pytest.mark.unit
     def test_a_declared_schema_buys_nothing(self):
         plan = priced(KNOWN)
-        assert (plan.purchase, named(plan, "schema")) == (None, [])
-        assert plan.to_json()["purchase"] is None
-        assert "bought" not in plan_text(plan)
+        assert (plan.schema_estimate, named(plan, "schema")) == (None, [])
+        assert plan.to_json()["schema_estimate"] is None
+        assert "estimated_privately" not in plan_text(plan)
 
     @pytest.mark.unit
-    def test_networks_are_checked_at_the_widest_that_may_be_bought(self):
+    def test_networks_are_checked_at_the_widest_that_may_be_estimated(self):
         table = UNDECLARED["table"][0]
         assert planned_form(table, 7) == ((12 + 12,), 7)
         assert planned_form(table, 70) == ((12 + 72,), 70)
@@ -442,7 +442,7 @@ class TestUndeclared:
             priced(table, space=wide, max_categories=100_000)
 
     @pytest.mark.unit
-    def test_a_score_epsilon_that_does_not_fit_beside_the_purchase_is_refused(self):
+    def test_a_score_epsilon_that_does_not_fit_beside_the_estimate_is_refused(self):
         options = {"strategy": "paas", "candidates": 2, "generations": 1}
         assert priced(KNOWN, **options, score_epsilon=0.45)
         with pytest.raises(BudgetError, match="lower the epsilon of the scores"):
@@ -545,7 +545,7 @@ class TestAssumedPublic:
             assume_public_schema=True,
         )  # fmt: skip
         assert plan.assumed_public == ("bounds", "target")
-        assert (plan.purchase, plan.schema.classes) == (None, 3)
+        assert (plan.schema_estimate, plan.schema.classes) == (None, 3)
         assert "not charged, because you say it is public: bounds, target" in plan_text(plan)
         assert plan.to_json()["assumed_public"] == ["bounds", "target"]
 

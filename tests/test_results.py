@@ -474,7 +474,7 @@ class TestPredict:
         assert {name for name in content if name.startswith("0.")} == {f"0.{n}" for n in fitted}
         for name, value in fitted.items():
             assert torch.equal(content[f"0.{name}"], value)
-        assert result.document["bought"] == ["front end pca:2"]
+        assert result.document["estimated_privately"] == ["front end pca:2"]
         assert load(tmp_path / "x")(torch.zeros(5, 3)).shape == (5, 2)
 
 

@@ -85,7 +85,7 @@ class TestTold:
         ]  # fmt: skip
         assert document["dataset"]["slots"] == {"train": 270, "test": 30}
         assert 0.97 * 2.0 < result.price.epsilon <= 2.0
-        assert document["assumed_public"] == document["bought"] == []
+        assert document["assumed_public"] == document["estimated_privately"] == []
         assert verify(tmp_path / "x")[1] == []
         assert ("trials" in document) == (method in ("pafs", "one-hot"))
         cfs = method.startswith("cfs")
@@ -119,7 +119,7 @@ class TestTold:
         result = select_features(out=tmp_path / "x", **options(files, "one-hot"))
         document = result.document
         assert document["assumed_public"] == ["everything undeclared, from the public data others"]
-        assert document["bought"] == []
+        assert document["estimated_privately"] == []
         assert "schema" not in {line["name"] for line in document["events"]}
         assert "c = u" in document["trials"][0]["features"]
 

@@ -271,7 +271,7 @@ class TestComponents:
         with pytest.warns(UserWarning, match="not private"):
             one, other = (pca(random_state=1).fit(x, labels) for labels in (None, y))
         assert (one.components_ == other.components_).all()
-        assert one.result_.document["bought"] == []
+        assert one.result_.document["estimated_privately"] == []
 
 
 def price_of_events(document: dict[str, Any]) -> float:
@@ -582,11 +582,11 @@ class TestSettings:
         with pytest.raises(BudgetError, match=r"No class was frequent enough.*was charged"):
             cfs(classes=None, epsilon=0.1).fit(x, y)
 
-    def test_what_is_assumed_public_is_listed_and_not_bought(self):
+    def test_what_is_assumed_public_is_listed_and_not_estimated(self):
         x, y = records()
         fitted = cfs(bounds=None, classes=None, assume_public_schema=True).fit(x, y)
         document = fitted.result_.document
         assert document["assumed_public"] == [*(f"x{i}" for i in range(6)), "target"]
-        assert document["bought"] == []
+        assert document["estimated_privately"] == []
         document = cfs(bounds=[(-1, 1)] * 5 + [None]).fit(x, y).result_.document
-        assert [line.split(":")[0] for line in document["bought"]] == ["x5"]
+        assert [line.split(":")[0] for line in document["estimated_privately"]] == ["x5"]

@@ -226,7 +226,7 @@ class TestLooks:
 
     @pytest.mark.contract
     def test_at_a_public_table_complete_the_schema(self, tmp_path: Path):
-        """Nothing is bought or read of the private table: its values change no number."""
+        """Nothing is estimated or read of the private table: its values change no number."""
         generator = np.random.default_rng(0)
 
         def table(name: str, n: int, top: float) -> Path:
@@ -255,9 +255,9 @@ class TestLooks:
         assert plans[0].assumed_public == ("everything undeclared, from the public data others",)
         assert plans[0].prices == plans[1].prices
         assert {line.partition for line in plans[0].lines} == {"train", "test"}
-        bought = planned(tables[0]).plan
-        assert bought.purchase is not None
-        assert plans[0].purchase is None
+        estimated = planned(tables[0]).plan
+        assert estimated.schema_estimate is not None
+        assert plans[0].schema_estimate is None
         document = run(prepared[1], out=tmp_path / "run").document
         assert document["validated_on"] == "others"
         assert verify(tmp_path / "run")[1] == []

@@ -62,7 +62,7 @@ OF_ARRAYS: dict[str, dict[str, Any]] = {
         "architecture": {"layers": [{"kind": "dense", "units": 4}]},
     },
     "recipes": {"space": "auto", "recipe": ["default", {"optimizer": "adam"}]},
-    "bought": {"strategy": "fixed", "bounds": None, "classes": None},
+    "estimated_privately": {"strategy": "fixed", "bounds": None, "classes": None},
 }  # fmt: skip
 OF_TABLES: dict[str, dict[str, Any]] = {
     "cfs": {"method": "cfs-greedy", "k": 3},
@@ -231,7 +231,9 @@ EDITS: dict[str, Edit] = {
     "declared_public": lambda d: d["dataset"].update(
         declared_public=not d["dataset"]["declared_public"]
     ),
-    "bought": lambda d: d.update(bought=[*d["bought"], "front end pca:2"]),
+    "estimated_privately": lambda d: d.update(
+        estimated_privately=[*d["estimated_privately"], "front end pca:2"]
+    ),
     "n": lambda d: d["dataset"].update(n=4000),
     "n and slots": fewer_records,
     "unit": lambda d: d["price"].update(unit="one person"),
@@ -310,11 +312,11 @@ def test_an_edited_result_does_not_verify(
 
 
 def cleared(document: Document) -> None:
-    """As if a bought schema had been declared: its event, its dial and its list are gone."""
+    """As if an estimated schema had been declared: its event, its dial and its list are gone."""
     document["events"] = [e for e in document["events"] if e["name"] != "schema"]
     document["plan"]["declared"] = document["dataset"]["schema"]
     del document["plan"]["dials"]["schema"]
-    document["bought"] = []
+    document["estimated_privately"] = []
     priced(document)
 
 
@@ -367,7 +369,7 @@ def quieter_dial(document: Document) -> None:
 
 
 FORGERIES: list[tuple[str, str, Edit]] = [
-    ("bought", "a bought schema that is called declared", cleared),
+    ("estimated_privately", "an estimated schema that is called declared", cleared),
     ("rs", "a search that is called one training", not_searched),
     ("rs", "a law of fewer trainings", smaller_law),
     ("stw", "public data that are called private", made_private),
@@ -378,7 +380,8 @@ FORGERIES: list[tuple[str, str, Edit]] = [
      or d["trials"][-2].update(noisy_correct=98) or d["best"].update(d["trials"][0]["parameters"])),
     ("paas", "number of different trials", lambda d: d.update(unique_trials=9)),
     ("pca", "a front end that nobody paid for", lambda d: (
-        d.update(bought=[]), d["events"].remove(line(d, "front end pca:2")), priced(d))),
+        d.update(estimated_privately=[]), d["events"].remove(line(d, "front end pca:2")),
+        priced(d))),
     ("pca", "its dial", lambda d: d["plan"]["dials"].update({"front end pca:2": 99.0})),
     ("screened", "looks that nobody paid for", lambda d: (
         d["events"].remove(line(d, "validation query")), priced(d))),
@@ -405,8 +408,8 @@ FORGERIES: list[tuple[str, str, Edit]] = [
     ("cfs", "link", lambda d: d["model"].update(link="identity")),
     ("cfs", "pool", lambda d: d["model"].update(pool=2)),
     ("cfs", "merit", lambda d: d["best"].update(merit=None)),
-    ("cfs", "a bought column", lambda d: d["dataset"]["schema"]["columns"][0].update(low=-1e9)
-     or d["bought"].pop()),
+    ("cfs", "an estimated column", lambda d: d["dataset"]["schema"]["columns"][0].update(low=-1e9)
+     or d["estimated_privately"].pop()),
     ("pafs", "another winner", lambda d: d["trials"][0].update(noisy_correct=-5000)
      or d["trials"][1].update(noisy_correct=5000)
      if d["best"]["features"] == d["trials"][0]["features"]
@@ -721,8 +724,8 @@ def test_what_is_expected_of_a_field_is_said():
         check_form({"price": {"epsilon": "x"}}, {"price": {"epsilon": FORM["price"]["epsilon"]}})
     with pytest.raises(UsageError, match=r"it has no price\.epsilon"):
         check_form({"price": {}}, {"price": FORM["price"]})
-    with pytest.raises(UsageError, match=r"bought is 3, and a list"):
-        check_form({"bought": 3}, {"bought": FORM["bought"]})
+    with pytest.raises(UsageError, match=r"estimated privately is 3, and a list"):
+        check_form({"estimated_privately": 3}, {"estimated_privately": FORM["estimated_privately"]})
     assert shown("a\nb\x1b") == r"'a\nb\x1b'"
     assert len(shown("x" * 999)) < 100
     assert shown(10**5000).startswith("a very large")
@@ -744,7 +747,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["rs", "paas", "recipes", "bought", "cfs", "pafs"])
+@pytest.mark.parametrize("name", ["rs", "paas", "recipes", "estimated_privately", "cfs", "pafs"])
 def test_no_odd_value_anywhere_passes_or_crashes(copied: Callable[[str], Copy], name: str):
     copy = copied(name)
     for number, path in enumerate(paths(copy.document)):

@@ -13,24 +13,21 @@ import json
 from pathlib import Path
 
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import Declared, Source, register, table_dataset
+from pasearch.data.source import SOURCES, Declared, Source, table_dataset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
 
 
-@register
+@SOURCES.register
 class JsonLines(Source):
     """A .jsonl file with a JSON object a line."""
 
     name = "jsonl"
     kind = "a .jsonl"
     expected = "the path of a .jsonl file, with a schema"
+    suffixes = (".jsonl",)
     uses = ("schema", "target", "regression")
-
-    def takes(self, data: str) -> bool:
-        """Return whether the name ends in .jsonl."""
-        return data.endswith(".jsonl")
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every line is a slot."""

@@ -14,7 +14,7 @@ from pasearch.accounting.checks import whole
 from pasearch.api.lifecycle import (
     Made,
     Prepared,
-    buy_schema,
+    estimate_schema,
     head,
     made_by,
     new_run,
@@ -170,7 +170,7 @@ def carried_out(
     device, progress = device_of(prepared.request), progress or prepared.request.progress
     with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
-        plan = buy_schema(plan, dataset, ledger, keys, folder)
+        plan = estimate_schema(plan, dataset, ledger, keys, folder)
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
             plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
@@ -252,7 +252,7 @@ def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, An
             "link": found.link,
             "pool": 0 if pooling is None else pooling.size,
         },
-        "bought": plan.bought(),
+        "estimated_privately": plan.estimated_privately(),
         "alternatives": [],
         "searched_on": plan.searched_on,
         "validated_on": None,

@@ -539,33 +539,33 @@ def _randomness_words(made: Made) -> str:
     return f"a 256-bit key from the operating system, destroyed when the run ended; {drawn}"
 
 
-def buy_schema(
+def estimate_schema(
     plan: Solved, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
 ) -> Solved:
-    """Buy what the schema leaves undeclared, and return the plan with the complete schema.
+    """Estimate what the schema leaves undeclared, and return the plan with the complete schema.
 
     Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
 
     Args:
-        plan: With a purchase, or without (then nothing happens).
+        plan: With a schema to estimate, or without (then nothing happens).
         dataset: Partitioned; it gets the complete schema.
         ledger: Opened with the plan's lines.
         keys: The run's secret randomness.
-        folder: What was bought is kept in `private/`, so a resume buys nothing twice.
+        folder: The estimate is kept in `private/`, so a resume makes none twice.
 
     Cost: the plan's line "schema", on the partition that has epsilon to spare.
     """
-    purchase, schema = plan.purchase, plan.schema
-    if purchase is None:
+    estimate, schema = plan.schema_estimate, plan.schema
+    if estimate is None:
         return plan
     path = folder.private / "schema.json"
     if path.exists():
-        bought = type(schema).from_json(read_json(path, "a bought schema", follow=False))
+        estimated = type(schema).from_json(read_json(path, "a schema", follow=False))
     else:
-        cells = dataset[plan.purchase_partition].cells()
+        cells = dataset[plan.estimate_partition].cells()
         items = [f"item {number}" for number in range(len(schema.undeclared))]
         with ledger.charged("schema", cells, key=items) as (features, labels):
-            bought = purchase.buy(schema, features, labels, keys.stream("schema"))
-        folder.atomic_write("schema.json", json.dumps(bought.to_json()))
-    dataset.adopt(bought)
-    return replace(plan, schema=bought)
+            estimated = estimate.estimate(schema, features, labels, keys.stream("schema"))
+        folder.atomic_write("schema.json", json.dumps(estimated.to_json()))
+    dataset.adopt(estimated)
+    return replace(plan, schema=estimated)

@@ -19,13 +19,13 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import Split, make_split
 from pasearch.errors import UsageError
-from pasearch.planning import PURCHASE_DELTA, Terms
+from pasearch.planning import ESTIMATE_DELTA, Terms
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
 
 LEDGER_LEAK = 1e-3
-"""The share of delta for bought categories where runs share a ledger: it must do for all."""
+"""The share of delta for estimated categories where runs share a ledger: it must do for all."""
 
 
 def device_of(request: Request) -> str:
@@ -116,7 +116,7 @@ def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
 
 def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
     """Return the data set with everything undeclared read from its records, and its names."""
-    from pasearch.data.purchase import read_free
+    from pasearch.data.estimation import read_free
 
     names = dataset.schema.undeclared
     if not names:
@@ -220,5 +220,5 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         split=split,
         most=request.max_categories,
         assumed_public=assumed,
-        leak_share=PURCHASE_DELTA if request.ledger is None else LEDGER_LEAK,
+        leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.api.lifecycle import (
     Made,
     Prepared,
-    buy_schema,
+    estimate_schema,
     head,
     made_by,
     new_run,
@@ -118,7 +118,7 @@ def carried_out(
     with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.cache = Path(request.cache or folder.private / "cache")
-        plan = buy_schema(plan, dataset, ledger, keys, folder)
+        plan = estimate_schema(plan, dataset, ledger, keys, folder)
         if prepared.searched_on is not None:
             place_fits(plan, Proxy(dataset=prepared.searched_on), folder)
         prepared = replace(prepared, plan=plan)
@@ -254,7 +254,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
         },
         "score": score_json(plan, found.test_points, found.exact_points),
         "model": {"file": "model.pt", "sha256": found.sha256},
-        "bought": plan.bought(),
+        "estimated_privately": plan.estimated_privately(),
         "alternatives": plan.alternatives(),
         "searched_on": plan.searched_on,
         "validated_on": plan.validated_on,

@@ -14,7 +14,7 @@ import numpy as np
 from pasearch.data.arrays import AT_ONCE, Stored, stored_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import Declared, Source, register
+from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
@@ -25,18 +25,15 @@ LONGEST_NOTE = 4096
 """The most bytes of what else is read of a .npz than x and y."""
 
 
-@register
+@SOURCES.register
 class ArrayFile(Source):
     """A .npz file with arrays x and y."""
 
     name = "npz"
     kind = "a .npz"
     expected = "the path of a .npz file with arrays x and y"
+    suffixes = (".npz",)
     uses = ("bounds", "classes", "regression")
-
-    def takes(self, data: str) -> bool:
-        """Return whether the name ends in .npz."""
-        return Path(data).suffix == ".npz"
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set; large arrays are read when a run begins."""
@@ -90,8 +87,8 @@ def from_arrays(
         y: Whole numbers, (n,); any numbers for a regression.
         name: What the plan and the card call it.
         where: What an error message calls it.
-        said: What the user says about them, fields of `Declared`: the rest is bought. Bytes (uint8)
-            have the bounds 0 and 255 by their type, bool 0 and 1.
+        said: What the user says about them, fields of `Declared`: the rest is estimated privately.
+            Bytes (uint8) have the bounds 0 and 255 by their type, bool 0 and 1.
 
     Raises:
         UsageError: Arrays of another form, of different length or empty.

@@ -16,7 +16,7 @@ import numpy as np
 
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import Declared, Source, register
+from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.errors import UsageError
 
 IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -30,7 +30,7 @@ MOST_IDX = 2**28
 """The most bytes that an idx file announces: those of MNIST have 47 million."""
 
 
-@register
+@SOURCES.register
 class BuiltIn(Source):
     """One of the sets of `BUILT_IN`: in `data_root` in torchvision's layout, or downloaded."""
 

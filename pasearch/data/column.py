@@ -82,11 +82,11 @@ class Column:
     Args:
         name: As in the header.
         kind: One of `KINDS`; None is not declared, unless what is declared tells the kind.
-        low: Lower bound of a number; values below are clamped. None: to be bought.
+        low: Lower bound of a number; values below are clamped. None: to be estimated privately.
         high: Upper bound of a number.
         bins: Of a number: how many of equal width, or the edges between them, rising; 0 for none,
             None for `BINS`.
-        categories: Of a category; None: to be bought.
+        categories: Of a category; None: to be estimated privately.
         vocabulary: Of a text: single words in lower case.
 
     Raises:
@@ -197,8 +197,8 @@ class Column:
         words = self._checked_names("vocabulary", self.vocabulary or ())
         if not words:
             raise self._refusal(
-                "it is text without a vocabulary, which cannot be bought: declare a list of words "
-                "that you know without looking at the records."
+                "it is text without a vocabulary, which cannot be estimated privately: declare a "
+                "list of words that you know without looking at the records."
             )
         for word in words:
             if WORD.fullmatch(word) is None or word != word.lower():

@@ -28,7 +28,7 @@ from pasearch.data.lines import (
     header_of,
 )
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import Declared, Source, register, table_dataset
+from pasearch.data.source import SOURCES, Declared, Source, table_dataset
 from pasearch.data.tables import AnySchema, TableSchema, undeclared
 from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
@@ -40,18 +40,15 @@ MOST_COLUMNS = 20_000
 """The most columns of a file."""
 
 
-@register
+@SOURCES.register
 class CsvFile(Source):
     """A .csv file with a header."""
 
     name = "csv"
     kind = "a table"
     expected = "the path of a .csv file with a header"
+    suffixes = (".csv",)
     uses = ("target", "schema", "quotes", "regression")
-
-    def takes(self, data: str) -> bool:
-        """Return whether the name ends in .csv, in any case."""
-        return Path(data).suffix.lower() == ".csv"
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every row but the header is a slot."""

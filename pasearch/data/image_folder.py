@@ -22,7 +22,7 @@ import numpy as np
 from pasearch.accounting.checks import whole
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import Declared, Source, register
+from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.errors import UsageError
 from pasearch.files import check_memory
 
@@ -46,7 +46,7 @@ of up to `MOST_REDUCED` times as many is decoded at half its size; any other is 
 MOST_REDUCED = 4
 
 
-@register
+@SOURCES.register
 class ImageFolder(Source):
     """A folder with a sub-folder of image files for each class."""
 
@@ -56,8 +56,10 @@ class ImageFolder(Source):
     uses = ("image_side", "grey")
 
     def takes(self, data: str) -> bool:
-        """Return whether there is such a folder."""
-        return bool(data) and Path(data).is_dir()
+        """Return whether there is such a folder, and its name does not end as another kind's."""
+        suffix, kinds = Path(data).suffix.lower(), SOURCES.kinds().values()
+        others = any(suffix in kind.suffixes for kind in kinds)
+        return bool(data) and Path(data).is_dir() and not others
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every image file is a slot."""

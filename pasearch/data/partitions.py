@@ -213,7 +213,7 @@ class Partition(_Part):
         return self._dataset._records(self._slots, self._front)
 
     def cells(self) -> Cells:
-        """Return the same partition, whose records are opened as they are: to buy a schema."""
+        """Return the same partition, whose records are opened as they are: to estimate a schema."""
         return Cells(self._name, self._dataset, self._slots)
 
     def in_parts(self) -> InParts:

@@ -1,4 +1,4 @@
-"""The front ends as modules, and how the two fitted ones are bought.
+"""The front ends as modules, and how the two fitted ones are estimated privately.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss); docs/rules.md, "Sensitivities".
 Proof: docs/guarantees/released-sums.md.
@@ -79,7 +79,7 @@ class Projection(nn.Module):
 
 
 def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
-    """Return the map of `standardise` from bought first and second moments.
+    """Return the map of `standardise` from noisy first and second moments.
 
     Args:
         x: float32, (slots, *shape), in [0, 1].
@@ -107,7 +107,7 @@ def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream
 def fit_components(
     x: Tensor, valid: Tensor, components: int, noise_multiplier: float | None, stream: Stream
 ) -> Projection:
-    """Return the projection on the leading eigenvectors of the bought second moments.
+    """Return the projection on the leading eigenvectors of the noisy second moments.
 
     Args:
         x: float32, (slots, *shape), in [0, 1].
@@ -122,7 +122,7 @@ def fit_components(
     total = _noised(rows.T @ rows, noise_multiplier, stream)
     _, vectors = np.linalg.eigh(total)
     projection = Projection(rows.shape[1], components)
-    # A bought table may have fewer features than that: the other coordinates are then 0.
+    # An estimated table may have fewer features than that: the other coordinates are then 0.
     leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
     projection.directions[:, : leading.shape[1]].copy_(leading)
     return projection

@@ -1,4 +1,4 @@
-"""What is public about a data set of arrays: shape, bounds and classes, declared or bought.
+"""What is public about a data set of arrays: shape, bounds and classes, declared or estimated.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -26,9 +26,9 @@ MOST_NUMBERS = 2**24
 class Schema:
     """The declared form of records with numeric features, and a class or a number to predict.
 
-    What is None is not declared: it is bought before the first training, or read where the user
-    assumes it public (`data.purchase`). Exactly one of `classes` and `target` is for the task:
-    `regression` says which.
+    What is None is not declared: it is estimated privately before the first training, or read where
+    the user assumes it public (`data.estimation`). Exactly one of `classes` and `target` is for the
+    task: `regression` says which.
 
     Args:
         shape: Shape of one record: (features,), (height, width) or (channels, height, width).
@@ -102,12 +102,12 @@ class Schema:
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """What must be bought before a record can be encoded."""
+        """What must be estimated privately before a record can be encoded."""
         aim = self.target if self.regression else self.classes
         return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
 
     def widest_shape(self, most: int) -> tuple[int, ...]:
-        """Return the shape of an encoded record, at most, whatever is bought."""
+        """Return the shape of an encoded record, at most, whatever is estimated privately."""
         return self.shape
 
     def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
@@ -215,7 +215,7 @@ class Schema:
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
-        """Return bounds and target in words, one line each: what a purchase of them released."""
+        """Return bounds and target in words, one line each: what an estimate of them released."""
         task = f"to predict: {self.describe_task()}"
         return [f"bounds of the features: {self.low:g} to {self.high:g}", task]
 
@@ -269,7 +269,7 @@ def _bounds(name: str, bounds: object) -> tuple[float, float]:
 
 
 def needed(value: Any) -> Any:
-    """Return what is declared or bought by now; a read before that is a bug in the program."""
+    """Return what is declared or estimated by now; a read before that is a bug in the program."""
     if value is None:
         raise RuntimeError("A record was to be encoded before its schema was complete.")
     return value

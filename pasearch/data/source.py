@@ -1,10 +1,10 @@
 """What a source of data is: one class in one file, which takes some of the names and paths.
 
-    @register
+    @SOURCES.register
     class JsonLines(Source):
-        name, kind, expected = "jsonl", "a .jsonl", "the path of a .jsonl file"
+        name, kind, suffixes = "jsonl", "a .jsonl", (".jsonl",)
+        expected = "the path of a .jsonl file"
         uses = ("schema", "target")
-        def takes(self, data): return data.endswith(".jsonl")
         def load(self, data, declared): ...
 
 Only the *form* of a source (names, shapes, number types, how many records) may raise an error;
@@ -15,15 +15,16 @@ Source: docs/rules.md, rules 3 and 13. How to write one: docs/extending.md.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.partitions import Dataset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
+from pasearch.registry import Registry, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +58,27 @@ class Declared:
     download: bool = False
 
 
-class Source(ABC):
+class Source(Stage):
     """A kind of data that a run can be given by a name or a path."""
 
-    name: ClassVar[str]
     kind: ClassVar[str]
     """What it is, after "for": errors name it where a declaration is for other data."""
     expected: ClassVar[str]
     """What its names or paths are: help and errors list it."""
     uses: ClassVar[tuple[str, ...]] = ()
     """The fields of `Declared` that it has a use for, beside `public`."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """How the names of its files end, in lower case."""
     is_path: ClassVar[bool] = True
     """Whether what it takes is a path, which a resumed run finds from anywhere."""
 
-    @abstractmethod
+    def words(self) -> str:
+        """Return what it is."""
+        return self.kind
+
     def takes(self, data: str) -> bool:
         """Return whether it reads what is called so; no file is opened for that."""
+        return Path(data).suffix.lower() in self.suffixes
 
     @abstractmethod
     def load(self, data: str, declared: Declared) -> Dataset:
@@ -100,20 +106,10 @@ class Source(ABC):
         raise UsageError(f"{data}: new records are not read from {self.kind}.")
 
 
-Kind = TypeVar("Kind", bound=Source)
-SOURCES: dict[str, Source] = {}
-"""Every kind of data by its name, in the order in which they are asked."""
-
-
-def register(kind: type[Kind]) -> type[Kind]:
-    """Add a kind of data: a decorator of its class.
-
-    Raises:
-        UsageError: Another class has that name.
-    """
-    if type(SOURCES.setdefault(kind.name, kind())).__qualname__ != kind.__qualname__:
-        raise UsageError(f"There are two sources of data called {kind.name!r}: rename one.")
-    return kind
+SOURCES = Registry(
+    "data source", Source, "pasearch.data.built_in", "pasearch.data.array_file",
+    "pasearch.data.csv_file", "pasearch.data.image_folder",
+)  # fmt: skip
 
 
 def table_dataset(

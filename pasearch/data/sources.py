@@ -1,19 +1,13 @@
-"""Which source a data set comes from, and loading it: shipped kinds, and those of extensions.
-
-Each kind stands in its own file, which registers it: a .npz, a built-in set of images, a table, a
-folder of images.
-"""
+"""Which source a data set comes from, and loading it: shipped kinds, and those of extensions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pasearch.data import array_file, built_in, csv_file, image_folder  # noqa: F401 - registered
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-from pasearch.extensions import load_extensions
 
 DECLARATIONS = (
     "bounds", "classes", "regression", "target", "schema", "quotes", "image_side", "grey",
@@ -62,8 +56,8 @@ def new_records(data: str, schema: AnySchema) -> Any:
 
 def source_of(data: str) -> Source | None:
     """Return the kind of data that a name or path is; None if no kind takes it."""
-    load_extensions()
-    return next((source for source in SOURCES.values() if source.takes(data)), None)
+    sources = (kind() for kind in SOURCES.kinds().values())
+    return next((source for source in sources if source.takes(data)), None)
 
 
 def useful(data: str) -> tuple[str, ...]:
@@ -80,10 +74,10 @@ def is_path(data: str) -> bool:
 
 def kinds_with(declaration: str) -> str:
     """Return what has a use for a declaration, in words."""
-    return " or ".join(each.kind for each in SOURCES.values() if declaration in each.uses)
+    return " or ".join(each.kind for each in SOURCES.kinds().values() if declaration in each.uses)
 
 
 def expected() -> str:
     """Return what data may be, in words."""
-    *others, last = [each.expected for each in SOURCES.values()]
+    *others, last = [each.expected for each in SOURCES.kinds().values()]
     return f"{', '.join(others)}, or {last}"

@@ -44,8 +44,8 @@ TOP_KEYS = ("name", "target", "official_test", "quotes", "columns")
 class TableSchema:
     """The declared form of a table's records. It has the properties of `data.schema.Schema`.
 
-    What is not declared about a column is bought before the first training, or read where the user
-    assumes it public (`data.purchase`).
+    What is not declared about a column is estimated privately before the first training, or read
+    where the user assumes it public (`data.estimation`).
 
     Args:
         columns: Of the features, in the file's order.
@@ -119,7 +119,7 @@ class TableSchema:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The classes; those that a purchase did not find are unnamed, so that there are two."""
+        """The classes; those that an estimate did not find are unnamed, so that there are two."""
         found = self.target.categories or ()
         unnamed = tuple(f"(unnamed {i + 1})" for i in range(2 - len(found)))
         return () if self.target.categories is None else found + unnamed
@@ -147,7 +147,7 @@ class TableSchema:
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """The columns, and the target, that must be bought before a record can be encoded."""
+        """The columns, and the target, that must be estimated before a record can be encoded."""
         return tuple(each.name for each in (*self.columns, self.target) if not each.declared)
 
     @property
@@ -160,15 +160,15 @@ class TableSchema:
         return [name for column in self.columns for name in column.feature_names()]
 
     def widest(self, most: int) -> int:
-        """Return the most numbers a record can become, whatever is bought.
+        """Return the most numbers a record can become, whatever is estimated privately.
 
         Args:
-            most: The most categories that are bought for a column.
+            most: The most categories that are estimated privately for a column.
         """
         return sum(_widest(column, most) for column in self.columns)
 
     def widest_shape(self, most: int) -> tuple[int]:
-        """Return the shape of an encoded record, at most, whatever is bought."""
+        """Return the shape of an encoded record, at most, whatever is estimated privately."""
         return (self.widest(most),)
 
     def find(

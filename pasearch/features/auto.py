@@ -38,7 +38,7 @@ def choose(
     Args:
         method: One of `features.selector.SELECTORS`, or "auto".
         trainer: One of `features.trainers.TRAINERS`, or "auto".
-        schema: Declared, or to be bought.
+        schema: Declared, or to be estimated privately.
         k: How many features are asked for: then they are picked.
     """
     if "auto" not in (method, trainer):

@@ -1,4 +1,4 @@
-"""Running a feature selection: buy the means, choose, train, test; each read under its charge.
+"""Running a feature selection: estimate the means, choose, train, test; each read under its charge.
 
 The engine keeps no state: every release is a function of the run's keys and of the records, so a
 resumed run computes the same again, and the ledger's keys make it cost nothing twice.

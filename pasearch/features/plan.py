@@ -32,16 +32,16 @@ from pasearch.planning import (
     Charged,
     ScoreNoise,
     Terms,
-    purchase_partition,
+    estimate_partition,
     score_noise,
     solve,
-    solve_purchase,
+    solve_estimate,
 )
 from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
-    from pasearch.data.purchase import Purchase
+    from pasearch.data.estimation import SchemaEstimate
     from pasearch.training.recipe import Recipe
 
 MEANS, FINAL, SCORES, TEST = "feature means", "final training", "score", "test accuracy"
@@ -188,19 +188,19 @@ def make_feature_plan(
     _check_choice(choice, form)
     solving = _Solving(terms=terms, choice=choice, form=form, dials=dials or Dials())
     share = solving.share(selection_share)
-    purchase, own = solve_purchase(terms, solving.dials)
+    estimate, own = solve_estimate(terms, solving.dials)
     if final:
-        _check_findable(purchase, terms)
+        _check_findable(estimate, terms)
     solving.lines += own
     solving.solve_all(share, final=final)
     plan = FeaturePlan(
-        **terms.of_plan(), choice=choice, lines=tuple(solving.lines), purchase=purchase,
+        **terms.of_plan(), choice=choice, lines=tuple(solving.lines), schema_estimate=estimate,
         noises=tuple(solving.noises.items()), searched_on=searched_on,
         basis={
             **terms.basis(), "choice": choice.to_json(), "selection_share": selection_share,
             "dials": solving.dials.values,
         },
-        warnings=terms.warnings(purchase, solving.mu()),
+        warnings=terms.warnings(estimate, solving.mu()),
     )  # fmt: skip
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
@@ -297,16 +297,17 @@ class _Solving:
         return self.noises.get(FINAL, self.noises.get(self.choice.selector.training_line))
 
 
-def _check_findable(purchase: Purchase | None, terms: Terms) -> None:
+def _check_findable(estimate: SchemaEstimate | None, terms: Terms) -> None:
     """Refuse to estimate classes that more records must have than they are estimated from."""
     schema, split = terms.schema, terms.split
-    if purchase is None or schema.regression or schema.outputs > 0:
+    if estimate is None or schema.regression or schema.outputs > 0:
         return
-    slots = getattr(split, purchase_partition(split))
-    if purchase.least > slots:
+    slots = getattr(split, estimate_partition(split))
+    if estimate.least > slots:
         raise BudgetError(
-            f"The classes are not declared, and would be bought from {slots:,} slots: only what "
-            f"about {purchase.least:,} of them hold would be found, so none would be. Declare them "
+            f"The classes are not declared, and would be estimated privately from {slots:,} "
+            f"records: only what about {estimate.least:,} of them hold would be found, so none "
+            "would be. Declare them "
             "(`schema=`; `pasearch check` proposes one), raise `epsilon=`, or have more records."
         )
 

@@ -1,4 +1,4 @@
-"""What a linear model sees of a record: chosen features, centred and scaled by bought means.
+"""What a linear model sees of a record: chosen features, centred and scaled by noisy means.
 
     means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public
     a view      z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),   v_j = max(m_j (1 - m_j), v_0)

@@ -59,7 +59,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         ("Mechanisms", _mechanisms(document)),
         ("Accountant and its assumptions", _assumptions(document)),
         ("Claims of the papers, beside", _claims(document)),
-        ("Bought with the budget", list(document["bought"])),
+        ("Estimated privately, with a part of the budget", list(document["estimated_privately"])),
         ("Assumed public, read without a charge", list(document["assumed_public"])),
         ("Not covered", _not_covered(document)),
         ("Versions", [f"{name} {version}" for name, version in document["versions"].items()]),
@@ -80,7 +80,7 @@ def card_markdown(document: dict[str, Any]) -> str:
             **document,
             "dataset": {**document["dataset"], "name": escaped(name)},
             "searched_on": None if searched_on is None else escaped(searched_on),
-            "bought": [escaped(each) for each in document["bought"]],
+            "estimated_privately": [escaped(each) for each in document["estimated_privately"]],
             "assumed_public": [escaped(each) for each in document["assumed_public"]],
         }
     )

@@ -108,8 +108,8 @@ def _priced(plan: Plan | FeaturePlan) -> list[str]:
     lines.append("")
     lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
-    if plan.purchase is not None:
-        lines.append(_bought(plan))
+    if plan.schema_estimate is not None:
+        lines.append(_estimated(plan))
     if plan.assumed_public:
         lines.append(
             f"Warning: not charged, because you say it is public: {', '.join(plan.assumed_public)}."
@@ -158,10 +158,10 @@ def time_text(plan: Plan) -> str:
     return text
 
 
-def _bought(plan: Plan | FeaturePlan) -> str:
+def _estimated(plan: Plan | FeaturePlan) -> str:
     names = ", ".join(plan.schema.undeclared)
     return (
-        f"Undeclared, so estimated privately on `{plan.purchase_partition}` before the first "
+        f"Undeclared, so estimated privately on `{plan.estimate_partition}` before the first "
         f"training: {names}. A declared schema (`schema=`, `bounds=`, `classes=`) costs nothing "
         "and is better."
     )

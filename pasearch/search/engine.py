@@ -105,7 +105,7 @@ class Outcome:
         exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
         unique_trials: Number of different candidates trained, where it may be shown.
-        bought: What the schema left undeclared, and the released values in words.
+        estimated_privately: What the schema left undeclared, and the released values in words.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
         steps_made: How many steps that training made.
     """
@@ -117,7 +117,7 @@ class Outcome:
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
     unique_trials: int | None
-    bought: tuple[str, ...] = ()
+    estimated_privately: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     steps_made: int = 0
 
@@ -192,7 +192,7 @@ class Search:
             exact_points=exact,
             trials=shown,
             unique_trials=unique,
-            bought=tuple(self.plan.bought()),
+            estimated_privately=tuple(self.plan.estimated_privately()),
             curve=tuple(course.curve),
             steps_made=course.steps,
         )

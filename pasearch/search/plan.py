@@ -35,8 +35,8 @@ from pasearch.planning import (
     planned_form,
     score_noise,
     solve,
+    solve_estimate,
     solve_front_ends,
-    solve_purchase,
 )
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick
@@ -105,9 +105,12 @@ class Plan(Charged):
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
 
-    def bought(self) -> list[str]:
-        """Return what is bought beside the model: front ends, and what the schema left open."""
-        return [*(f"front end {text}" for text, _ in self.front_noise), *super().bought()]
+    def estimated_privately(self) -> list[str]:
+        """Return what is estimated beside the model: front ends, and what the schema left open."""
+        return [
+            *(f"front end {text}" for text, _ in self.front_noise),
+            *super().estimated_privately(),
+        ]
 
     @property
     def retrained(self) -> bool:
@@ -311,8 +314,8 @@ class _Solving:
         terms, queries = self.terms, self._most_queries()
         if queries and validated_on is None:
             self._check_queries()
-        purchase, bought = solve_purchase(terms, self.dials)
-        self.lines += bought
+        estimate, estimated = solve_estimate(terms, self.dials)
+        self.lines += estimated
         front_noise = () if free else self._front_ends()
         trial_mu, final_mu = self._trials(), self._final()
         score = self._score(score_epsilon)
@@ -322,8 +325,8 @@ class _Solving:
             **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
             finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
             test=score_noise(terms.schema.regression, accuracy), lines=tuple(self.lines),
-            warnings=terms.warnings(purchase, trial_mu if final_mu is None else final_mu),
-            purchase=purchase, front_noise=front_noise, validation_noise=validation_noise,
+            warnings=terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
+            schema_estimate=estimate, front_noise=front_noise, validation_noise=validation_noise,
             validated_on=validated_on if queries else None, dimensions=self.dimensions,
             basis={
                 **terms.basis(), "recipes": [each.to_json() for each in self.recipes],

@@ -1,6 +1,6 @@
 """scikit-learn estimators: an architecture search under one budget, behind `fit` and `predict`.
 
-    fit(X, y)  ->  form of X and y  ->  schema (declared, bought, or assumed public)
+    fit(X, y)  ->  form of X and y  ->  schema (declared, estimated privately, or assumed public)
                ->  `search_architecture`, charged before it reads  ->  document, card and weights
 
 Only the *form* of X and y (shape, number types, names of columns) is looked at outside a charge,
@@ -10,9 +10,9 @@ is also checked as other estimators check it.
 
 | X | without `bounds` | bounds=(low, high) | bounds a feature |
 |---|---|---|---|
-| numbers | range bought, ten bins | as declared, no bins | as declared, ten bins |
+| numbers | range estimated privately, ten bins | as declared, no bins | as declared, ten bins |
 | truth values | categories False and True | the same; an array: as numbers | the same |
-| texts, categories | categories bought | the same | the same |
+| texts, categories | categories estimated privately | the same | the same |
 
 What all fits on one data set cost together is kept in a file, `ledger`, never in the estimator: a
 clone has the path, so it is refused where the original would be.
@@ -100,7 +100,7 @@ class KeptResult:
 
     @property
     def schema(self) -> AnySchema:
-        """The schema of the records: declared, bought or assumed public."""
+        """The schema of the records: declared, estimated privately or assumed public."""
         return schema_of(self.document)
 
     def network(self) -> nn.Module:
@@ -287,11 +287,11 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         strategy: One of `search.strategy.STRATEGIES`, or "auto".
         space: A built-in space, a TOML path, a dictionary, or "auto".
         bounds: Declared (low, high) of all features, or a sequence with a (low, high) or None for
-            each. What is not declared is bought from the records.
-        classes: The declared labels, two or more. None: bought; labels of dtype object then come
-            back as texts.
+            each. What is not declared is estimated privately from the records.
+        classes: The declared labels, two or more. None: estimated privately; labels of dtype object
+            then come back as texts.
         assume_public_schema: What is not declared is read from the records for nothing.
-        max_categories: The most categories, or classes, that are bought for a column.
+        max_categories: The most categories, or classes, that are estimated privately for a column.
         ledger: A file that adds up all fits on one data set, and refuses one that is too much.
         ledger_budget: (epsilon, delta) of them all together, for a ledger that is not there yet.
         candidates: See `search.strategies.strategy`.
@@ -385,8 +385,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             names = schema.target.categories
         if not names:
             raise BudgetError(
-                "No class was frequent enough to be bought at this budget, and the fit was "
-                "charged: declare `classes`, or take a larger epsilon."
+                "No class was frequent enough to be estimated privately at this budget, and the "
+                "fit was charged: declare `classes`, or take a larger epsilon."
             )
         found = labels_of(names, known, labels.dtype)
         self._order = np.argsort(found)
@@ -421,7 +421,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
 
     Args:
         target_bounds: Declared (low, high) of what is predicted; values outside are clamped. None:
-            bought.
+            estimated privately.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U
 """What labels may be, by their number type; objects may be any of these."""
 
 TOLD_APART = {"b": lambda name: name == TRUTH[1], "i": int, "u": int, "f": float}
-"""How the name of a bought class is read, by the labels' number type; otherwise it is a text."""
+"""How an estimated class's name is read, by the labels' number type; otherwise it is a text."""
 
 
 def formed(X: Any, *, bounds: Any = None) -> Any:
@@ -217,7 +217,7 @@ def pairs_of(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], 
     if len(given) != features:
         raise UsageError(
             f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
-            "features (None for one that is to be bought)."
+            "features (None for one that is to be estimated privately)."
         )
     return [None if each is None else pair_of("bounds", each) for each in given], False
 

@@ -1,6 +1,6 @@
 """scikit-learn transformers: features chosen, or projected, under one budget, behind `fit`.
 
-    fit(X, y)  ->  form of X and y  ->  schema (declared, bought, or assumed public)
+    fit(X, y)  ->  form of X and y  ->  schema (declared, estimated privately, or assumed public)
                ->  plan without a final model: all of epsilon is for the choice
                ->  charged, then read  ->  the support, or the components; nothing else is kept
 
@@ -40,8 +40,8 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.features import choice_of, chosen_json
 from pasearch.api.lifecycle import (
     Prepared,
-    buy_schema,
     check_total,
+    estimate_schema,
     head,
     made_by,
     opened,
@@ -313,12 +313,12 @@ class PrivateCFS(_PrivateSelector):
         k: How many columns are kept; None keeps those of the features that have the largest merit.
         merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
-            each column. What is not declared is bought from a tenth of the records.
-        classes: The declared labels, two or more; None: bought.
+            each column. What is not declared is estimated privately from a tenth of the records.
+        classes: The declared labels, two or more; None: estimated privately.
         regression: y is a number and not a class.
-        target_bounds: Declared (low, high) of that number; None: bought.
+        target_bounds: Declared (low, high) of that number; None: estimated privately.
         assume_public_schema: What is not declared is read from the records for nothing.
-        max_categories: The most categories, or classes, that are bought for a column.
+        max_categories: The most categories, or classes, that are estimated privately for a column.
         ledger: A file that adds up all fits on one data set, and refuses one that is too much; a
             clone has it too.
         ledger_budget: (epsilon, delta) of them all together, for a ledger that is not there yet.
@@ -386,8 +386,8 @@ class PAFS(_PrivateSelector):
         generations: How many generations, 1 or more.
         trainer: How a set's linear model is trained: "objective" or "dpsgd"; see
             `features.trainers.TRAINERS`.
-        bounds: As of `PrivateCFS`; what is not declared is bought from the tenth of the records
-            that scores are from.
+        bounds: As of `PrivateCFS`; what is not declared is estimated privately from the tenth of
+            the records that scores are from.
         classes: As of `PrivateCFS`, like everything below.
         regression: See there.
         target_bounds: See there.
@@ -665,7 +665,7 @@ def _run(request: FeatureRequest, given: _Given, table: TableSchema) -> _Found:
 
 
 def _planned(request: FeatureRequest, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
-    """Return the plan: all slots for the choice, but a tenth for scores and for what is bought."""
+    """Return the plan: all slots for the choice, but a tenth for scores and for estimates."""
     choice = choice_of(request, request.method, _trainer(request))
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
     kept = max(1, round(dataset.n * VALIDATION_SHARE)) if scored else 0
@@ -684,8 +684,8 @@ def _charged(
     with opened(prepared, folder, device, resumed=False) as (ledger, keys):
         try:
             dataset.partition(plan.split, keys.stream("split").generator())
-            if plan.purchase is not None:
-                complete = buy_schema(plan, dataset, ledger, keys, folder).schema
+            if plan.schema_estimate is not None:
+                complete = estimate_schema(plan, dataset, ledger, keys, folder).schema
                 assert isinstance(complete, TableSchema)
                 _check_classes(complete)
                 # The same slots, as the permutation sees no value.
@@ -697,9 +697,9 @@ def _charged(
                 plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
                 columns=_owners(table),
             ).choose()  # fmt: skip
-            bought = prepared.plan.schema.undeclared
+            estimated = prepared.plan.schema.undeclared
             prepared = replace(prepared, plan=plan)
-            document = _document(prepared, table, bought, chosen, device, keys.reproducible)
+            document = _document(prepared, table, estimated, chosen, device, keys.reproducible)
         finally:
             keys.destroy()
     return _Found(chosen=chosen, table=table, document=document)
@@ -708,7 +708,7 @@ def _charged(
 def _document(
     prepared: Prepared[FeaturePlan],
     table: TableSchema,
-    bought: tuple[str, ...],
+    estimated: tuple[str, ...],
     chosen: Chosen,
     device: str,
     reproducible: bool,
@@ -726,8 +726,10 @@ def _document(
     return {
         **document,
         "best": {**best, "columns": list(dict.fromkeys(columns))},
-        "bought": [
-            column.describe() for column in (*table.columns, table.target) if column.name in bought
+        "estimated_privately": [
+            column.describe()
+            for column in (*table.columns, table.target)
+            if column.name in estimated
         ],
         **tail(plan, made),
         **shown,
@@ -735,11 +737,11 @@ def _document(
 
 
 def _check_classes(table: TableSchema) -> None:
-    """Refuse to go on where a purchase has found no class."""
+    """Refuse to go on where an estimate has found no class."""
     if not table.regression and not table.target.categories:
         raise BudgetError(
-            "No class was frequent enough to be bought at this budget, and the fit was charged: "
-            "declare `classes`, or take a larger epsilon."
+            "No class was frequent enough to be estimated privately at this budget, and the fit "
+            "was charged: declare `classes`, or take a larger epsilon."
         )
 
 

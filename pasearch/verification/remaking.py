@@ -183,7 +183,7 @@ def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
 
 
 def declared_of(document: Document) -> AnySchema:
-    """Return the schema as it was declared, before anything of it was bought."""
+    """Return the schema as it was declared, before anything of it was estimated privately."""
     return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
 
 
@@ -248,12 +248,14 @@ def _of_recipes(basis: Document) -> list[str]:
 
 
 def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:
-    """Check that the complete schema is the declared one, and more only where it was bought."""
+    """Check that the complete schema is the declared one, and more only where it was estimated."""
     complete, problems = plan.schema, []
     if complete.undeclared:
         problems.append(f"dataset.schema leaves {', '.join(complete.undeclared)} open.")
     if declared.completed_by(complete) != complete:
-        problems.append("dataset.schema differs from plan.declared where nothing was bought.")
+        problems.append(
+            "dataset.schema differs from plan.declared where nothing was estimated privately."
+        )
     found = {each.name: each for each in _columns(complete)}
     for each in _columns(declared):
         now = found.get(each.name)
@@ -262,7 +264,9 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:
         if each.kind not in (None, now.kind) or each.bins not in (None, now.bins):
             problems.append(f"column {shown(each.name)} is of another kind than was declared.")
         if len(now.categories or ()) > plan.most:
-            problems.append(f"column {shown(each.name)} has more categories than could be bought.")
+            problems.append(
+                f"column {shown(each.name)} has more categories than could be estimated privately."
+            )
     return problems
 
 

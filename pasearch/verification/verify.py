@@ -39,7 +39,7 @@ from pasearch.documents import (
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.files import MOST_JSON, read_bytes
-from pasearch.planning import PURCHASE_DELTA
+from pasearch.planning import ESTIMATE_DELTA
 from pasearch.results import (
     FEATURES,
     MOST_MODEL,
@@ -68,7 +68,7 @@ MOST_IN_A_LIST = 3
 """How many differences of one list are told."""
 
 MOST_CATEGORIES = 1_000_000
-"""The most categories that a column may be bought with, for a result to be believed."""
+"""The most categories that may be estimated for a column, for a result to be believed."""
 
 MOST_RELEASES = 1_000_000
 """The most releases that are priced together: more than a run can be planned with."""
@@ -280,9 +280,9 @@ def _of_basis(document: Document) -> list[str]:
     allowed = (LEDGER_LEAK,)
     if document["ledger"] is None:
         allowed = (
-            (PURCHASE_DELTA, LEDGER_LEAK)
+            (ESTIMATE_DELTA, LEDGER_LEAK)
             if document["dataset"]["declared_public"]
-            else (PURCHASE_DELTA,)
+            else (ESTIMATE_DELTA,)
         )
     if not 2 <= basis["most_categories"] <= MOST_CATEGORIES:
         problems.append(f"plan.most_categories is {basis['most_categories']}: no run has that.")

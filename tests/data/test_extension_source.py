@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 import pasearch
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import SOURCES, Declared, register
+from pasearch.data.source import SOURCES, Declared
 from pasearch.data.sources import kinds_with, load_dataset, new_records, useful
 from pasearch.errors import UsageError
+from pasearch.registry import extension_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extensions" / "jsonl.py"
 TOML = """
@@ -65,9 +66,11 @@ def jsonl() -> Iterator[ModuleType]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules["jsonl"] = module
     spec.loader.exec_module(module)
     yield module
-    del SOURCES["jsonl"]
+    del sys.modules["jsonl"]
+    del SOURCES._kinds["jsonl"]
 
 
 def load(folder: Path, *lines: bytes, end: bytes = b"\n") -> Dataset:
@@ -146,23 +149,25 @@ class TestRegistration:
     @pytest.mark.unit
     def test_errors_and_help_know_it(self):
         assert useful("x.jsonl") == SOURCES["jsonl"].uses == ("schema", "target", "regression")
-        assert kinds_with("schema") == "a table or a .jsonl"
-        with pytest.raises(UsageError, match=r"\.csv.*folder.* \.jsonl file, with a schema"):
+        assert set(kinds_with("schema").split(" or ")) == {"a table", "a .jsonl"}
+        with pytest.raises(UsageError, match=r"expected .* \.jsonl file, with a schema"):
             load_dataset("x.parquet")
 
     @pytest.mark.unit
     def test_a_name_is_one_source_s(self, jsonl: ModuleType):
-        assert register(jsonl.JsonLines) is jsonl.JsonLines  # as when a module is imported again
+        assert (
+            SOURCES.register(jsonl.JsonLines) is jsonl.JsonLines
+        )  # as when a module is imported again
         other = type("Other", (jsonl.JsonLines,), {})
-        with pytest.raises(UsageError, match="two sources of data called 'jsonl'"):
-            register(other)
+        with pytest.raises(UsageError, match=r"source 'jsonl' is jsonl\.JsonLines already"):
+            SOURCES.register(other)
 
     @pytest.mark.contract
     def test_every_source_says_what_it_is(self):
         declared = set(Declared.__dataclass_fields__)
-        for name, source in SOURCES.items():
+        for name, source in SOURCES.kinds().items():
             assert source.name == name
-            assert source.kind
+            assert source().words() == source.kind
             assert source.expected
             assert set(source.uses) <= declared
 
@@ -202,6 +207,15 @@ def test_the_command_line_plans_with_it(tmp_path: Path):
         plans.append(done.stdout)
     assert plans[0] == plans[1]
     assert "400" in plans[0]
+
+
+@pytest.mark.unit
+def test_a_run_s_keys_are_bound_to_its_file(jsonl: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    """A source of a notebook's cell has none, and is refused."""
+    assert extension_files() == [EXAMPLE]
+    monkeypatch.delitem(sys.modules, "jsonl")
+    with pytest.raises(UsageError, match="JsonLines is defined in no file"):
+        extension_files()
 
 
 @pytest.mark.unit

@@ -37,7 +37,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "pca:7": [*VECTORS, *IMAGES],
 }
 ALONE = [name for name in SHAPES if not front_end(name).fitted]
-BOUGHT = [name for name in SHAPES if front_end(name).fitted]
+FITTED = [name for name in SHAPES if front_end(name).fitted]
 every = pytest.mark.parametrize(
     ("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 )
@@ -213,8 +213,8 @@ class TestFit:
             front.fit(images(3, shape), valid, 1.0, stream)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", BOUGHT)
-    def test_what_is_bought_is_not_ready_before(self, name: str):
+    @pytest.mark.parametrize("name", FITTED)
+    def test_what_is_estimated_is_not_ready_before(self, name: str):
         with pytest.raises(AssertionError):
             ready(front_end(name), SHAPES[name][-1])
 
@@ -233,7 +233,7 @@ class TestFit:
     def test_the_digest_tells_what_it_does(self):
         shape = (16, 16)
         fits = [fitted(name, shape) for name in ("raw", "max_pool:2", "max_pool:3", "scattering")]
-        fits += [fitted(name, shape, noise) for name in BOUGHT for noise in (None, 0.3, 0.4)]
+        fits += [fitted(name, shape, noise) for name in FITTED for noise in (None, 0.3, 0.4)]
         assert len({each.digest for each in fits}) == len(fits)
         assert fitted("pca:7", shape).digest == fitted("pca:7", shape).digest
         assert all(len(each.digest) == 64 for each in fits)

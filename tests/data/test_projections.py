@@ -22,7 +22,7 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import GaussianSum
 
 STREAM = Keys.from_seed(3).stream("front end")
-BOUGHT = ["standardise", "pca:2"]
+FITTED = ["standardise", "pca:2"]
 
 
 def uniform(n: int, *shape: int, seed: int = 0) -> np.ndarray:
@@ -132,13 +132,13 @@ class TestWithoutNoise:
         assert (shares[:-1] >= shares[1:]).all()
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     def test_nothing_is_released(self, name: str):
         assert releases(name, uniform(20, 4), everyone(20), None) == []
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", BOUGHT)
+@pytest.mark.parametrize("name", FITTED)
 class TestNull:
     @pytest.mark.parametrize("value", [0.0, 0.9, math.nan, math.inf, 1e30])
     def test_records_add_nothing_whatever_stands_there(self, name: str, value: float):
@@ -160,7 +160,7 @@ class TestNull:
         assert np.allclose(released(name, x, valid), expected, atol=1e-12)
 
     def test_nobody_at_all(self, name: str):
-        """Then all is noise: a mean that is bought stays where a mean can be."""
+        """Then all is noise: a mean that is estimated privately stays where a mean can be."""
         for noise in (None, 5.0):
             nobody = torch.zeros(20, dtype=torch.bool)
             front = fit(name, uniform(20, 4), nobody, noise)
@@ -183,7 +183,7 @@ class TestSensitivity:
     """Replacing one record by the null record changes the released entries by 1 at most, in L2."""
 
     @pytest.mark.property
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     @settings(max_examples=60)
     @given(
         x=arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(2, 6)),
@@ -198,7 +198,7 @@ class TestSensitivity:
             assert change <= 1 + 1e-12
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     @pytest.mark.parametrize("shape", [(3,), (50,), (8, 8), (3, 16, 16)])
     def test_of_the_worst_records(self, name: str, shape: tuple):
         worst, features = 0.0, math.prod(shape)
@@ -213,7 +213,7 @@ class TestSensitivity:
         assert worst == pytest.approx(1.0, abs=1e-6)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     def test_a_record_changes_the_sum_by_its_own_part_only(self, name: str):
         x = uniform(6, 5)
         parts = [released(name, x[i : i + 1], everyone(1)) for i in range(6)]
@@ -222,7 +222,7 @@ class TestSensitivity:
 
 class TestNoise:
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     @pytest.mark.parametrize("sigma", [0.5, 3.0])
     def test_one_sum_is_released_at_the_noise_that_is_charged(self, name: str, sigma: float):
         seen = releases(name, uniform(20, 4), everyone(20), sigma)
@@ -271,7 +271,7 @@ class TestNoise:
         assert all(abs(noise.std() / (expected * wrong) - 1) > 5 * error for wrong in (2 / 3, 1.5))
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     def test_the_stream_decides_everything(self, name: str):
         x = uniform(40, 5)
         first = weights(fit(name, x, noise=1.0))
@@ -281,7 +281,7 @@ class TestNoise:
         assert not np.allclose(first, weights(fit(name, x, noise=1.0, stream=other)), atol=1e-3)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", BOUGHT)
+    @pytest.mark.parametrize("name", FITTED)
     def test_one_record_draws_all_noise_afresh(self, name: str):
         """Noise that two inputs shared would cancel between their releases."""
         x = uniform(4000, 5)
@@ -297,7 +297,7 @@ class TestNoise:
 
 @pytest.mark.unit
 def test_components_beyond_the_features_are_zero():
-    """A bought table may be narrower than planned: no value may stop the run."""
+    """An estimated table may be narrower than planned: no value may stop the run."""
     x = torch.rand(20, 3)
     fitted = fit_components(x, torch.ones(20, dtype=torch.bool), 5, None, Keys().stream("fit"))
     assert fitted(x).shape == (20, 5)

@@ -151,7 +151,7 @@ class TestDeclared:
         assert Schema(**values).describe() == text
 
     @pytest.mark.unit
-    def test_says_what_was_bought(self):
+    def test_says_what_was_estimated(self):
         bounds = "bounds of the features: -1 to 3"
         number = "to predict: a number in [-10, 30]"
         assert Schema(**NUMBER).describe_items() == [bounds, number]

@@ -314,7 +314,7 @@ class TestNpz:
         ],
         ids=str,
     )
-    def test_what_it_does_not_declare_is_left_to_be_bought(
+    def test_what_it_does_not_declare_is_left_to_be_estimated(
         self, path: Path, extra: dict, undeclared: tuple
     ):
         np.savez(path, x=X, y=Y, **extra)

@@ -351,9 +351,9 @@ class TestSchema:
 
     @pytest.mark.unit
     @pytest.mark.parametrize("found", [(), ("x",)], ids=["none", "one"])
-    def test_a_purchase_that_finds_too_few_classes_leaves_two(self, found: tuple[str, ...]):
-        bought = Column(name="b", kind="category", categories=found)
-        schema = TableSchema(columns=(AGE,), target=bought)
+    def test_a_estimate_that_finds_too_few_classes_leaves_two(self, found: tuple[str, ...]):
+        estimated = Column(name="b", kind="category", categories=found)
+        schema = TableSchema(columns=(AGE,), target=estimated)
         assert schema.classes == schema.outputs == len(schema.class_names) == 2
         _, valid = schema.encode_labels(column_of("x", "y", None))
         np.testing.assert_array_equal(valid, ["x" in found, False, False])
@@ -377,15 +377,15 @@ class TestSchema:
     @pytest.mark.unit
     @pytest.mark.parametrize("kind", [None, "number", "category"])
     @pytest.mark.parametrize("bins", [None, 0, 1, 40, (), (0.2, 0.6)])
-    def test_no_purchase_is_wider_than_the_widest(self, kind: str | None, bins: object):
+    def test_no_estimate_is_wider_than_the_widest(self, kind: str | None, bins: object):
         declared = {} if bins is None or kind != "number" else {"bins": bins}
         schema = TableSchema(columns=(WORK, Column(name="x", kind=kind, **declared)), target=INCOME)
         names = tuple(map(str, range(5)))
-        bought = [
+        estimated = [
             *([Column(name="x", low=0, high=1, **declared)] if kind != "category" else []),
             *([Column(name="x", categories=names)] if kind != "number" else []),
         ]
-        widths = [schema.completed({"x": column}).shape[0] for column in bought]
+        widths = [schema.completed({"x": column}).shape[0] for column in estimated]
         assert schema.widest(5) == max(widths)
         assert SCHEMA.widest(5) == SCHEMA.shape[0]
 

@@ -25,8 +25,8 @@ from pasearch.data.cells import as_numbers, as_text, count_texts
 from pasearch.data.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
+from pasearch.data.estimation import SchemaEstimate, read_free
 from pasearch.data.partitions import Dataset
-from pasearch.data.purchase import Purchase, read_free
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema, undeclared
@@ -315,19 +315,19 @@ class TestTable:
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("target", ["label", "pay", "age"])
-    def test_is_bought_as_objects_are(self, path: Path, target: str):
+    def test_is_estimated_as_objects_are(self, path: Path, target: str):
         schema, features, labels = read_table(path, target)
         _, found = read_rows(path)
         table = np.array([[None] * len(HEADER) if row is None else row for row in found], object)
         aim = HEADER.index(target)
         cells, aims = np.delete(table, aim, axis=1), table[:, aim]
-        purchase = Purchase(noise_multiplier=2.0, delta=1e-3, most=8)
-        bought = [
-            purchase.buy(schema, *data, Keys.from_seed(1).stream("schema", 0))
+        estimate = SchemaEstimate(noise_multiplier=2.0, delta=1e-3, most=8)
+        estimated = [
+            estimate.estimate(schema, *data, Keys.from_seed(1).stream("schema", 0))
             for data in ((features, labels), (cells, aims))
         ]
-        assert bought[0] == bought[1]
-        assert not bought[0].undeclared
+        assert estimated[0] == estimated[1]
+        assert not estimated[0].undeclared
         assert read_free(schema, features, labels, 8) == read_free(schema, cells, aims, 8)
 
     @pytest.mark.oracle

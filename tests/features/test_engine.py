@@ -528,7 +528,7 @@ class TestOther:
         assert outcome.model.weights.shape == (2, 4)
 
     @pytest.mark.unit
-    def test_no_more_features_are_asked_for_than_were_bought(self, tmp_path: Path):
+    def test_no_more_features_are_asked_for_than_were_estimated(self, tmp_path: Path):
         for method in ("top", "pca", "random", "cfs-greedy"):
             plan = plan_of(method, size=6)
             search = search_of(plan, tmp_path)

@@ -98,7 +98,7 @@ class TestSets:
 
     @pytest.mark.unit
     def test_what_turns_out_to_have_no_number_has_all_twice(self):
-        """Only a schema that is bought can do so: the plan knew no more than that there may be."""
+        """Only an estimated schema can do so: the plan knew no more than that there may be."""
         assert one_hot_sets(of_columns(Column(name="c", categories=THREE))).all()
 
 
@@ -211,7 +211,7 @@ class TestRun:
                 search.run()
 
     @pytest.mark.contract
-    def test_under_a_schema_that_was_bought(self, tmp_path: Path):
+    def test_under_a_schema_that_was_estimated(self, tmp_path: Path):
         pd = pytest.importorskip("pandas")
         rng = np.random.default_rng(0)
         age, city = rng.uniform(0, 100, 1500), rng.choice(["Rome", "Oslo", "Bonn"], 1500)

@@ -301,7 +301,7 @@ class TestPublicNumbers:
         assert plan.price.epsilon <= 2.0
 
     @pytest.mark.unit
-    def test_the_price_does_not_depend_on_what_is_bought(self):
+    def test_the_price_does_not_depend_on_what_is_estimated(self):
         open_, known = table(city={}), table()
         plans = [made(schema, name="cfs-greedy") for schema in (open_, known)]
         assert plans[0].lines[0].name == "schema"
@@ -320,7 +320,7 @@ class TestPublicNumbers:
 
 
 class TestFindable:
-    """Classes that more records must have than they are bought from are not bought."""
+    """Classes that more records must have than they are estimated from are not estimated."""
 
     def plan(self, n: int, target: Column, **more: Any):
         numbers = {"kind": "number", "low": 0.0, "high": 1.0}
@@ -335,13 +335,15 @@ class TestFindable:
 
     @pytest.mark.unit
     def test_of_few_slots(self):
-        bought = Column(name="y", kind="category")
-        with pytest.raises(BudgetError, match="bought from 10 slots: only what about"):
-            self.plan(100, bought)
-        assert self.plan(5000, bought).purchase is not None
-        assert self.plan(100, bought, final=False).purchase is not None, "no model is trained"
+        estimated = Column(name="y", kind="category")
+        with pytest.raises(
+            BudgetError, match="estimated privately from 10 records: only what about"
+        ):
+            self.plan(100, estimated)
+        assert self.plan(5000, estimated).estimate is not None
+        assert self.plan(100, estimated, final=False).estimate is not None, "no model is trained"
         declared = Column(name="y", kind="category", categories=("no", "yes"))
-        assert self.plan(100, declared).purchase is None
+        assert self.plan(100, declared).estimate is None
 
 
 class TestRefusals:

@@ -1,4 +1,4 @@
-"""What a linear model sees: the bought means, their price, and views that are post-processing."""
+"""What a linear model sees: the noisy means, their price, and views that are post-processing."""
 
 from __future__ import annotations
 

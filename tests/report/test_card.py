@@ -1,4 +1,4 @@
-"""The privacy card of what was bought: a released category writes no Markdown of its own."""
+"""The privacy card of what was estimated: a released category writes no Markdown of its own."""
 
 from __future__ import annotations
 

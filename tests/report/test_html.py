@@ -116,7 +116,7 @@ def document(**changes: Any) -> dict[str, Any]:
                       "standard_deviation": 0.003},
         },
         "model": {"file": "model.pt", "sha256": "0d83" * 16},
-        "bought": [],
+        "estimated_privately": [],
         "assumed_public": [],
         "claims": [],
         "crossover": None,
@@ -440,7 +440,7 @@ OPTIONAL = {
     "trials": "Trials",
     "claims": "Claims, beside",
     "warnings": "Warnings",
-    "bought": "Bought, out of the budget",
+    "estimated_privately": "Estimated privately, with a part of the budget",
     "assumed_public": "Assumed public: read for nothing",
 }
 
@@ -451,7 +451,12 @@ def test_an_optional_section_is_there_when_its_field_is(field: str):
     claim = {"text": "claimed (Fu et al. Theorem 1): epsilon 1; not a valid bound"}
     full = public() | {key: planned()[key] for key in ("alternatives", "auto")}
     full |= {key: composed()[key] for key in ("trials", "unique_trials", "selection")}
-    full |= {"claims": [claim], "warnings": ["w"], "bought": ["b"], "assumed_public": ["a"]}
+    full |= {
+        "claims": [claim],
+        "warnings": ["w"],
+        "estimated_privately": ["b"],
+        "assumed_public": ["a"],
+    }
     assert OPTIONAL[field] in page(full).text
     gone = {key: value for key, value in full.items() if key != field}
     if field in document():
@@ -552,7 +557,7 @@ def hostile(name: str) -> dict[str, Any]:
                     {"name": f"{name} d", "kind": "category", "categories": [f"{name} 2", "b"]}],
     }}  # fmt: skip
     made["space"] = {"name": name, "choices": {name: [name, 1]}}
-    made["bought"] = made["assumed_public"] = made["warnings"] = [name]
+    made["estimated_privately"] = made["assumed_public"] = made["warnings"] = [name]
     made["claims"] = [{"text": name}]
     made["curves"][0]["name"] = made["recipe"]["name"] = name
     made["auto"] |= {"chosen": name, "why": name}

@@ -113,7 +113,7 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
             "noise": {"standard_deviation": 0.003},
         },
         "model": {"file": "model.pt", "sha256": "0d83" * 16},
-        "bought": [name],
+        "estimated_privately": [name],
         "assumed_public": [name],
         "claims": [{"text": name}],
         "device": "cpu",

@@ -34,12 +34,15 @@ def row(plan: Plan, name: str) -> str:
 
 
 @pytest.mark.unit
-def test_what_is_bought_is_a_line_and_a_sentence():
+def test_what_is_estimated_is_a_line_and_a_sentence():
     text = plan_text(planned())
     assert "  schema, 2 times             test" in text
     assert "a leak (delta " in text
-    assert "Undeclared, so bought from `test` before the first training: bounds, target." in text
-    assert "bought" not in plan_text(planned(bounds=(0, 1), classes=2))
+    assert (
+        "Undeclared, so estimated privately from `test` before the first training: bounds, target."
+        in text
+    )
+    assert "estimated_privately" not in plan_text(planned(bounds=(0, 1), classes=2))
 
 
 @pytest.mark.unit

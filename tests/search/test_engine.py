@@ -17,10 +17,10 @@ import torch
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import search as api
-from pasearch.api.lifecycle import Prepared, buy_schema
+from pasearch.api.lifecycle import Prepared, estimate_schema
+from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.front_ends import PrincipalComponents, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
-from pasearch.data.purchase import Purchase
 from pasearch.errors import BudgetError, UsageError
 from pasearch.progress import Progress
 from pasearch.runs.folder import RunFolder
@@ -472,9 +472,9 @@ def test_no_two_trainings_and_no_two_scores_share_a_stream(
     assert len(set(trainings + scores)) == len(trainings + scores)
 
 
-def buy(search: Search) -> Search:
+def estimate(search: Search) -> Search:
     """What a run does between its keys and its first trial."""
-    plan = buy_schema(search.plan, search.dataset, search.ledger, search.keys, search.folder)
+    plan = estimate_schema(search.plan, search.dataset, search.ledger, search.keys, search.folder)
     object.__setattr__(search, "plan", plan)
     return search
 
@@ -483,36 +483,36 @@ def schema_line(search: Search) -> list[tuple[str, int]]:
     return [(part, n) for line, part, _, n in search.ledger.spent() if line == "schema"]
 
 
-class TestPurchase:
+class TestEstimate:
     @pytest.mark.contract
     @pytest.mark.parametrize("way", ["fixed", "rs", "paas retrained"])
     def test_is_charged_in_full_before_a_cell_is_used(
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
         told: list[str] = []
-        opening, buying = Cells.open, Purchase.buy
+        opening, estimating = Cells.open, SchemaEstimate.estimate
 
         with searching(tmp_path / "x", way, **UNDECLARED) as search:
 
             def opened(cells: Cells, receipt: Receipt):
                 # All of the charge was on disk before the read.
-                assert schema_line(search) == [(search.plan.purchase_partition, 2)]
-                assert cells.name == search.plan.purchase_partition
+                assert schema_line(search) == [(search.plan.estimate_partition, 2)]
+                assert cells.name == search.plan.estimate_partition
                 told.append("open")
                 return opening(cells, receipt)
 
-            def bought(purchase: Purchase, schema, features, labels, stream):
-                assert schema_line(search) == [(search.plan.purchase_partition, 2)]
-                assert len(features) == len(search.dataset[search.plan.purchase_partition])
-                told.append("buy")
-                return buying(purchase, schema, features, labels, stream)
+            def estimated(estimate: SchemaEstimate, schema, features, labels, stream):
+                assert schema_line(search) == [(search.plan.estimate_partition, 2)]
+                assert len(features) == len(search.dataset[search.plan.estimate_partition])
+                told.append("estimate")
+                return estimating(estimate, schema, features, labels, stream)
 
             monkeypatch.setattr(Cells, "open", opened)
-            monkeypatch.setattr(Purchase, "buy", bought)
+            monkeypatch.setattr(SchemaEstimate, "estimate", estimated)
             before = search.plan
             assert before.schema.undeclared == ("bounds", "target")
-            buy(search)
-            assert told == ["open", "buy"]
+            estimate(search)
+            assert told == ["open", "estimate"]
             after = search.plan
             assert after.schema.undeclared == ()
             assert search.dataset.schema == after.schema
@@ -522,16 +522,16 @@ class TestPurchase:
             outcome = search.run()
             spent = {line: count for line, _, _, count in search.ledger.spent()}
             assert spent["schema"] == 2
-        assert outcome.bought == tuple(after.schema.describe_items())
-        assert len(outcome.bought) == 2
+        assert outcome.estimated_privately == tuple(after.schema.describe_items())
+        assert len(outcome.estimated_privately) == 2
 
     @pytest.mark.unit
-    def test_what_is_declared_is_not_bought(self, tmp_path: Path, monkeypatch):
+    def test_what_is_declared_is_not_estimated(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(Cells, "open", lambda *arguments: pytest.fail("opened"))
         with searching(tmp_path / "x", "fixed") as search:
             plan = search.plan
-            assert buy(search).plan is plan
-            assert search.run().bought == ()
+            assert estimate(search).plan is plan
+            assert search.run().estimated_privately == ()
 
     @pytest.mark.contract
     def test_cells_open_under_their_own_charge_only(self, tmp_path: Path):
@@ -548,7 +548,7 @@ class TestPurchase:
                 search.ledger.charged("schema", search.dataset["train"].cells(), key="item 0"),
             ):
                 pytest.fail("opened")
-            buy(search)
+            estimate(search)
             with (
                 pytest.raises(BudgetError, match="all are charged"),
                 search.ledger.charged("schema", cells, key="item 2"),
@@ -556,11 +556,11 @@ class TestPurchase:
                 pytest.fail("opened")
 
     @pytest.mark.contract
-    def test_after_a_crash_it_is_not_bought_again(
+    def test_after_a_crash_it_is_not_estimated_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         with searching(tmp_path / "whole", "rs", **UNDECLARED) as search:
-            whole = buy(search).run()
+            whole = estimate(search).run()
             schema, spent = search.plan.schema, search.ledger.spent()
         path = tmp_path / "x"
         with monkeypatch.context() as patch:
@@ -569,10 +569,12 @@ class TestPurchase:
                 pytest.raises(KeyboardInterrupt),
                 searching(path, "rs", stored=True, **UNDECLARED) as search,
             ):
-                buy(search).run()
-        monkeypatch.setattr(Purchase, "buy", lambda *arguments: pytest.fail("bought twice"))
+                estimate(search).run()
+        monkeypatch.setattr(
+            SchemaEstimate, "estimate", lambda *arguments: pytest.fail("estimated twice")
+        )
         with searching(path, "rs", stored=True, **UNDECLARED) as search:
-            outcome = buy(search).run()
+            outcome = estimate(search).run()
             assert search.plan.schema == schema
             assert search.ledger.spent() == spent
         assert same(outcome, whole)
@@ -582,7 +584,7 @@ class TestPurchase:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         with searching(tmp_path / "whole", "rs", **UNDECLARED) as search:
-            schema = buy(search).plan.schema
+            schema = estimate(search).plan.schema
         path = tmp_path / "x"
         with monkeypatch.context() as patch:
             patch.setattr(RunFolder, "atomic_write", stopped)
@@ -590,10 +592,10 @@ class TestPurchase:
                 pytest.raises(KeyboardInterrupt),
                 searching(path, "rs", **UNDECLARED) as search,
             ):
-                buy(search)
+                estimate(search)
         with searching(path, "rs", **UNDECLARED) as search:
             assert schema_line(search) == [("validation", 2)], "paid for, whatever became of it"
-            assert buy(search).plan.schema == schema
+            assert estimate(search).plan.schema == schema
             assert schema_line(search) == [("validation", 2)]
 
     @pytest.mark.unit
@@ -601,7 +603,7 @@ class TestPurchase:
         found = []
         for name, seed in (("x", 1), ("y", 1), ("z", 2)):
             with searching(tmp_path / name, "fixed", seed, **UNDECLARED) as search:
-                found.append(buy(search).plan.schema)
+                found.append(estimate(search).plan.schema)
             assert (tmp_path / name / "private" / "schema.json").is_file()
         assert found[0] == found[1]
         assert found[0] != found[2]
@@ -613,7 +615,7 @@ class TestPurchase:
             device="cpu",
         )  # fmt: skip
         found = [api.run(made, out=tmp_path / name, progress=None) for name in ("x", "y")]
-        assert [len(each.document["bought"]) for each in found] == [2, 2]
+        assert [len(each.document["estimated_privately"]) for each in found] == [2, 2]
 
 
 def stopped(*arguments: Any, **options: Any) -> None:
@@ -648,7 +650,7 @@ class TestFits:
         assert trials > 1
         assert fits == ["pca:2"]
         assert spent["front end pca:2"] == (search.plan.trial_partition, 1)
-        assert outcome.bought == ("front end pca:2",)
+        assert outcome.estimated_privately == ("front end pca:2",)
         assert outcome.front.front_end.text == "pca:2"
         kept = torch.load(tmp_path / "x/private/front_ends/pca-2.pt", weights_only=True)
         released = outcome.front.module.state_dict()
@@ -664,7 +666,7 @@ class TestFits:
         assert {name: n for name, n in spent.items() if name.startswith("front")} == {
             "front end pca:2": 1, "front end standardise": 1,
         }  # fmt: skip
-        assert set(outcome.bought) == {"front end pca:2", "front end standardise"}
+        assert set(outcome.estimated_privately) == {"front end pca:2", "front end standardise"}
 
     @pytest.mark.contract
     def test_under_repeat_and_select_what_was_drawn_is_not_told(self, tmp_path: Path, monkeypatch):
@@ -674,7 +676,7 @@ class TestFits:
             with searching(
                 tmp_path / str(seed), "rs", seed=seed, space=Frozen(self.MIXED)
             ) as search:
-                told.add(search.run().bought)
+                told.add(search.run().estimated_privately)
         assert told == {("front end pca:2", "front end standardise")}
 
     @pytest.mark.contract

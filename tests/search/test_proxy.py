@@ -305,7 +305,7 @@ class TestPlan:
     def test_what_is_undeclared_is_taken_from_the_public_data(self, others: Path):
         plan = prepared(others, unreadable(Schema(shape=(4,)))).plan
         assert plan.schema == SCHEMA
-        assert plan.purchase is None
+        assert plan.schema_estimate is None
         assert plan.assumed_public == ("everything undeclared, from the public data others",)
 
     @pytest.mark.unit

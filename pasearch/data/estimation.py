@@ -1,4 +1,4 @@
-"""Buying what a schema leaves undeclared: bounds, categories, classes; or reading it for nothing.
+"""What a schema leaves undeclared, estimated privately (bounds, categories, classes) or read free.
 
 Every undeclared item (the bounds of all features, a column, the target) is one release of the same
 price, noise multiplier sigma and a leak delta, whatever it turns out to be:
@@ -8,10 +8,10 @@ price, noise multiplier sigma and a leak delta, whatever it turns out to be:
     tables   a column whose kind is not declared: is it numbers? (a noisy count, sigma / sqrt(.1));
              then its bounds or its categories (sigma / sqrt(.9)). Otherwise those alone (sigma)
 
-What is bought is a release: every later step, on any partition, may use it. It is bought from the
-slots of scores or of the test, which have epsilon to spare, so training keeps all of its own.
+An estimate is a release: every later step, on any partition, may use it. It is made from the slots
+of scores or of the test, which have epsilon to spare, so training keeps all of its own.
 
-Source: docs/rules.md, rule 13. Proof: docs/guarantees/bought-schema.md.
+Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pasearch.accounting.events import Event
 from pasearch.data.cells import as_numbers, count_texts
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.runs.purchases import CategoryCounts, ClassCount, NumberBounds
+from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ KIND_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
-    """How an undeclared item is bought.
+class SchemaEstimate:
+    """How an undeclared item is estimated privately.
 
     Args:
         noise_multiplier: Of one item, in records, above 0.
@@ -49,8 +49,8 @@ class Purchase:
             released.
         most: The most categories that a column may have, 2 or more.
 
-    Guarantee: `buy` costs `event`, once for each undeclared item, on the partition whose cells it
-    is given, as far as float64 noise is Gaussian.
+    Guarantee: `estimate` costs `event`, once for each undeclared item, on the partition whose cells
+    it is given, as far as float64 noise is Gaussian.
     """
 
     noise_multiplier: float
@@ -71,11 +71,11 @@ class Purchase:
 
     @property
     def least(self) -> int:
-        """How many slots must hold a category, about, for it to be bought."""
+        """How many slots must hold a category, about, for it to be estimated privately."""
         return self._categories(1.0).threshold
 
-    def buy(self, schema: AnySchema, features: Any, labels: Any, stream: Stream) -> AnySchema:
-        """Return the schema with everything undeclared bought from these slots.
+    def estimate(self, schema: AnySchema, features: Any, labels: Any, stream: Stream) -> AnySchema:
+        """Return the schema with everything undeclared estimated privately from these slots.
 
         Args:
             schema: With something undeclared.
@@ -89,15 +89,15 @@ class Purchase:
         Cost: `event`, once for every item of `schema.undeclared`.
         """
         if isinstance(schema, Schema):
-            return self._buy_arrays(schema, features, labels, stream)
-        bought = {}
+            return self._of_arrays(schema, features, labels, stream)
+        estimated = {}
         for name in schema.undeclared:
             column, cells = schema.find(name, features, labels)
             own = stream.child("column", name)
-            bought[name] = self._buy_column(column, cells, schema.is_class(name), own)
-        return schema.completed(bought)
+            estimated[name] = self._of_column(column, cells, schema.is_class(name), own)
+        return schema.completed(estimated)
 
-    def _buy_arrays(
+    def _of_arrays(
         self, schema: Schema, features: np.ndarray, labels: np.ndarray, stream: Stream
     ) -> Schema:
         values: dict[str, Any] = {}
@@ -124,7 +124,7 @@ class Purchase:
         # Noise may put the largest minimum above the largest maximum; all four edges are public.
         return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
 
-    def _buy_column(
+    def _of_column(
         self, column: Column, cells: ColumnCells, is_class: bool, stream: Stream
     ) -> Column:
         kind, share, numbers = column.kind, 1.0, as_numbers(cells)

@@ -11,7 +11,7 @@ category that one record alone has is released with probability delta at most; t
 delta is for. Bins and labels are public, whoever is in them.
 
 Sources: Korolova, Kenthapadi, Mishra and Ntoulas 2009; Wilkins, Kifer, Zhang and Karrer 2024
-(Gaussian noise). Proof: docs/guarantees/bought-schema.md.
+(Gaussian noise). Proof: docs/guarantees/estimated-schema.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Buying a schema: what comes out, what it costs, and that an audit sees what costs more."""
+"""Estimating a schema: what comes out, what it costs, and that an audit sees what costs more."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import beta, norm
 
 from pasearch.accounting.events import Approximate, Composed, Gaussian
-from pasearch.data import purchase as module
+from pasearch.data import estimation as module
 from pasearch.data.column import Column
-from pasearch.data.purchase import KIND_SHARE, Purchase, read_free
+from pasearch.data.estimation import KIND_SHARE, SchemaEstimate, read_free
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.errors import UsageError
@@ -23,8 +23,8 @@ from pasearch.runs.sums import GaussianSum
 HEADER = ("age", "job", "code", "label")
 
 
-def purchase(sigma: float = 5.0, delta: float = 1e-7, most: int = 8) -> Purchase:
-    return Purchase(noise_multiplier=sigma, delta=delta, most=most)
+def estimate(sigma: float = 5.0, delta: float = 1e-7, most: int = 8) -> SchemaEstimate:
+    return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=most)
 
 
 def stream(*context: int) -> Stream:
@@ -46,7 +46,7 @@ class TestTables:
     @pytest.mark.unit
     def test_kinds_bounds_categories_and_classes_are_found(self):
         for i in range(10):
-            found = purchase().buy(undeclared(HEADER, "label"), *table(), stream(i))
+            found = estimate().estimate(undeclared(HEADER, "label"), *table(), stream(i))
             age, job, code = found.columns
             assert (age.kind, age.low, age.high) == ("number", 16.0, 64 * math.sqrt(2))
             assert (job.kind, job.categories) == ("category", ("cook", "nurse", "smith"))
@@ -67,7 +67,7 @@ class TestTables:
             target=Column(name="label", kind="number"),
         )
         cells, labels = table()
-        found = purchase(most=3).buy(schema, cells, labels, stream())
+        found = estimate(most=3).estimate(schema, cells, labels, stream())
         assert found.columns[0].kind == "category"
         assert found.columns[1] == schema.columns[1]
         assert found.columns[2].bins == 3
@@ -77,7 +77,7 @@ class TestTables:
     @pytest.mark.unit
     def test_at_most_so_many_categories(self):
         cells, labels = table()
-        found = purchase(most=2).buy(undeclared(HEADER, "label"), cells, labels, stream())
+        found = estimate(most=2).estimate(undeclared(HEADER, "label"), cells, labels, stream())
         assert found.columns[1].categories == ("cook", "nurse")
 
     @pytest.mark.unit
@@ -87,7 +87,7 @@ class TestTables:
         cells, labels = table()
         for i in range(10):
             schema = undeclared(HEADER, "label")
-            found = purchase(sigma).buy(schema, cells[:rows], labels[:rows], stream(i))
+            found = estimate(sigma).estimate(schema, cells[:rows], labels[:rows], stream(i))
             out = np.zeros((rows, *found.shape), np.float32)
             found.encode(cells[:rows], out=out)
             assert np.isfinite(out).all()
@@ -97,10 +97,10 @@ class TestTables:
     def test_the_order_of_the_slots_does_not_matter_and_the_keys_do(self):
         cells, labels = table()
         order = np.random.default_rng(1).permutation(len(cells))
-        schema, low = undeclared(HEADER, "label"), purchase(150.0)
-        first = low.buy(schema, cells, labels, stream(0))
-        assert low.buy(schema, cells[order], labels[order], stream(0)) == first
-        assert any(low.buy(schema, cells, labels, stream(i)) != first for i in range(1, 20))
+        schema, low = undeclared(HEADER, "label"), estimate(150.0)
+        first = low.estimate(schema, cells, labels, stream(0))
+        assert low.estimate(schema, cells[order], labels[order], stream(0)) == first
+        assert any(low.estimate(schema, cells, labels, stream(i)) != first for i in range(1, 20))
 
 
 class TestArrays:
@@ -113,7 +113,7 @@ class TestArrays:
         x[0, 0, 0] = -1e9
         x[1, 1, 1] = np.nan
         for i in range(10):
-            found = purchase().buy(self.SCHEMA, x, y, stream(i))
+            found = estimate().estimate(self.SCHEMA, x, y, stream(i))
             assert 0 <= found.low <= 8
             assert found.high == 256.0
             assert found.classes == 5
@@ -121,11 +121,11 @@ class TestArrays:
     @pytest.mark.unit
     def test_the_number_to_predict_is_bounded(self):
         x, y = np.ones((1000, 2, 3)), np.linspace(-30, 50, 1000)
-        found = purchase().buy(replace(self.SCHEMA, regression=True), x, y, stream())
+        found = estimate().estimate(replace(self.SCHEMA, regression=True), x, y, stream())
         assert found.classes is None
         assert found.target == pytest.approx((-32.0, 64 / math.sqrt(2)), rel=0.5)
         declared = replace(self.SCHEMA, low=0.0, high=1.0)
-        assert purchase().buy(declared, x, np.zeros(1000, int), stream()).high == 1.0
+        assert estimate().estimate(declared, x, np.zeros(1000, int), stream()).high == 1.0
 
     @pytest.mark.unit
     @pytest.mark.parametrize("kind", [np.uint8, np.bool_, np.float32, np.int64])
@@ -133,7 +133,7 @@ class TestArrays:
     def test_a_few_records_of_any_type_give_a_schema_all_the_same(self, kind: type, sigma: float):
         x, y = np.ones((3, 2, 3), kind), np.zeros(3, np.uint8)
         for i in range(10):
-            found = purchase(sigma).buy(self.SCHEMA, x, y, stream(i))
+            found = estimate(sigma).estimate(self.SCHEMA, x, y, stream(i))
             assert found.low < found.high
             assert 2 <= found.classes <= 8
 
@@ -141,9 +141,9 @@ class TestArrays:
 class TestPrice:
     @pytest.mark.unit
     def test_is_that_of_a_gaussian_and_a_leak(self):
-        bought = purchase(7.0, 1e-8)
-        assert bought.event == Composed((Gaussian(7.0), Approximate(0.0, 1e-8)))
-        assert bought.to_json() == {"noise_multiplier": 7.0, "delta": 1e-8, "most": 8}
+        estimated = estimate(7.0, 1e-8)
+        assert estimated.event == Composed((Gaussian(7.0), Approximate(0.0, 1e-8)))
+        assert estimated.to_json() == {"noise_multiplier": 7.0, "delta": 1e-8, "most": 8}
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ class TestPrice:
     )
     def test_other_numbers_are_refused(self, numbers):
         with pytest.raises(UsageError):
-            purchase(*numbers)
+            estimate(*numbers)
 
     @pytest.mark.contract
     @pytest.mark.parametrize("name", ["number", "category", "undeclared", "label", "regression"])
@@ -191,7 +191,7 @@ class TestPrice:
 
         with monkeypatch.context() as patch:
             patch.setattr(GaussianSum, "release", release)
-            purchase(5.0).buy(schema, x, y, stream())
+            estimate(5.0).estimate(schema, x, y, stream())
         return sum(seen)
 
 
@@ -211,7 +211,7 @@ def kind_found(count: int, source: Stream) -> bool:
     """Whether a column of `count` numbers and 8 - count words is said to hold numbers."""
     cells = np.array([*["3"] * count, *[None] * (8 - count)], object)
     schema = TableSchema(columns=(Column(name="c"),), target=Column(name="t", low=0, high=1))
-    found = purchase(1.0).buy(schema, cells[:, None], np.zeros(8), source)
+    found = estimate(1.0).estimate(schema, cells[:, None], np.zeros(8), source)
     return found.columns[0].kind == "number"
 
 

@@ -1,4 +1,4 @@
-"""Bought categories, bounds and classes have their laws, and an audit sees each broken one."""
+"""Estimated categories, bounds and classes have their laws, and an audit sees each broken one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from scipy.stats import beta, binomtest, norm
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Approximate, Composed, Gaussian
 from pasearch.errors import UsageError
-from pasearch.runs import purchases
-from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import grid
-from pasearch.runs.purchases import (
+from pasearch.runs import estimates
+from pasearch.runs.estimates import (
     CERTAIN,
     LOWER,
     SIZES,
@@ -30,6 +28,8 @@ from pasearch.runs.purchases import (
     histogram,
     in_use,
 )
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.normals import grid
 
 Trial = Callable[[Stream], bool]
 
@@ -49,23 +49,23 @@ def audited_mu(here: Trial, there: Trial, trials: int) -> float:
 
 def scaled_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """Noise of another size, at unchanged thresholds."""
-    right = purchases.GaussianSum
+    right = estimates.GaussianSum
 
     def wrong(*, noise_multiplier: float):
         return right(noise_multiplier=max(1e-9, factor * noise_multiplier))
 
-    monkeypatch.setattr(purchases, "GaussianSum", wrong)
+    monkeypatch.setattr(estimates, "GaussianSum", wrong)
 
 
 def counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is in its bin and in the one above."""
-    right = purchases.histogram
+    right = estimates.histogram
 
     def wrong(values: np.ndarray) -> np.ndarray:
         counts = right(values)
         return counts + np.append([0.0], counts[:-1])
 
-    monkeypatch.setattr(purchases, "histogram", wrong)
+    monkeypatch.setattr(estimates, "histogram", wrong)
 
 
 class TestCategories:
@@ -73,12 +73,12 @@ class TestCategories:
     @pytest.mark.parametrize("sigma", [1.0, 20.0])
     @pytest.mark.parametrize("above", [-1.0, 1.0])
     def test_are_kept_as_often_as_the_law_says_and_no_other_law(self, sigma: float, above: float):
-        buyer = CategoryCounts(noise_multiplier=sigma, delta=1e-3, most=1)
-        count, trials = round(buyer.threshold + above * sigma), 3000
-        kept = hits(lambda s: buyer.release({"c": count}, s) == ["c"], trials, "keep")
+        mechanism = CategoryCounts(noise_multiplier=sigma, delta=1e-3, most=1)
+        count, trials = round(mechanism.threshold + above * sigma), 3000
+        kept = hits(lambda s: mechanism.release({"c": count}, s) == ["c"], trials, "keep")
 
         def pvalue(value: float) -> float:
-            rate = norm.sf((buyer.threshold - count) / value)
+            rate = norm.sf((mechanism.threshold - count) / value)
             return binomtest(kept, trials, rate).pvalue
 
         assert pvalue(sigma) > 1e-3
@@ -126,43 +126,45 @@ class TestCategories:
 
     @pytest.mark.unit
     def test_come_by_falling_count_and_at_most_as_many_as_asked(self):
-        buyer = CategoryCounts(noise_multiplier=1e-3, delta=1e-6, most=3)  # no noise to speak of
+        mechanism = CategoryCounts(
+            noise_multiplier=1e-3, delta=1e-6, most=3
+        )  # no noise to speak of
         counts = {"b": 7, "a": 8, "z": 900, "rare": 1, "none": 0, "c": 6}
         stream = Keys.from_seed(1).stream("x")
-        assert buyer.release(counts, stream) == ["z", "a", "b"]
+        assert mechanism.release(counts, stream) == ["z", "a", "b"]
         wider = CategoryCounts(noise_multiplier=1e-3, delta=1e-6, most=100)
         assert wider.release(counts, stream) == ["z", "a", "b", "c"]
-        assert buyer.release({}, stream) == []
-        assert buyer.release({"none": 0}, stream) == []
+        assert mechanism.release({}, stream) == []
+        assert mechanism.release({"none": 0}, stream) == []
 
     @pytest.mark.property
     @given(st.dictionaries(st.text(max_size=5), st.integers(0, 40), max_size=12), st.randoms())
     def test_do_not_depend_on_the_order_they_were_counted_in(self, counts, random):
-        buyer = CategoryCounts(noise_multiplier=3.0, delta=0.1, most=5)
+        mechanism = CategoryCounts(noise_multiplier=3.0, delta=0.1, most=5)
         stream, shuffled = Keys.from_seed(2).stream("x"), list(counts.items())
         random.shuffle(shuffled)
-        found = buyer.release(counts, stream)
-        assert buyer.release(dict(shuffled), stream) == found
+        found = mechanism.release(counts, stream)
+        assert mechanism.release(dict(shuffled), stream) == found
         with_types = {name: np.int64(count) for name, count in shuffled if count}
-        assert buyer.release(with_types, stream) == found
+        assert mechanism.release(with_types, stream) == found
         assert len(set(found)) == len(found) <= 5
         assert all(counts[name] > 0 for name in found)
 
     @pytest.mark.unit
     def test_of_other_counts_share_no_noise(self, monkeypatch):
         noise: list[np.ndarray] = []
-        right = purchases._noised
+        right = estimates._noised
 
         def seen(exact: np.ndarray, sigma: float, stream: Stream) -> np.ndarray:
             noisy = right(exact, sigma, stream)
             noise.append(noisy - exact)
             return noisy
 
-        monkeypatch.setattr(purchases, "_noised", seen)
-        buyer = CategoryCounts(noise_multiplier=9.0, delta=0.4, most=9)
+        monkeypatch.setattr(estimates, "_noised", seen)
+        mechanism = CategoryCounts(noise_multiplier=9.0, delta=0.4, most=9)
         stream = Keys.from_seed(3).stream("x")
         for counts in ({"a": 5, "b": 5}, {"b": 5, "a": 5}, {"a": 5, "b": 6}, {"a": 5, "c": 5}):
-            buyer.release(counts, stream)
+            mechanism.release(counts, stream)
         # A count or a name elsewhere changes the noise of every category.
         first, again, recounted, renamed = noise
         np.testing.assert_array_equal(first, again)
@@ -174,9 +176,9 @@ class TestCategories:
         "counts", [{"secret": 1.0}, {"secret": True}, {7531: 1}, {"secret": "7"}, {"secret": -7531}]
     )
     def test_other_counts_are_refused_and_not_named(self, counts):
-        buyer = CategoryCounts(noise_multiplier=1.0, delta=1e-6, most=3)
+        mechanism = CategoryCounts(noise_multiplier=1.0, delta=1e-6, most=3)
         with pytest.raises((TypeError, ValueError)) as caught:
-            buyer.release(counts, Keys().stream("x"))
+            mechanism.release(counts, Keys().stream("x"))
         assert "secret" not in str(caught.value)
         assert "7531" not in str(caught.value)
 
@@ -191,16 +193,16 @@ class TestCategories:
 
     @pytest.mark.unit
     def test_cost_their_event(self):
-        buyer = CategoryCounts(noise_multiplier=5.0, delta=1e-6, most=3)
-        assert buyer.event == Composed((Gaussian(5.0), Approximate(0.0, 1e-6)))
+        mechanism = CategoryCounts(noise_multiplier=5.0, delta=1e-6, most=3)
+        assert mechanism.event == Composed((Gaussian(5.0), Approximate(0.0, 1e-6)))
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("sigma", [0.7, 2.0])
     @pytest.mark.parametrize("delta", [0.01, 0.2])
     def test_the_price_holds_for_every_pair_of_counts(self, sigma: float, delta: float):
         # The law of one noisy count, shown from T on, else nothing; for all pairs, both directions.
-        buyer = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1)
-        edges = np.linspace(buyer.threshold, buyer.threshold + 40 * sigma, 4000)
+        mechanism = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1)
+        edges = np.linspace(mechanism.threshold, mechanism.threshold + 40 * sigma, 4000)
 
         def law(count: int) -> np.ndarray:
             if not count:
@@ -209,11 +211,11 @@ class TestCategories:
             return np.append(tails - np.append(tails[1:], 0.0), 1 - tails[0])
 
         for total in (0.3 * delta, delta, 1.5 * delta, 0.5):
-            epsilon = price(buyer.event, total).epsilon
+            epsilon = price(mechanism.event, total).epsilon
             assert math.isfinite(epsilon) == (total > delta)
             worst = max(
                 float(np.maximum(law(one) - math.exp(min(epsilon, 50.0)) * law(two), 0).sum())
-                for count in range(1, buyer.threshold + 9)
+                for count in range(1, mechanism.threshold + 9)
                 for one, two in ((count, count - 1), (count - 1, count))
             )
             assert worst <= (total if total > delta else delta) * (1 + 1e-6)
@@ -222,32 +224,32 @@ class TestCategories:
 class TestAuditOfCategories:
     """One record alone in its category against none, or one of thirty against twenty-nine."""
 
-    BUYER = CategoryCounts(noise_multiplier=1.0, delta=0.01, most=5)
+    MECHANISM = CategoryCounts(noise_multiplier=1.0, delta=0.01, most=5)
 
     def lone(self) -> float:
         """At least how often the category of one record is released."""
-        shown = hits(lambda s: bool(self.BUYER.release({"me": 1}, s)), 4000, "lone")
+        shown = hits(lambda s: bool(self.MECHANISM.release({"me": 1}, s)), 4000, "lone")
         return float(beta.ppf(1e-3, shown, 2500 - shown + 1)) if shown else 0.0
 
     def pair(self) -> float:
         """At least the mu that a record costs whose category may or may not pass."""
-        edge = math.ceil(self.BUYER.threshold)
+        edge = math.ceil(self.MECHANISM.threshold)
 
         def shown(count: int) -> Trial:
-            return lambda s: self.BUYER.release({"we": count}, s) == ["we"]
+            return lambda s: self.MECHANISM.release({"we": count}, s) == ["we"]
 
         return audited_mu(shown(edge), shown(edge - 1), 2500)
 
     @pytest.mark.statistical
     def test_finds_nothing_wrong(self):
-        assert self.lone() <= self.BUYER.delta
+        assert self.lone() <= self.MECHANISM.delta
         assert 0.8 < self.pair() <= 1.0
 
     @pytest.mark.statistical
     @pytest.mark.parametrize("threshold", [1, 2, 3])
     def test_sees_that_the_threshold_is_off(self, monkeypatch, threshold: int):
-        monkeypatch.setattr(purchases, "_threshold", lambda *_: threshold)
-        assert self.lone() > self.BUYER.delta
+        monkeypatch.setattr(estimates, "_threshold", lambda *_: threshold)
+        assert self.lone() > self.MECHANISM.delta
 
     @pytest.mark.statistical
     @pytest.mark.parametrize("factor", [1 / 2, 2 / 3])
@@ -258,7 +260,7 @@ class TestAuditOfCategories:
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch):
         scaled_noise(monkeypatch, 0.0)
-        monkeypatch.setattr(purchases, "_threshold", lambda *_: 9.5)
+        monkeypatch.setattr(estimates, "_threshold", lambda *_: 9.5)
         assert self.pair() > 5.0
 
 
@@ -372,16 +374,18 @@ class TestInUse:
 
 class TestBounds:
     @staticmethod
-    def bought(values: np.ndarray, sigma: float, trials: int = 20) -> list[tuple[float, float]]:
-        buyer, keys = NumberBounds(noise_multiplier=sigma), Keys.from_seed(7)
-        return [buyer.release(values, keys.stream("b", i)) for i in range(trials)]
+    def estimated_privately(
+        values: np.ndarray, sigma: float, trials: int = 20
+    ) -> list[tuple[float, float]]:
+        mechanism, keys = NumberBounds(noise_multiplier=sigma), Keys.from_seed(7)
+        return [mechanism.release(values, keys.stream("b", i)) for i in range(trials)]
 
     @pytest.mark.unit
     def test_are_within_a_factor_of_sqrt_2_of_the_numbers(self):
         draw = np.random.default_rng(1)
         for low, high in ((0, 16), (17, 90), (1, 5), (-3, 3), (-99, -30)):
             values = draw.integers(low, high + 1, 5000)
-            for found in self.bought(values, 20.0):
+            for found in self.estimated_privately(values, 20.0):
                 for given_, bound in zip((low, high), found, strict=True):
                     assert bound == 0 or 1 / 1.5 < given_ / bound < 1.5
                     assert (bound == 0) == (given_ == 0)
@@ -389,19 +393,19 @@ class TestBounds:
     @pytest.mark.unit
     @pytest.mark.parametrize("value", [1.0, -3.7, 1e-30, 1e30, -1e300])
     def test_of_one_number_are_those_of_its_bin(self, value: float):
-        for low, high in self.bought(np.full(500, value), 10.0):
+        for low, high in self.estimated_privately(np.full(500, value), 10.0):
             assert low < high
             clamped = math.copysign(min(abs(value), 2.0**60), value)
             assert low <= clamped <= high
 
     @pytest.mark.unit
     def test_of_zeros_keep_the_sign_of_what_is_rare(self):
-        assert self.bought(np.zeros(500), 10.0) == [(-1.0, 1.0)] * 20
+        assert self.estimated_privately(np.zeros(500), 10.0) == [(-1.0, 1.0)] * 20
 
     @pytest.mark.unit
     @pytest.mark.parametrize("values", [np.zeros(0), np.full(9, np.nan), np.array([1e5, np.inf])])
     def test_of_next_to_nothing_are_bounds_all_the_same(self, values: np.ndarray):
-        for low, high in self.bought(values, 10.0):
+        for low, high in self.estimated_privately(values, 10.0):
             assert math.isfinite(high - low)
             assert low < high
 
@@ -410,23 +414,23 @@ class TestBounds:
         tail = 2.0 ** np.linspace(8, 16, 600)
         values = np.concatenate([np.zeros(4000), tail])
         assert histogram(tail).max() < CERTAIN * 20.0 / 2
-        found = self.bought(values, 20.0)
+        found = self.estimated_privately(values, 20.0)
         assert sum(2.0**13 <= high <= 2.0**18 for _, high in found) >= 17
 
     @pytest.mark.unit
     def test_the_same_release_is_the_same_and_another_is_not(self, monkeypatch):
         noise: list[np.ndarray] = []
-        right = purchases._noised
+        right = estimates._noised
 
         def seen(exact: np.ndarray, sigma: float, stream: Stream) -> np.ndarray:
             noisy = right(exact, sigma, stream)
             noise.append(noisy - exact)
             return noisy
 
-        monkeypatch.setattr(purchases, "_noised", seen)
-        buyer, stream = NumberBounds(noise_multiplier=9.0), Keys.from_seed(3).stream("x")
+        monkeypatch.setattr(estimates, "_noised", seen)
+        mechanism, stream = NumberBounds(noise_multiplier=9.0), Keys.from_seed(3).stream("x")
         for values in ([3.0, 4.0, 9.0], [9.0, 3.1, 3.9], [3.0, 4.0, 99.0], [3.0, 4.0]):
-            buyer.release(np.array(values), stream)
+            mechanism.release(np.array(values), stream)
         first, same_bins, other, fewer = noise
         np.testing.assert_array_equal(first, same_bins)
         # Noise is whole multiples of a grid's width, so single bins may agree by chance.
@@ -445,11 +449,11 @@ class TestAuditOfBounds:
     """Five records, or four, far above many others: do the bounds reach them?"""
 
     def audit(self, records: int = 5) -> float:
-        buyer, many = NumberBounds(noise_multiplier=1.0), np.zeros(100)
+        mechanism, many = NumberBounds(noise_multiplier=1.0), np.zeros(100)
 
         def reaches(count: int) -> Trial:
             values = np.concatenate([many, np.full(count, 1000.0)])
-            return lambda s: buyer.release(values, s)[1] > 900
+            return lambda s: mechanism.release(values, s)[1] > 900
 
         return audited_mu(reaches(records), reaches(records - 1), 2000)
 
@@ -467,7 +471,7 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch):
         scaled_noise(monkeypatch, 0.0)
-        monkeypatch.setattr(purchases, "CERTAIN", 4.5)
+        monkeypatch.setattr(estimates, "CERTAIN", 4.5)
         assert self.audit() > 4.0
 
     @pytest.mark.statistical
@@ -478,11 +482,11 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     @pytest.mark.parametrize("sigma", [3.0])
     def test_a_bin_is_in_use_as_often_as_the_law_says_and_no_other_law(self, monkeypatch, sigma):
-        monkeypatch.setattr(purchases, "LONGEST", 1)
-        buyer = NumberBounds(noise_multiplier=sigma)
+        monkeypatch.setattr(estimates, "LONGEST", 1)
+        mechanism = NumberBounds(noise_multiplier=sigma)
         values = np.concatenate([np.zeros(1000), np.full(17, 1000.0)])
         trials = 2000
-        seen = hits(lambda s: buyer.release(values, s)[1] > 900, trials, "law")
+        seen = hits(lambda s: mechanism.release(values, s)[1] > 900, trials, "law")
 
         def pvalue(value: float) -> float:
             # One of the 14 bins above may pass as well: 3e-7 each.
@@ -495,30 +499,30 @@ class TestAuditOfBounds:
 
 class TestClasses:
     @staticmethod
-    def bought(labels: np.ndarray, sigma: float, most: int = 32) -> list[int]:
-        buyer, keys = ClassCount(noise_multiplier=sigma, most=most), Keys.from_seed(9)
-        return [buyer.release(labels, keys.stream("c", i)) for i in range(50)]
+    def estimated_privately(labels: np.ndarray, sigma: float, most: int = 32) -> list[int]:
+        mechanism, keys = ClassCount(noise_multiplier=sigma, most=most), Keys.from_seed(9)
+        return [mechanism.release(labels, keys.stream("c", i)) for i in range(50)]
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("classes", "records"), [(2, 200), (10, 1000), (26, 3000)])
     def test_are_counted_where_each_has_records_enough(self, classes: int, records: int):
         labels = np.random.default_rng(0).integers(0, classes, records)
-        found = self.bought(labels, 6.0)
+        found = self.estimated_privately(labels, 6.0)
         assert found.count(classes) >= 49
 
     @pytest.mark.unit
     @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.uint64, np.int16])
     def test_labels_beyond_the_most_count_nowhere(self, kind: type):
         labels = np.array([0, 1, 2, 40, 100] * 100, kind)
-        assert set(self.bought(labels, 6.0)) == {3}
-        assert set(self.bought(labels, 6.0, most=41)) == {41}
-        assert set(self.bought(np.array([-5, 0] * 100), 6.0)) == {2}
+        assert set(self.estimated_privately(labels, 6.0)) == {3}
+        assert set(self.estimated_privately(labels, 6.0, most=41)) == {41}
+        assert set(self.estimated_privately(np.array([-5, 0] * 100), 6.0)) == {2}
 
     @pytest.mark.unit
     @pytest.mark.parametrize("labels", [np.zeros(0, int), np.zeros(500, int), np.full(500, -1)])
     def test_are_two_or_more_and_at_most_the_most(self, labels: np.ndarray):
-        assert all(2 <= each <= 32 for each in self.bought(labels, 6.0))
-        assert set(self.bought(labels, 6.0, most=1)) == {2}
+        assert all(2 <= each <= 32 for each in self.estimated_privately(labels, 6.0))
+        assert set(self.estimated_privately(labels, 6.0, most=1)) == {2}
 
     @pytest.mark.unit
     def test_cost_their_event_and_other_numbers_are_refused(self):
@@ -531,11 +535,11 @@ class TestClasses:
     @pytest.mark.parametrize("factor", [1.0, 2 / 3, 0.0])
     def test_an_audit_sees_noise_that_is_too_small(self, monkeypatch, factor: float):
         scaled_noise(monkeypatch, factor)
-        buyer = ClassCount(noise_multiplier=1.0, most=20)
+        mechanism = ClassCount(noise_multiplier=1.0, most=20)
 
         def nine(count: int) -> Trial:
             labels = np.repeat([0, 9], [100, count])
-            return lambda s: buyer.release(labels, s) == 10
+            return lambda s: mechanism.release(labels, s) == 10
 
         found = audited_mu(nine(5), nine(4), 700)
         assert 0.6 < found <= 1.0 if factor == 1.0 else found > 1.0
