@@ -449,7 +449,7 @@ class TestTables:
         assert code == 0, err
         assert "schema, 3 times" in out
         assert (
-            "Undeclared, so estimated privately from `test` before the first training: age, city"
+            "Undeclared, so estimated privately on `test` before the first training: age, city"
             in out
         )
         assert out.strip().splitlines()[-1].startswith("Price: epsilon ")

@@ -356,7 +356,7 @@ def describe(event: Event) -> str:
         case TruncatedPoissonGaussian():
             return (
                 f"Gaussian noise (multiplier {event.noise_multiplier:g}) on a Poisson sample "
-                f"(probability {event.sampling_probability:g}) of {event.dataset_size} slots, "
+                f"(probability {event.sampling_probability:g}) of {event.dataset_size} records, "
                 f"at most {event.truncated_batch_size}"
             )
         case NoisyRecords():

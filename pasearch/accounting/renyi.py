@@ -22,8 +22,8 @@ What leaks is taken from delta first: the curve of the rest is converted at delt
 Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
 12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
 Viswanath 2015) and the geometric mechanism's loss takes its two values; the same theorem for the
-leaks (docs/guarantees/estimated-schema.md); docs/guarantees/noise-first.md for records with noise
-of their own, docs/guarantees/filters.md for filters.
+leaks (docs/guarantees/estimated-schema.md); docs/guarantees/noise-before-clip.md for records with
+noise of their own, docs/guarantees/filters.md for filters.
 """
 
 from __future__ import annotations

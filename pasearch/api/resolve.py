@@ -200,7 +200,7 @@ def shares_of(split: str | None) -> Any:
 
 
 def split_of(request: Request, n: int, official_test: int, **more: Any) -> Split:
-    """Return the sizes of the partitions; `more` as of `data.partitions.make_split`."""
+    """Return the sizes of the partitions; `more` as of `data.split.make_split`."""
     return make_split(
         n,
         shares=shares_of(request.split),

@@ -169,7 +169,7 @@ class _Part:
 
     def __repr__(self) -> str:
         """Show the name and the size, never a record."""
-        return f"{type(self).__name__}({self.name!r}, {len(self)} slots)"
+        return f"{type(self).__name__}({self.name!r}, {len(self)} records)"
 
 
 class Partition(_Part):
@@ -355,7 +355,7 @@ class Dataset:
             UsageError: The split is of another number of slots.
         """
         if split.n != self.n:
-            raise UsageError(f"The split is of {split.n} slots, the data has {self.n}.")
+            raise UsageError(f"The split is of {split.n} records, the data has {self.n}.")
         slots = split.slots(generator)
         self._compact.clear()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}

@@ -45,16 +45,16 @@ class Split:
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in PARTITIONS}
         if not all(size >= 0 for size in sizes.values()) or not self.train:
-            raise UsageError(f"A split has sizes {sizes}: expected some slots to train on.")
+            raise UsageError(f"A split has sizes {sizes}: expected some records to train on.")
         if self.fixed_tail not in (0, self.test, self.validation + self.test):
             raise UsageError(
                 f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
-                f"test, {self.validation + self.test} slots."
+                f"test, {self.validation + self.test} records."
             )
         if not whole("portions", self.portions) <= (self.search or self.train):
             raise UsageError(
-                f"{self.search or self.train:,} slots cannot be cut into {self.portions} portions: "
-                "take fewer candidates, or more records."
+                f"{self.search or self.train:,} records cannot be cut into {self.portions} "
+                "portions: take fewer candidates, or more records."
             )
 
     @property

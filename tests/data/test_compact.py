@@ -282,7 +282,7 @@ class TestDoor:
     def test_shows_no_value(self):
         dataset = parted(of_objects())
         part, found = dataset["train"].in_parts(), opened(dataset)
-        assert repr(part) == "InParts('train', 810 slots)"
+        assert repr(part) == "InParts('train', 810 records)"
         assert repr(found) == "CompactRecords(x=CompactRows(810 rows, 847 features), public=False)"
         assert len(part) == 810
         for plane in found.x.planes:

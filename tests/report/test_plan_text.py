@@ -39,7 +39,7 @@ def test_what_is_estimated_is_a_line_and_a_sentence():
     assert "  schema, 2 times             test" in text
     assert "a leak (delta " in text
     assert (
-        "Undeclared, so estimated privately from `test` before the first training: bounds, target."
+        "Undeclared, so estimated privately on `test` before the first training: bounds, target."
         in text
     )
     assert "estimated_privately" not in plan_text(planned(bounds=(0, 1), classes=2))
