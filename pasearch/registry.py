@@ -1,8 +1,8 @@
-"""Stages: what may stand at one place of a training, each in a file that says all there is of it.
+"""What is found by its name: stages of a training, strategies, selectors, each in its own file.
 
 A stage is a frozen dataclass. It says what it does in words, what a paper would charge for it, and
 what others must know of it before they take it; nobody else asks which one it is. A registry finds
-the stages of one kind by their names:
+what is of one kind by its name:
 
     @BOUNDINGS.register
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,20 @@ Checks = Mapping[str, Callable[[str, Any], Any]]
 """From a number's name to what it must pass, given that name and the value."""
 
 
-class Stage(ABC):
-    """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
+class Named:
+    """What a registry holds: a class with a name."""
 
     __slots__ = ()
 
     name: ClassVar[str]
-    """What a recipe, a space or `result.json` calls it."""
+    """What a request, a recipe, a space or `result.json` calls it."""
+
+
+class Stage(Named, ABC):
+    """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
+
+    __slots__ = ()
+
     named: ClassVar[bool] = True
     """Whether its plain values hold the name."""
     checks: ClassVar[Checks] = {}
@@ -104,8 +111,8 @@ class Stage(ABC):
         return values
 
 
-Kind = TypeVar("Kind", bound=Stage)
-Each = TypeVar("Each", bound=Stage)
+Kind = TypeVar("Kind", bound=Named)
+Each = TypeVar("Each", bound=Named)
 
 
 class Registry(Generic[Kind]):

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent.parent / "examples" / "extensions"
 @contextmanager
 def extended(name: str) -> Iterator[ModuleType]:
     """Load a file; what it registers is known until the end."""
-    known = [(table, dict(table)) for table in (STRATEGIES, SELECTORS)]
+    known = [(each, each.kinds()) for each in (STRATEGIES, SELECTORS)]
     spec = importlib.util.spec_from_file_location(f"extension_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,6 +29,5 @@ def extended(name: str) -> Iterator[ModuleType]:
         yield module
     finally:
         del sys.modules[spec.name]
-        for table, before in known:
-            table.clear()  # type: ignore[attr-defined]
-            table.update(before)  # type: ignore[arg-type]
+        for registry, before in known:
+            registry._kinds = before

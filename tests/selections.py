@@ -47,7 +47,9 @@ FEW: dict[str, dict[str, Any]] = {
 }
 """What makes a method small."""
 
-METHODS = [name for name, kind in SELECTORS.items() if kind.__module__.startswith("pasearch.")]
+METHODS = [
+    name for name, kind in SELECTORS.kinds().items() if kind.__module__.startswith("pasearch.")
+]
 SHARED = [name for name in METHODS if SELECTORS[name].does_on_public]
 SIZELESS = [name for name in METHODS if SELECTORS[name].no_size]
 

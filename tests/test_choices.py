@@ -29,7 +29,9 @@ from pasearch.search.strategies import strategy
 from pasearch.search.strategy import STRATEGIES, Strategy
 from pasearch.verification.verify import verify
 
-SHIPPED = [name for name, kind in STRATEGIES.items() if kind.__module__.startswith("pasearch.")]
+SHIPPED = [
+    name for name, kind in STRATEGIES.kinds().items() if kind.__module__.startswith("pasearch.")
+]
 OTHER: dict[str, Any] = {
     "law": Law(7.5, 0.0, 30), "laws": (Law(9.0, 1.0),), "mutation": 0.25, "population": 7,
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
@@ -149,11 +151,11 @@ class TestRegistry:
         assert "trusted" not in STRATEGIES
 
     def test_a_name_that_is_taken_is_refused(self):
-        with pytest.raises(UsageError, match="'top' is there already"):
+        class Another(Selector):
+            name = "top"
 
-            class Another(Selector):
-                name = "top"
-
+        with pytest.raises(UsageError, match=r"'top' is pasearch\.features\.top\.Top already"):
+            SELECTORS.register(Another)
         assert SELECTORS["top"].__module__ == "pasearch.features.top"
 
     def test_an_unknown_name_is_refused(self):

@@ -125,9 +125,9 @@ def test_the_spaces_that_are_named_are_there():
 def test_every_strategy_event_and_field_is_described():
     from pasearch.accounting.events import TYPES
     from pasearch.results import SCHEMA_VERSION
-    from pasearch.search import strategies
+    from pasearch.search import strategy
 
-    for name in ("auto", *strategies.STRATEGIES):
+    for name in ("auto", *strategy.STRATEGIES):
         assert re.search(rf"^\| `{name}`", README.read_text(), re.MULTILINE), name
     result = (ROOT / "docs/result.md").read_text()
     for name in TYPES:
@@ -201,8 +201,8 @@ def test_names_that_docstrings_refer_to_exist():
 
 
 def test_a_name_that_is_gone_would_be_caught():
-    assert resolves("pasearch.search.strategies.STRATEGIES")
-    assert not resolves("pasearch.search.strategies.GONE")
+    assert resolves("pasearch.search.strategy.STRATEGIES")
+    assert not resolves("pasearch.search.strategy.GONE")
     assert not resolves("pasearch.gone.strategy")
 
 

@@ -19,6 +19,7 @@ from pasearch.accounting.checks import whole
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
 from pasearch.search.strategy import (
+    STRATEGIES,
     Round,
     RoundPrice,
     RoundShape,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessiveHalving(Strategy):
     """Rungs of fewer and longer trainings.

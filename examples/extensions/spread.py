@@ -18,7 +18,7 @@ import numpy as np
 
 from pasearch.features.chosen import Chosen
 from pasearch.features.knobs import GAUSSIAN, DialledLine
-from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Sized
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LINE = "variances"
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread(Sized):
     """Keeps the features that vary most.

@@ -104,25 +104,6 @@ def kind_of(
     return table[name], given
 
 
-def register(noun: str, table: dict[str, type[Kind]], kind: type[Kind]) -> None:
-    """Put a class into a table under its own `name`; one without a name of its own is only a base.
-
-    Args:
-        noun: What the table holds, for messages.
-        table: Classes by name.
-        kind: The class; `dataclass(slots=True)` makes it twice, and the last one counts.
-
-    Raises:
-        UsageError: Another class has that name.
-    """
-    if (name := vars(kind).get("name")) is None:
-        return
-    other = table.get(name, kind)
-    if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise UsageError(f"{noun.capitalize()} {name!r} is there already: take another name.")
-    table[name] = kind
-
-
 def _real(name: str, value: object, expected: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refusal(name, value, expected)

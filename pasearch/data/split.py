@@ -25,7 +25,7 @@ class Split:
     """The sizes of the partitions, in slots; public constants.
 
     Args:
-        search: Slots for candidates that are thrown away (the aside way); 0 for in place.
+        search: Slots for a search whose winner is retrained; 0 where its weights are kept.
         train: Slots for the model that is kept.
         validation: Slots for the scores of candidates; 0 when nothing is compared.
         test: Slots for the accuracy that is printed; 0 where no model is trained.

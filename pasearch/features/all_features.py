@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.features.chosen import Chosen
-from pasearch.features.selector import Reads, Selector
+from pasearch.features.selector import SELECTORS, Reads, Selector
 from pasearch.features.views import View
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllFeatures(Selector):
     """Keeps every feature."""

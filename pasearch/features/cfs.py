@@ -16,6 +16,7 @@ alpha, p_co and p_mu were chosen: docs/features-search.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,11 +37,18 @@ from pasearch.features.merit import (
     symmetrical_uncertainty,
     uncertainties,
 )
-from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Selector, Sized, check_one_of
+from pasearch.features.selector import (
+    SELECTION_SHARE,
+    SELECTORS,
+    Form,
+    Reads,
+    Selector,
+    Sized,
+    check_one_of,
+)
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
-    from pasearch.features.plan import FeaturePlan
     from pasearch.features.trainers import Trainer
     from pasearch.runs.keys import Stream
 
@@ -246,13 +254,15 @@ class ByMerit(Selector):
 
         return (DialledLine(name=ENTROPIES, knob=PURE, composed=composed),)
 
-    def claims(self, plan: FeaturePlan) -> list[Claim]:
+    def claims(
+        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+    ) -> list[Claim]:
         """Return what the entropies cost by the paper's own sensitivity."""
-        if self.merits == "tables" or plan.searched_on is not None:
+        if self.merits == "tables":
             return []
-        attributes = attributes_of(plan.schema)
-        entropies = NoisyEntropies(epsilon=plan.noise(ENTROPIES), attributes=attributes)
-        return [entropies.claim(n=plan.split.trial_slots, delta=plan.delta)]
+        attributes = attributes_of(form.schema)
+        entropies = NoisyEntropies(epsilon=noises[ENTROPIES], attributes=attributes)
+        return [entropies.claim(n=form.split.trial_slots, delta=delta)]
 
     def uncertainties(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
         """Return symmetrical uncertainties: with the target, with each other; what noise shows."""
@@ -286,6 +296,7 @@ class ByMerit(Selector):
         return *uncertainties(released), float(np.quantile(shown, BLANK))
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CFSGreedy(ByMerit, Sized):
     """Adds one feature after another.
@@ -351,6 +362,7 @@ class CFSGreedy(ByMerit, Sized):
         return self.size
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CFSGenetic(ByMerit, Evolving):
     """Evolves sets by their merit, which costs nothing: so there are many.

@@ -6,6 +6,7 @@ anew, on what is left of epsilon. Second moments, once released, serve every set
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.claims import Claim, eq8
@@ -13,7 +14,6 @@ from pasearch.features.knobs import SCORE, DialledLine
 from pasearch.features.selector import SELECTION_SHARE, Form, Selector
 
 if TYPE_CHECKING:
-    from pasearch.features.plan import FeaturePlan
     from pasearch.features.trainers import Trainer
 
 
@@ -37,9 +37,11 @@ class Comparing(Selector):
             DialledLine(name="score", knob=SCORE, times=self.trainings, partition="validation"),
         )
 
-    def claims(self, plan: FeaturePlan) -> list[Claim]:
+    def claims(
+        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+    ) -> list[Claim]:
         """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP."""
-        if plan.searched_on is not None or plan.trainer.noise_name != "epsilon":
+        if trainer.noise_name != "epsilon":
             return []
-        one = plan.noise(self.training_line)
-        return [eq8(epsilon=one, runs=self.trainings, delta_prime=plan.delta)]
+        one = noises[self.training_line]
+        return [eq8(epsilon=one, runs=self.trainings, delta_prime=delta)]

@@ -12,12 +12,13 @@ from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import MaxPool
 from pasearch.errors import UsageError
 from pasearch.features.all_features import AllFeatures
-from pasearch.features.selector import Form
+from pasearch.features.selector import SELECTORS, Form
 
 MOST_POOL = 1024
 """The largest side of a pool, pixels."""
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPooling(AllFeatures):
     """Keeps the largest of neighbouring pixels.

@@ -15,13 +15,14 @@ import numpy as np
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Array, Chosen, best_of
 from pasearch.features.comparing import Comparing
-from pasearch.features.selector import Form, Reads
+from pasearch.features.selector import SELECTORS, Form, Reads
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
     from pasearch.runs.keys import Stream
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHot(Comparing):
     """Compares two sets."""

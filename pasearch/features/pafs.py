@@ -19,13 +19,14 @@ import numpy as np
 from pasearch.features.chosen import Chosen, best_of
 from pasearch.features.comparing import Comparing
 from pasearch.features.evolution import P_CO, P_MU, Evolving, labels, masks_of, recalled, unseen
-from pasearch.features.selector import Compared, Reads
+from pasearch.features.selector import SELECTORS, Compared, Reads
 
 if TYPE_CHECKING:
     from pasearch.features.chosen import Array
     from pasearch.runs.keys import Stream
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyAwareFeatureSelection(Evolving, Comparing):
     """Evolves sets by what trains best.

@@ -15,7 +15,7 @@ import numpy as np
 
 from pasearch.features.chosen import Array, Chosen
 from pasearch.features.knobs import GAUSSIAN, DialledLine
-from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Sized
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized
 from pasearch.features.views import View, second_moments
 from pasearch.runs.sums import GaussianSum
 
@@ -27,6 +27,7 @@ MOMENTS = "second moments"
 """The line of the one release."""
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalComponents(Sized):
     """Gives the model directions in the features.

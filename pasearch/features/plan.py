@@ -136,7 +136,11 @@ class FeaturePlan(Charged):
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
-        return self.choice.selector.claims(self)
+        if self.searched_on is not None:
+            return []
+        form = Form(schema=self.schema, split=self.split, most=self.most)
+        selector, noises = self.choice.selector, dict(self.noises)
+        return selector.claims(form, self.trainer, noises, self.delta)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
@@ -342,7 +346,7 @@ def _check_choice(choice: Choice, form: Form) -> None:
 def _check_public(choice: Choice, form: Form) -> None:
     """Refuse what cannot be chosen on public data."""
     if not choice.selector.does_on_public:
-        able = [name for name, kind in SELECTORS.items() if kind.does_on_public]
+        able = [name for name, kind in SELECTORS.kinds().items() if kind.does_on_public]
         raise UsageError(
             f"`search_on=` chooses on public data, and method {choice.selector.name!r} has no use "
             f"for them: take {', '.join(able)}."

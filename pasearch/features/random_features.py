@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.features.chosen import Chosen
-from pasearch.features.selector import Reads, Sized
+from pasearch.features.selector import SELECTORS, Reads, Sized
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFeatures(Sized):
     """Draws features.

@@ -6,8 +6,7 @@
 A selector reads through `Reads` alone: private records under the charge of one of its lines, with
 the noise that the plan has solved for it; public ones free and exact. All else it does is
 post-processing. So one file holds a method: its settings, price, words, JSON and claims.
-`selectors` lists those of the package; a subclass with a `name` is found by it as soon as its file
-is imported: docs/extending.md.
+One of your own is one file: docs/extending.md.
 
 Source: docs/rules.md, rules 1, 4 and 13. Proof: docs/guarantees/feature-selection.md.
 """
@@ -16,18 +15,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pasearch.accounting.checks import register, whole
+from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
 from pasearch.features.knobs import DialledLine
 from pasearch.features.trainers import TRAINERS, LinearModel, Trainer
 from pasearch.planning import check_rule
+from pasearch.registry import Named, Registry
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pasearch.data.split import Split
     from pasearch.data.tables import AnySchema
     from pasearch.features.chosen import Chosen
-    from pasearch.features.plan import FeaturePlan
     from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]
@@ -45,9 +44,6 @@ Compared = Callable[[Array, Sequence[str]], list[int]]
 
 SELECTION_SHARE = 0.4
 """The share of epsilon that the choice of features takes."""
-
-SELECTORS: dict[str, type[Selector]] = {}
-"""Every selector by its name; `selectors` imports those of the package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +115,9 @@ class Reads(ABC):
         """Return a (noisy) score of each model, charged once a key."""
 
 
-class Selector(ABC):
+class Selector(Named, ABC):
     """A method of choosing features: a frozen dataclass of its settings. See the module."""
 
-    name: ClassVar[str]
     does: ClassVar[str]
     """What it does, in words."""
     does_on_public: ClassVar[str] = ""
@@ -147,10 +142,9 @@ class Selector(ABC):
     """How many features; None leaves it to the method."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Register a selector that has a name."""
+        """Refuse a rule that has no theorem."""
         super().__init_subclass__(**options)
         check_rule(cls)
-        register("method", SELECTORS, cls)
 
     @property
     def trains_candidates(self) -> bool:
@@ -177,7 +171,7 @@ class Selector(ABC):
         """What every record goes through beforehand."""
         return None
 
-    def check(self, form: Form) -> None:  # noqa: B027 - most take all data
+    def check(self, form: Form) -> None:
         """Refuse data that it has no use for, with what to do instead."""
 
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
@@ -216,8 +210,17 @@ class Selector(ABC):
         names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
         return {name: getattr(self, name) for name in names if name != "size"}
 
-    def claims(self, plan: FeaturePlan) -> list[Claim]:
-        """Return what the papers would charge for the choice; never charged."""
+    def claims(
+        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+    ) -> list[Claim]:
+        """Return what the papers would charge for the choice on private records; never charged.
+
+        Args:
+            form: As of `lines`, like trainer.
+            trainer: See form.
+            noises: Of each line, by its name.
+            delta: Of the run.
+        """
         return []
 
     def must_choose(self, features: int) -> int | None:
@@ -231,6 +234,14 @@ class Selector(ABC):
     def sets(self, schema: AnySchema) -> Array | None:
         """Return the only sets that it can choose, (p, d) bool; None if there may be any."""
         return None
+
+
+SELECTORS = Registry(
+    "method", Selector, "pasearch.features.all_features", "pasearch.features.random_features",
+    "pasearch.features.cfs", "pasearch.features.top", "pasearch.features.pca",
+    "pasearch.features.pafs", "pasearch.features.one_hot", "pasearch.features.subsets",
+    "pasearch.features.max_pool",
+)  # fmt: skip
 
 
 class Sized(Selector):

@@ -10,8 +10,6 @@
 | pafs | k l privately trained models, and their scores | all that are planned, composed |
 | one-hot | two privately trained models, and their scores | both, composed |
 | subsets | K privately trained models, and their scores | one repeat-and-select |
-
-Importing this file registers all of them; those of other packages register where they are defined.
 """
 
 from __future__ import annotations
@@ -21,17 +19,6 @@ from typing import Any
 
 from pasearch.accounting.checks import kind_of
 from pasearch.errors import UsageError
-from pasearch.features import (  # noqa: F401 - named in SELECTORS
-    all_features,
-    cfs,
-    max_pool,
-    one_hot,
-    pafs,
-    pca,
-    random_features,
-    subsets,
-    top,
-)
 from pasearch.features.selector import SELECTORS, Choice, Selector, check_one_of
 
 
@@ -73,17 +60,17 @@ def choice_from_json(values: object) -> Choice:
     trainer = own.pop("trainer", None)
     if own.get("size") is None:
         own.pop("size", None)
-    kind, given = kind_of("method", SELECTORS, own)
+    kind, given = kind_of("method", SELECTORS.kinds(), own)
     return Choice(selector=kind(**given), trainer=trainer)  # pyright: ignore[reportArgumentType]
 
 
 def takers(setting: str) -> list[str]:
     """Return the names of the methods that have a setting."""
-    known = {name: fields(kind) for name, kind in SELECTORS.items()}  # pyright: ignore[reportArgumentType]
+    known = {name: fields(kind) for name, kind in SELECTORS.kinds().items()}  # pyright: ignore[reportArgumentType]
     return [name for name, own in known.items() if setting in [each.name for each in own]]
 
 
 def settings() -> list[str]:
     """Return every setting that some method has, but for the number of features."""
-    every = (each.name for kind in SELECTORS.values() for each in fields(kind))  # pyright: ignore[reportArgumentType]
+    every = (each.name for kind in SELECTORS.kinds().values() for each in fields(kind))  # pyright: ignore[reportArgumentType]
     return [name for name in dict.fromkeys(every) if name != "size"]

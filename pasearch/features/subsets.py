@@ -19,13 +19,14 @@ from pasearch.accounting.selection import Law
 from pasearch.features.chosen import Chosen, places_of
 from pasearch.features.evolution import draw
 from pasearch.features.knobs import SCORE, DialledLine
-from pasearch.features.selector import Form, Reads, Selector
+from pasearch.features.selector import SELECTORS, Form, Reads, Selector
 
 if TYPE_CHECKING:
     from pasearch.features.trainers import Trainer
     from pasearch.runs.keys import Stream
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subsets(Selector):
     """Compares random sets.

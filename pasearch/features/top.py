@@ -27,7 +27,7 @@ from pasearch.features.picking import (
     class_tables,
     points_of_tables,
 )
-from pasearch.features.selector import SELECTION_SHARE, Form, Reads, Sized, check_one_of
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized, check_one_of
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ CLASS_SHARE = 0.1
 """The share of the choice's epsilon that class shares take."""
 
 
+@SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top(Sized):
     """Picks the features that tell most of the target.

@@ -32,6 +32,7 @@ from pasearch.accounting.selection import MOST_RUNS
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.strategy import (
+    STRATEGIES,
     WHOLE,
     Fitness,
     Round,
@@ -81,6 +82,7 @@ def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
     return tuple(mutant)
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyAwareArchitectureSearch(Strategy):
     """PAAS: Algorithms 1 and 2, composed over its planned maximum of trainings.
@@ -202,6 +204,7 @@ def _share(share: float, count: int) -> int:
     return math.ceil(share * count - 1e-9)
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandardWorkflow(PrivacyAwareArchitectureSearch):
     """STW: PAAS with non-private training; its winner is then trained privately.

@@ -24,7 +24,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.search.genetic import mutate
 from pasearch.search.randomized import Secret, check_mean, draw_count, law_asked
-from pasearch.search.strategy import WHOLE, Round, RoundPrice, State
+from pasearch.search.strategy import STRATEGIES, WHOLE, Round, RoundPrice, State
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -35,6 +35,7 @@ MOST_HALVINGS = 30
 """The most generations: each has half of the trainings of the one before."""
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiGenerationRandomizedSearch(Secret):
     """One repeat-and-select a generation, composed; winners alone carry over.

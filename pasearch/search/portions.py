@@ -27,6 +27,7 @@ from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
 from pasearch.search.strategy import (
     PORTIONS,
+    STRATEGIES,
     WHOLE,
     Round,
     RoundPrice,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisjointPortions(Strategy):
     """One training a portion, and the exponential mechanism among them.

@@ -22,7 +22,15 @@ from pasearch.accounting.events import RepeatAndSelect
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.search.strategy import WHOLE, Round, RoundPrice, RoundShape, State, Strategy
+from pasearch.search.strategy import (
+    STRATEGIES,
+    WHOLE,
+    Round,
+    RoundPrice,
+    RoundShape,
+    State,
+    Strategy,
+)
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -82,6 +90,7 @@ class Secret(Strategy):
         ]
 
 
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedSearch(Secret):
     """Repeat-and-select over candidates drawn uniformly from the space.

@@ -8,8 +8,6 @@
 | `paas` | 6 generations of 10 (Bao et al., IX-A) |
 | `portions` | one a candidate of the space if it has so few, else 4 |
 | `stw` | as paas, without privacy |
-
-Importing this file registers all of them; those of other packages register where they are defined.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Any
 
 from pasearch.accounting.checks import kind_of
 from pasearch.errors import UsageError
-from pasearch.search import genetic, multi_generation, portions, randomized  # noqa: F401 - named
 from pasearch.search.strategy import STRATEGIES, Strategy
 
 
@@ -33,11 +30,10 @@ def strategy(name: str, **settings: Any) -> Strategy:
     Raises:
         UsageError: An unknown name, or a setting that the strategy does not have.
     """
-    if name not in STRATEGIES:
+    if (kind := STRATEGIES.find(name)) is None:
         raise UsageError(
             f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}."
         )
-    kind = STRATEGIES[name]
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.takes]:
         has = ", ".join(f"--{each.replace('_', '-')}" for each in kind.takes) or "no settings"
@@ -53,5 +49,5 @@ def from_json(values: object) -> Strategy:
     Raises:
         UsageError: An unknown strategy, a field it lacks, or a value that it refuses.
     """
-    kind, given = kind_of("strategy", STRATEGIES, values)
+    kind, given = kind_of("strategy", STRATEGIES.kinds(), values)
     return kind.from_values(**given)

@@ -20,7 +20,7 @@ one training (and, on the validation slots, one noisy score).
 | `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
 | `stw` | nothing | the search is not private: declared-public data only |
 
-A subclass with a `name` is found by it as soon as its file is imported: docs/extending.md.
+One of your own is one file: docs/extending.md.
 
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
@@ -32,10 +32,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import positive, probability, register, whole
+from pasearch.accounting.checks import positive, probability, whole
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.planning import check_rule
+from pasearch.registry import Named, Registry
 from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ PORTIONS = "disjoint portions"
 
 Fitness = tuple[float, int]
 """(noisy score, the trial's own tie-break); a failed trial scores minus infinity."""
-
-STRATEGIES: dict[str, type[Strategy]] = {}
-"""Every strategy by its name; `strategies` imports those of the package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +112,9 @@ class State:
         return max(range(len(fitness)), key=fitness.__getitem__)
 
 
-class Strategy(ABC):
+class Strategy(Named, ABC):
     """A search strategy: a frozen dataclass of its settings. See the module for the protocol."""
 
-    name: ClassVar[str]
     selection_rule: ClassVar[str]
     """How candidates are chosen among, which decides the price: `planning.SELECTION_RULES`."""
     takes: ClassVar[tuple[str, ...]] = ()
@@ -132,10 +129,9 @@ class Strategy(ABC):
     """Whether trials are trained with differential privacy."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Register a strategy that has a name."""
+        """Refuse a rule that has no theorem."""
         super().__init_subclass__(**options)
         check_rule(cls)
-        register("strategy", STRATEGIES, cls)
 
     @classmethod
     def asked(cls, **given: Any) -> Self:
@@ -292,6 +288,13 @@ def whole_candidates(candidates: float) -> int:
     return whole("candidates", int(number), most=MOST_RUNS)
 
 
+STRATEGIES = Registry(
+    "strategy", Strategy, "pasearch.search.randomized", "pasearch.search.multi_generation",
+    "pasearch.search.genetic", "pasearch.search.portions",
+)  # fmt: skip
+
+
+@STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed(Strategy):
     """Train the space's default candidate once, with the whole budget.

@@ -284,7 +284,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
     Args:
         epsilon: Of a whole fit, above 0.
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
-        strategy: One of `search.strategies.STRATEGIES`, or "auto".
+        strategy: One of `search.strategy.STRATEGIES`, or "auto".
         space: A built-in space, a TOML path, a dictionary, or "auto".
         bounds: Declared (low, high) of all features, or a sequence with a (low, high) or None for
             each. What is not declared is bought from the records.

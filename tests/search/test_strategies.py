@@ -102,7 +102,7 @@ def play(
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", list(STRATEGIES))
 class TestEveryStrategy:
     def test_asks_rounds_in_order_until_it_is_done(self, name: str):
         search = make(name)
