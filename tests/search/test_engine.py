@@ -110,7 +110,7 @@ def searching(
     try:
         with ledger:
             yield Search(
-                plan=plan.plan, strategy=plan.strategy, dataset=dataset, ledger=ledger,
+                plan=plan.plan, strategy=plan.plan.strategy, dataset=dataset, ledger=ledger,
                 journal=journal, keys=keys, folder=folder, device="cpu", progress=Progress(),
             )  # fmt: skip
     finally:
