@@ -383,9 +383,9 @@ FORGERIES: list[tuple[str, str, Edit]] = [
         d.update(estimated_privately=[]), d["events"].remove(line(d, "front end pca:2")),
         priced(d))),
     ("pca", "its dial", lambda d: d["plan"]["dials"].update({"front end pca:2": 99.0})),
-    ("screened", "looks that nobody paid for", lambda d: (
+    ("screened", "validation queries that nobody paid for", lambda d: (
         d["events"].remove(line(d, "validation query")), priced(d))),
-    ("screened", "looks on public data", lambda d: d.update(validated_on="public")),
+    ("screened", "validation queries on public data", lambda d: d.update(validated_on="public")),
     ("portions", "portions that overlap", lambda d: d["dataset"]["slots"].update({"train 1": 300})),
     ("portions", "the score of the pick", lambda d: (
         line(d, "pick")["event"].update(epsilon=0.1), priced(d))),

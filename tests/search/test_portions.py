@@ -182,7 +182,7 @@ class TestRefusals:
             ({"strategy": "fixed"}, "by disjoint portions"),
             ({"candidates": 2}, "as many candidates"),
             ({"recipe": ["dpsgd", "no-such"]}, "is not known"),
-            ({"recipe": ["dpsgd", "dynamic-validation"]}, "looks at validation records"),
+            ({"recipe": ["dpsgd", "dynamic-validation"]}, "makes validation queries"),
             ({"recipe": "dpsgd", "strategy": "portions", "candidates": 1}, "2 or more"),
             ({"recipe": "dpsgd", "strategy": "portions", "candidates": 2000}, "portions"),
             ({"recipe": "dpsgd", "strategy": "portions", "generations": 2}, "--generations"),
