@@ -12,8 +12,9 @@ import pytest
 from selections import COLUMNS, WAYS, arrays, table
 
 import pasearch
-from pasearch import Budget, plan_feature_selection, running, select_features
+from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.accounting.selection import Law
+from pasearch.api import lifecycle
 from pasearch.api.features import resume_selection
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -530,7 +531,7 @@ class TestResume:
         def refuse(*arguments, **options):
             raise UsageError("no")
 
-        monkeypatch.setattr(running, "fingerprint", refuse)
+        monkeypatch.setattr(lifecycle, "fingerprint", refuse)
         with pytest.raises(UsageError, match="no"):
             select(tmp_path / "x", "all")
         assert not (tmp_path / "x").exists()

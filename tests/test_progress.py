@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from selections import arrays
 
-from pasearch import Budget, api
+from pasearch import Budget
+from pasearch.api import search as api
 from pasearch.api.features import Prepared, prepare, run
 from pasearch.features import plan as planning
 from pasearch.progress import Bar, Progress

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from doubles import Untouchable
 
-from pasearch import Budget, SearchResult, api, cli, verify
+from pasearch import Budget, SearchResult, cli, verify
 from pasearch.accounting.events import Composed, Filtered, SelfComposed
+from pasearch.api import search as api
 from pasearch.api.request import read_request
 from pasearch.api.search import COMMAND, Prepared, Request, prepare, resume_search
 from pasearch.cli import main

@@ -41,7 +41,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
-from pasearch import Budget, scoring
+from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Event, parts
 from pasearch.accounting.filters import Filter
@@ -56,7 +56,7 @@ from pasearch.runs.normals import Normals
 from pasearch.search.engine import Progress, Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import LOOK
-from pasearch.training import noise, screening, trainer
+from pasearch.training import noise, scoring, screening, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding import AdaptiveQuantile, AutoS, Bounding, Flat, PerLayer

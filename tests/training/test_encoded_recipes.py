@@ -27,7 +27,7 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch import Budget, api, verify
+from pasearch import Budget, verify
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import (
@@ -54,15 +54,16 @@ from pasearch.accounting.events import (
     to_json,
 )
 from pasearch.accounting.selection import Law
+from pasearch.api import search as api
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.sources import from_arrays
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
+from pasearch.training import recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding import AdaptiveQuantile, Flat
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded import recipe, trainer
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import Codebook, Encoded, encode, encoded_sum
 from pasearch.training.noise_first import NoiseFirst

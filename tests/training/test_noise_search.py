@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pasearch import Budget, api
+from pasearch import Budget
 from pasearch.accounting.accountants import price, rdp_price
 from pasearch.accounting.densities import (
     Cauchy,
@@ -22,6 +22,7 @@ from pasearch.accounting.densities import (
     density_from_json,
 )
 from pasearch.accounting.events import Additive, PoissonGaussian, SelfComposed
+from pasearch.api import search as api
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.encoded import noise_search
 from pasearch.training.encoded.gradients import Encoded
