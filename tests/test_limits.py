@@ -65,12 +65,15 @@ MAKERS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", NO_COUNTS, ids=lambda value: str(value)[:12])
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_is_no_count_is_refused_in_a_short_sentence(name: str, value: Any):
-    with pytest.raises(UsageError) as caught:
-        MAKERS[name](value)
-    assert len(str(caught.value)) < 700
+def test_what_is_no_count_is_refused_in_a_short_sentence(name: str):
+    for value in NO_COUNTS:
+        told = ""
+        try:
+            MAKERS[name](value)
+        except UsageError as error:
+            told = str(error)
+        assert 0 < len(told) < 700, str(value)[:12]
 
 
 @pytest.mark.unit

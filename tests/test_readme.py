@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -172,12 +173,18 @@ def test_files_that_are_named_exist(page: Path):
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda p: p.name)
-def test_options_that_are_named_exist(page: Path):
-    known = " ".join(
+@cache
+def helps() -> str:
+    """What `--help` says of every command."""
+    return " ".join(
         CliRunner().invoke(app, [*command, "--help"], terminal_width=200).output
         for command in COMMANDS
     )
+
+
+@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda p: p.name)
+def test_options_that_are_named_exist(page: Path):
+    known = helps()
     for option in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))):
         assert option in known or option in ("--quiet",), option
 

@@ -624,6 +624,10 @@ class TestAll:
             "events", "price", "budget", "price_by_partition", "dataset")})  # fmt: skip
         assert problems == []
         assert price.epsilon == pytest.approx(document["price"]["epsilon"], rel=1e-9)
+        lower = {**document, "price": {**document["price"], "epsilon": 0.99 * price.epsilon}}
+        again, problems = of_price(lower)
+        assert again == price
+        assert [each.split()[0] for each in problems] == ["price.epsilon"]
 
     @pytest.mark.unit
     def test_a_space_has_its_candidates_and_no_other(self, runs: Runs):

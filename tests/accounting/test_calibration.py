@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import (
@@ -57,6 +58,19 @@ def test_noise_ends_on_the_private_side_and_near_the_budget(mechanism: str, budg
     spent = price(make(sigma), budget.delta).epsilon
     assert spent <= budget.epsilon
     assert spent >= 0.99 * budget.epsilon
+
+
+@pytest.mark.parametrize("over", [1.005, 1.2])
+def test_a_root_on_the_wrong_side_is_moved_to_the_private_one(
+    monkeypatch: pytest.MonkeyPatch, over: float
+):
+    """The last word has the price itself, whatever the search for a root returns."""
+    budget, exact = Budget(1.0, 1e-5), smallest(Gaussian, Budget(1.0, 1e-5), 0.05, 1e5)
+    assert budget.delta is not None
+    assert price(Gaussian(exact / over), budget.delta).epsilon > budget.epsilon
+    dial = 0.05 * 1e5 / (exact / over)
+    monkeypatch.setattr(calibration, "_climb", lambda *_: dial)
+    assert price(Gaussian(smallest(Gaussian, budget, 0.05, 1e5)), 1e-5).epsilon <= 1.0
 
 
 @pytest.mark.parametrize("budget", BUDGETS[1:], ids=str)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import pickle
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -127,6 +129,13 @@ def test_a_plan_that_is_followed_fits_to_its_last_step_and_not_one_more(step: Ev
     with pytest.raises(BudgetError, match="Nothing was spent"):
         held.spend(step)
     assert held.fits(NoRelease())
+
+
+def test_what_is_kept_of_the_spending_is_never_below_its_exact_sum():
+    held, tiny = Filter(SelfComposed(STEP, 10**4)), monotone(rdp(STEP))
+    for count in range(1, 400):
+        held.spend(STEP)
+        assert all(map(operator.ge, held.spent.tolist(), (count * Fraction(x) for x in tiny)))
 
 
 def test_rounding_of_many_steps_is_within_the_grain():

@@ -150,4 +150,4 @@ def test_a_budget_for_less_than_an_epoch_is_told():
     with pytest.raises(BudgetError, match="too small"):
         answer("uniform", epsilon=0.1, batching="reshuffled", **YU)
     with pytest.raises(BudgetError, match="even if the noise stays"):
-        answer("time", epochs=900, epsilon=1.0, batching="reshuffled", **YU)
+        answer("time", epochs=60, epsilon=1.0, batching="reshuffled", **YU)

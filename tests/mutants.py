@@ -1,0 +1,265 @@
+"""Bugs planted in a copy of the package, one at a time: each must fail the tests that guard it.
+
+    python tests/mutants.py                  about 5 minutes; exit code 1 if one survives
+    python tests/mutants.py clipping ledger  those whose name has one of these words
+
+A text stands once in the package, wherever it lies: `test_mutants.py` fails when one is stale.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One bug: what it is, the text that it replaces, by what, and the tests that must fail."""
+
+    name: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant(
+        "training: no noise",
+        "add_scaled(sums, drawn(), self.noise_multiplier * sensitivity)",
+        "add_scaled(sums, drawn(), 0.0)",
+        "training/test_noise.py training/test_teeth.py",
+    ),
+    Mutant(
+        "training: one noise for all steps",
+        "return np.random.Philox(key=key, counter=_step(step) << 192)",
+        "return np.random.Philox(key=key, counter=0)",
+        "runs/test_keys.py",
+    ),
+    Mutant(
+        "training: no clipping",
+        "(self.clip_norm / (norms * SLACK)).clamp(max=1.0)",
+        "torch.ones_like(norms)",
+        "training/test_bounding.py training/test_per_example.py",
+    ),
+    Mutant(
+        "training: clipping that rounds up",
+        "self.bound / (norms * SLACK + self.gamma)",
+        "self.bound / (norms / SLACK)",
+        "training/test_bounding.py",
+    ),
+    Mutant(
+        "training: a null record counts",
+        "mask = slots.valid.index_select(0, part)",
+        "mask = torch.ones_like(slots.valid.index_select(0, part))",
+        "training/test_trainer.py",
+    ),
+    Mutant(
+        "training: the last step is free",
+        "SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count)",
+        "SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count - 1 or 1)",
+        "training/test_recipe.py training/test_stages.py",
+    ),
+    Mutant(
+        "training: sampling priced at half its rate",
+        "return PoissonGaussian(self.sampling_probability, noise_multiplier)",
+        "return PoissonGaussian(self.sampling_probability / 2, noise_multiplier)",
+        "training/test_batching.py training/test_recipe.py",
+    ),
+    Mutant(
+        "training: the first energy of a screening is free",
+        "return releases(steps, self.every)",
+        "return releases(steps, self.every) - 1",
+        "training/test_screening.py",
+    ),
+    Mutant(
+        "training: an update is taken whatever the coin",
+        "if forced or float(coin) <= self.probability(state, new_energy):",
+        "if True:",
+        "training/test_screening.py",
+    ),
+    Mutant(
+        "accounting: a count of repeats forgotten",
+        "total = total + count * _sound(_atom(atom, orders))",
+        "total = total + _sound(_atom(atom, orders))",
+        "accounting/test_accountants.py accounting/test_renyi.py",
+    ),
+    Mutant(
+        "accounting: another adjacency",
+        "sampling_prob=atom.sampling_probability,\n"
+        "                neighboring_relation=NeighboringRelation.REPLACE_SPECIAL",
+        "sampling_prob=atom.sampling_probability,\n"
+        "                neighboring_relation=NeighboringRelation.REPLACE_ONE",
+        "accounting/test_pins.py",
+    ),
+    Mutant(
+        "accounting: partitions cost the least of theirs",
+        "return max(prices.values(), key=lambda each: each.epsilon), prices",
+        "return min(prices.values(), key=lambda each: each.epsilon), prices",
+        "accounting/test_accountants.py",
+    ),
+    Mutant(
+        "accounting: a leak costs nothing",
+        "case Approximate():\n            return atom.delta",
+        "case Approximate():\n            return 0.0",
+        "accounting/test_renyi.py accounting/test_accountants.py",
+    ),
+    Mutant(
+        "accounting: a filter rounds downwards",
+        "np.nextafter(self._spent + added, np.inf)",
+        "np.nextafter(self._spent + added, -np.inf)",
+        "accounting/test_filters.py",
+    ),
+    Mutant(
+        "accounting: noise on the wrong side of the budget",
+        "while not cost <= budget.epsilon:",
+        "while not cost <= budget.epsilon * 1.01:",
+        "accounting/test_calibration.py",
+    ),
+    Mutant(
+        "accounting: a selection as if it ran once",
+        "return law.base_mean * float(profile.at(0.0))",
+        "return 0.0",
+        "accounting/test_selection.py accounting/test_accountants.py",
+    ),
+    Mutant(
+        "release: a count without noise",
+        "return number + discrete_laplace(Fraction(self.epsilon), source.below)",
+        "return number",
+        "runs/test_mechanisms.py",
+    ),
+    Mutant(
+        "release: two counts share their noise",
+        'stream.child("noisy count", self.epsilon.hex(), number)',
+        'stream.child("noisy count", self.epsilon.hex())',
+        "runs/test_mechanisms.py",
+    ),
+    Mutant(
+        "release: a pick at twice its price",
+        "Fraction(self.epsilon) / (2 * self.most)\n        while True:",
+        "Fraction(self.epsilon) / self.most\n        while True:",
+        "search/test_portions.py",
+    ),
+    Mutant(
+        "release: rows are not bounded",
+        "outside = ~(_norms(rows) * grown <= 1)",
+        "outside = _norms(rows) < 0",
+        "runs/test_sums.py",
+    ),
+    Mutant(
+        "purchase: categories of one record",
+        "if pair[0] >= self.threshold]",
+        "if pair[0] >= 0]",
+        "runs/test_purchases.py",
+    ),
+    Mutant(
+        "data: a receipt of another partition opens it",
+        "isinstance(receipt, Receipt) and receipt.partition == name",
+        "isinstance(receipt, Receipt)",
+        "data/test_partitions.py",
+    ),
+    Mutant(
+        "data: a closed receipt opens a partition",
+        "if not (issued and receipt.active is True):",
+        "if not issued:",
+        "data/test_partitions.py",
+    ),
+    Mutant(
+        "ledger: over the plan",
+        "< (SELECT count FROM lines WHERE",
+        "<= (SELECT count FROM lines WHERE",
+        "runs/test_ledger.py",
+    ),
+    Mutant(
+        "ledger: one charge for two inputs",
+        "if before and before != set(names):",
+        "if False:",
+        "runs/test_ledger.py",
+    ),
+    Mutant(
+        "ledger: runs beyond what all may cost",
+        "if after.epsilon <= total.epsilon:",
+        "if True:",
+        "runs/test_allowance.py",
+    ),
+    Mutant(
+        "verify: the price is believed",
+        'if not close(stated["epsilon"], price.epsilon):',
+        "if False:",
+        "test_verification.py",
+    ),
+    Mutant(
+        "verify: another document is believed",
+        "elif not _equal(again, stated):",
+        "elif False:",
+        "test_verification.py",
+    ),
+    Mutant(
+        "imports: upwards",
+        "draws = math.ceil(q * n + 4 * math.sqrt(q * n)) + 4",
+        "from pasearch.search import engine\n        draws = 2 * n if engine else 4",
+        "test_layers.py",
+    ),
+    Mutant(
+        "imports: a file is read where no file is",
+        "generator.geometric(q, size=draws)",
+        "generator.geometric(q, size=draws if n else np.load(str(n)))",
+        "test_layers.py",
+    ),
+)
+
+
+def places(mutant: Mutant, package: Path = ROOT / "pasearch") -> list[Path]:
+    """Return the files that hold a mutant's text, each as often as it does."""
+    return [
+        file
+        for file in sorted(package.rglob("*.py"))
+        for _ in range(file.read_text().count(mutant.old))
+    ]
+
+
+def killed(mutant: Mutant, copy: Path) -> bool:
+    """Whether the tests of a mutant fail with it; the copy is as before afterwards."""
+    (file,) = places(mutant, copy / "pasearch")
+    honest = file.read_text()
+    file.write_text(honest.replace(mutant.old, mutant.new))
+    try:
+        tests = [f"tests/{each}" for each in mutant.tests.split()]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider",
+             *tests], cwd=copy, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        file.write_text(honest)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{mutant.name}: the tests did not run\n{done.stdout[-2000:]}")
+    return done.returncode == 1
+
+
+def main(words: list[str]) -> int:
+    """Plant the mutants that are named, or all; print what became of each."""
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("pasearch", "tests"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        for mutant in MUTANTS:
+            if words and not any(word in mutant.name for word in words):
+                continue
+            begun = time.monotonic()
+            dead = killed(mutant, copy)
+            survivors += not dead
+            seconds = time.monotonic() - begun
+            print(f"{'killed' if dead else 'SURVIVED'}  {mutant.name}  ({seconds:.0f} s)")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
