@@ -12,9 +12,9 @@ import pytest
 from selections import COLUMNS, METHODS, WAYS, arrays, table
 
 import pasearch
-
 from pasearch import Budget, SearchResult, plan_feature_selection, select_features
 from pasearch.accounting.selection import Law
+from pasearch.api import lifecycle
 from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -532,7 +532,7 @@ class TestResume:
         def refuse(*arguments, **options):
             raise UsageError("no")
 
-        monkeypatch.setattr(running, "fingerprint", refuse)
+        monkeypatch.setattr(lifecycle, "fingerprint", refuse)
         with pytest.raises(UsageError, match="no"):
             select(tmp_path / "x", "all")
         assert not (tmp_path / "x").exists()
