@@ -301,7 +301,7 @@ class TestSources:
         ({"device": "abacus"}, "abacus"),
         ({"data_is_public": "yes"}, "data_is_public"),
         ({"split": "0.5,0.5"}, "split"),
-        ({"search_share": 0.2, "method": "top"}, "--search-share"),
+        ({"search_share": 0.2, "method": "top"}, "search_share="),
         ({"pool": 2, "method": "max-pool"}, "images"),
         ({"merits": "entropies", "method": "pca"}, "`merits=` is of the method cfs-greedy"),
         ({"population": 9}, "`population=` is of the method cfs-ga or pafs, and method 'all'"),

@@ -51,12 +51,10 @@ MAKERS: dict[str, Callable[[Any], object]] = {
     "shape": lambda value: Schema(shape=(value, 2)),
     "population": lambda value: choice_of("pafs", population=value if value is not None else -1),
     "generations": lambda value: choice_of("pafs", generations=value if value is not None else -1),
-    "max_categories": lambda value: Request(data="x", epsilon=1.0, max_categories=value),
-    "image_side": lambda value: Request(
-        data="x", epsilon=1.0, image_side=value if value is not None else -1
-    ),
+    "max_categories": lambda value: Request(data="x", max_categories=value),
+    "image_side": lambda value: Request(data="x", image_side=value if value is not None else -1),
     "seed": lambda value: Request(
-        data="x", epsilon=1.0, seed=value if value not in (None, 99_999_999_999_999, 10**18) else -1
+        data="x", seed=value if value not in (None, 99_999_999_999_999, 10**18) else -1
     ),
     "halvings": lambda value: strategy(
         "mgrs", law="poisson", generations=value if value is not None else -1

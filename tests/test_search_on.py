@@ -182,7 +182,7 @@ class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["all", "random", "subsets", "max-pool"])
     def test_methods_that_choose_nothing_on_records(self, files: dict[str, Any], method: str):
-        self.refused(files, "--search-on chooses on public data|is for images", method=method)
+        self.refused(files, "`search_on=` chooses on public data|is for images", method=method)
 
     @pytest.mark.unit
     def test_auto(self, files: dict[str, Any]):
@@ -191,7 +191,7 @@ class TestRefusals:
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs"])
     def test_slots_of_its_own(self, files: dict[str, Any], method: str):
-        self.refused(files, "--search-share sets private", method=method, search_share=0.3)
+        self.refused(files, "`search_share=` sets private", method=method, search_share=0.3)
 
     @pytest.mark.unit
     def test_a_share_of_epsilon(self, files: dict[str, Any]):

@@ -317,7 +317,7 @@ def _check_choice(choice: Choice, form: Form) -> None:
     selector, features, split = choice.selector, form.features, form.split
     if selector.size is not None and not selector.size <= features:
         raise UsageError(
-            f"k is {selector.size:,}, but the data has {features:,} features: take --k {features} "
+            f"k is {selector.size:,}, but the data has {features:,} features: take `k={features}` "
             "or less."
         )
     selector.check(form)

@@ -36,10 +36,8 @@ def strategy(name: str, **settings: Any) -> Strategy:
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.takes]:
-        has = ", ".join(f"--{each.replace('_', '-')}" for each in kind.takes) or "no settings"
-        raise UsageError(
-            f"Strategy {name!r} takes no --{unknown[0].replace('_', '-')}: it has {has}."
-        )
+        has = ", ".join(f"`{each}=`" for each in kind.takes) or "no settings"
+        raise UsageError(f"Strategy {name!r} takes no `{unknown[0]}=`: it has {has}.")
     return kind.asked(**given)
 
 

@@ -87,13 +87,13 @@ class TestSets:
         (Column(name="c", categories=THREE), Column(name="e", vocabulary=("one",))),
     ])  # fmt: skip
     def test_a_table_with_nothing_to_compare_is_refused(self, columns: Any):
-        with pytest.raises(UsageError, match=r"no number.*--method all"):
+        with pytest.raises(UsageError, match=r"no number.*method=all"):
             made(of_columns(*columns))
 
     @pytest.mark.unit
     def test_arrays_are_refused(self):
         for shape in ((6,), (4, 4)):
-            with pytest.raises(UsageError, match=r"for tables.*--method all"):
+            with pytest.raises(UsageError, match=r"for tables.*method=all"):
                 made(Schema(shape=shape, low=0.0, high=1.0, classes=2))
 
     @pytest.mark.unit
@@ -139,7 +139,7 @@ class TestPlan:
             "name": "one-hot", "trainer": "objective", "size": None
         }  # fmt: skip
         assert plan.selection_rule == "composition"
-        with pytest.raises(UsageError, match=r"two sets of its own: leave --k out"):
+        with pytest.raises(UsageError, match=r"two sets of its own: leave `k=` out"):
             choice_of("one-hot", size=2)
 
     @pytest.mark.unit

@@ -225,7 +225,7 @@ class TestAside:
     @pytest.mark.unit
     @pytest.mark.parametrize("method", ["all", "random", "top", "pca"])
     def test_other_methods_have_no_use_for_it(self, method: str):
-        with pytest.raises(UsageError, match="--search-share"):
+        with pytest.raises(UsageError, match="search_share="):
             plan_of(method, search_share=0.5)
 
 
@@ -314,7 +314,7 @@ class TestPublicNumbers:
         evolved = {"population", "generations", "alpha", "p_co", "p_mu"}
         assert set(strategies["pafs"]) == {"name", "trainer", "size", *evolved}
         assert set(strategies["cfs-ga"]) == {"name", "trainer", "size", "merits", *evolved}
-        assert set(strategies["subsets"]) == {"name", "trainer", "size", "law", "mean"}
+        assert set(strategies["subsets"]) == {"name", "trainer", "size", "law", "candidates"}
         assert plan_of("all").to_json() == plan_of("all").to_json()
         assert plan_of("all").to_json() != plan_of("random").to_json()
 
@@ -340,10 +340,11 @@ class TestFindable:
             BudgetError, match="estimated privately from 10 records: only what about"
         ):
             self.plan(100, estimated)
-        assert self.plan(5000, estimated).estimate is not None
-        assert self.plan(100, estimated, final=False).estimate is not None, "no model is trained"
+        assert self.plan(5000, estimated).schema_estimate is not None
+        no_model = self.plan(100, estimated, final=False)
+        assert no_model.schema_estimate is not None
         declared = Column(name="y", kind="category", categories=("no", "yes"))
-        assert self.plan(100, declared).estimate is None
+        assert self.plan(100, declared).schema_estimate is None
 
 
 class TestRefusals:
@@ -366,7 +367,7 @@ class TestRefusals:
         ({"name": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
         ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
         ({"name": "max-pool", "pool": -1}, "pool"),
-        ({"pool": 2}, "--pool is of --method max-pool, and method 'all' has no use for it"),
+        ({"pool": 2}, "`pool=` is of the method max-pool, and method 'all' has no use for it"),
     ])  # fmt: skip
     def test_of_a_choice(self, given: dict[str, Any], message: str):
         with pytest.raises(UsageError, match=message):
@@ -376,7 +377,7 @@ class TestRefusals:
     @pytest.mark.parametrize("method", SIZELESS)
     def test_a_size_where_the_method_takes_none(self, method: str):
         schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
-        with pytest.raises(UsageError, match="leave --k out"):
+        with pytest.raises(UsageError, match="leave `k=` out"):
             made(schema, name=method, size=3)
 
     @pytest.mark.unit
@@ -401,7 +402,7 @@ class TestRefusals:
 
     @pytest.mark.unit
     def test_entropies_of_an_unknown_number_of_columns(self):
-        with pytest.raises(UsageError, match="--merits tables"):
+        with pytest.raises(UsageError, match="merits=tables"):
             made(table(city={}), name="cfs-greedy", merits="entropies")
 
     @pytest.mark.unit

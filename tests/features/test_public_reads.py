@@ -150,12 +150,12 @@ class TestPlan:
     @pytest.mark.parametrize("method", [each for each in METHODS if each not in SHARED])
     def test_other_methods_are_refused(self, method: str):
         schema = dataset(image=method == "max-pool").schema
-        with pytest.raises(UsageError, match=r"--search-on chooses on public data.*take cfs-gr"):
+        with pytest.raises(UsageError, match=r"`search_on=` chooses on public data.*take cfs-gr"):
             plan_on(method, schema=schema, split=make_split(N))
 
     @pytest.mark.unit
     def test_nothing_else_may_be_set_aside_for_the_choice(self):
-        with pytest.raises(UsageError, match="--search-share sets private slots aside"):
+        with pytest.raises(UsageError, match="`search_share=` sets private slots aside"):
             plan_on("pafs", split=make_split(N, scored=False, search_share=0.3))
         with pytest.raises(UsageError, match="records of its own"):
             plan_on("top", selection_share=0.3)

@@ -185,7 +185,7 @@ class TestRefusals:
             ({"recipe": ["dpsgd", "dynamic-validation"]}, "makes validation queries"),
             ({"recipe": "dpsgd", "strategy": "portions", "candidates": 1}, "2 or more"),
             ({"recipe": "dpsgd", "strategy": "portions", "candidates": 2000}, "portions"),
-            ({"recipe": "dpsgd", "strategy": "portions", "generations": 2}, "--generations"),
+            ({"recipe": "dpsgd", "strategy": "portions", "generations": 2}, "generations="),
             (
                 {"architecture": {"front_end": "pca:4", "layers": []}},
                 "would read the records of every portion",

@@ -358,7 +358,7 @@ class TestPrices:
 
     @pytest.mark.unit
     def test_stw_is_refused_on_private_data(self):
-        with pytest.raises(UsageError, match="--data-is-public"):
+        with pytest.raises(UsageError, match="data_is_public="):
             plan_architecture_search("digits", budget=Budget(1.0), strategy="stw")
 
     @pytest.mark.unit
@@ -406,7 +406,7 @@ class TestNames:
             ("fixed", {"candidates": 3}, "candidates"),
             ("rs", {"generations": 3}, "generations"),
             ("paas", {"law": "geometric"}, "law"),
-            ("stw", {"max_candidates": 3}, "max-candidates"),
+            ("stw", {"max_candidates": 3}, "max_candidates="),
             ("rs", {"law": "normal"}, "normal"),
             ("rs", {"candidates": 1}, "mean"),
             ("rs", {"candidates": math.nan}, "mean"),
