@@ -43,6 +43,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pytest.exit(f"{len(session.items)} tests were collected: expected {MINIMUM}.", returncode=1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the first case of each contract be quick, unless it is slow."""
+    seen = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("contract") and name not in seen:
+            seen.add(name)
+            if not item.get_closest_marker("slow"):
+                item.add_marker("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of a quick run, leave out the files that have nothing for it."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text()
+    return None if "mark.quick" in text or "mark.contract" in text else True
+
+
 @pytest.fixture
 def mnist_root() -> Path:
     """The folder with real MNIST files; without it the test is skipped."""

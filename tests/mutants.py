@@ -73,14 +73,14 @@ MUTANTS = (
         "training/test_batching.py training/test_recipe.py",
     ),
     Mutant(
-        "training: the first energy of a screening is free",
-        "return releases(steps, self.every)",
-        "return releases(steps, self.every) - 1",
+        "training: the first query of a screening is free",
+        'return whole("steps", steps) // self.every + 1\n\n    def probability',
+        'return whole("steps", steps) // self.every\n\n    def probability',
         "training/test_screening.py",
     ),
     Mutant(
         "training: an update is taken whatever the coin",
-        "if forced or float(coin) <= self.probability(state, new_energy):",
+        "if forced or float(coin) <= self.probability(state, new_loss):",
         "if True:",
         "training/test_screening.py",
     ),
@@ -156,7 +156,7 @@ MUTANTS = (
         "purchase: categories of one record",
         "if pair[0] >= self.threshold]",
         "if pair[0] >= 0]",
-        "runs/test_purchases.py",
+        "runs/test_estimates.py",
     ),
     Mutant(
         "data: a receipt of another partition opens it",

@@ -55,9 +55,9 @@ def people(n: int = 400) -> Dataset:
     return Dataset(name="people", schema=SCHEMA, features=x.clip(-3, 3), labels=y)
 
 
-def asked(recipe: Any = "default", **options: Any) -> Prepared:
+def asked(recipe: Any = "default", data: Dataset | None = None, **options: Any) -> Prepared:
     settings: dict[str, Any] = {"architecture": NETWORK, "steps": 24, "batch": 60, "seed": 1}
-    return prepare(people(), budget=BUDGET, recipe=recipe, **{**settings, **options})
+    return prepare(data or people(), budget=BUDGET, recipe=recipe, **{**settings, **options})
 
 
 def run(prepared: Prepared, out: Path, progress: engine.Progress | None = None) -> SearchResult:
@@ -101,7 +101,8 @@ class TestEveryRecipe:
             features=Untouchable((400, 5), "f8"),  # type: ignore[arg-type]
             labels=Untouchable((400,), "i8"),  # type: ignore[arg-type]
         )
-        plan = prepare(data, budget=BUDGET, recipe=name, architecture=NETWORK, steps=24).plan
+        # The plan of the test above: its prices are known.
+        plan = asked(name, data).plan
         assert plan.price.epsilon <= BUDGET.epsilon
 
     @pytest.mark.contract
@@ -467,6 +468,7 @@ class TestCommand:
             shown = (tmp_path / "run/release" / file).read_text()
             assert "architecture search" not in shown.lower(), file
 
+    @pytest.mark.slow
     @pytest.mark.contract
     def test_a_run_that_ends_with_its_budget_says_how_far_it_came(
         self, command: Any, tmp_path: Path

@@ -8,8 +8,9 @@ import math
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pasearch.errors import PasearchError, UsageError
 from pasearch.features.model import packed
 from pasearch.files import MOST_DEPTH
 from pasearch.results import digest, events_of, model_name
+from pasearch.search.plan import Plan
 from pasearch.verification.remaking import candidate_of, contains, remade, space_of
 from pasearch.verification.signing import (
     Signature,
@@ -107,6 +109,14 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("verified"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_plans_are_compared_with_others_once() -> Iterator[None]:
+    """What other budgets would buy is solved once a plan: hundreds of forgeries have equal ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "alternatives", cache(Plan.alternatives))
+        yield
 
 
 class Copy:

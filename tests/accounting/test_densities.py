@@ -191,6 +191,7 @@ def test_densities_are_scipys(density: Density, other):
         assert density.variance == pytest.approx(other.var(), rel=1e-9)
 
 
+@pytest.mark.quick
 @pytest.mark.unit
 def test_pins_of_the_design():
     """At equal Fisher information t(9) has 7.1 % more variance, and .797 for .798 of E|z|."""

@@ -27,7 +27,7 @@ from pasearch.accounting.events import (
 from pasearch.accounting.renyi import rdp
 from pasearch.accounting.selection import Law
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.quick]
 
 DELTA = 1e-5
 TRAINING = SelfComposed(PoissonGaussian(100 / 60_000, 2.0), 180_000)

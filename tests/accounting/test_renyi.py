@@ -79,6 +79,7 @@ def test_the_curve_of_a_sampled_gaussian_bounds_the_divergence(q: float, sigma: 
 
 
 class TestNoisyRecords:
+    @pytest.mark.quick
     @pytest.mark.oracle
     def test_the_pin(self):
         found = rdp(NoisyRecords(0.01, 1.0), np.array([2.0]))[0]
