@@ -286,7 +286,7 @@ def _single(atom: Event, interval: float) -> Any:
 def _revealed_sample(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
     """The profile, for e >= 0, of a Gaussian release that happens with probability q, seen.
 
-    Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-first.md.
+    Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-before-clip.md.
     """
     mu = 1 / noise_multiplier
 

@@ -26,7 +26,7 @@ from pasearch.accounting.zcdp import MOST_EPOCHS
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MOST_STEPS, Recipe
 from pasearch.training.schedules.decays import Uniform
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness, decay
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,8 @@ class Course:
         low, high = steepness.flattest, steepness.steepest
 
         def made(dial: float) -> Schedule:
-            return decay(kind, math.exp(-dial) if steepness.falling else dial, settings)
+            field = {steepness.field: math.exp(-dial) if steepness.falling else dial}
+            return SCHEDULES.from_json({**settings, "name": kind, **field})
 
         if self.price(made(high), epochs).epsilon <= self.budget.epsilon:
             raise UsageError(
@@ -233,7 +234,7 @@ def answer(
         own = {name: value for name, value in own.items() if value is not None}
         if epochs is None:
             assert rate is not None
-            schedule = decay(kind, rate, own)
+            schedule = SCHEDULES.from_json({**own, "name": kind, steepness.field: rate})
         else:
             schedule, solved = course.rate(kind, epochs, **own), steepness.field
     found = course.epochs(schedule) if epochs is None else epochs

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.filters import Filter
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import BudgetError
 from pasearch.training.per_example import trainable_parameters
 from pasearch.training.screening import Annealing, coin
 
@@ -46,18 +46,6 @@ class Pace:
         if isinstance(limit, Filtered):
             self._filter = Filter(limit.event, limit.highest_order)
         self._asked = 0
-
-    @classmethod
-    def of(cls, recipe: Recipe, n: int, query: ValidationQuery | None) -> Pace | None:
-        """Return it, where the schedule is steered."""
-        if not recipe.schedule.steered:
-            return None
-        if query is None:
-            raise UsageError(
-                "a validation-driven schedule asks for accuracies: give a validation query, of "
-                "public records or of charged releases."
-            )
-        return cls(recipe, n, query)
 
     def spend(self, first: float) -> float | None:
         """Return sigma of the next step, charged to the filter; None if it does not fit.
@@ -102,25 +90,6 @@ class Screen:
         self._state = annealing.start(self._loss(0))
         self._kept = self._snapshot()
         self._asked = 1
-
-    @classmethod
-    def of(
-        cls,
-        annealing: Annealing | None,
-        network: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        coins: Stream,
-        query: ValidationQuery | None,
-    ) -> Screen | None:
-        """Return it, where the recipe screens."""
-        if annealing is None:
-            return None
-        if query is None:
-            raise UsageError(
-                "screening asks for losses: give a validation query, of public records or of "
-                "charged releases. Without noise, losses of private records would have no price."
-            )
-        return cls(annealing, network, optimizer, coins, query)
 
     def after(self, step: int) -> None:
         """Take the updates since the last screening, or undo them."""

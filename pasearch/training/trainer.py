@@ -132,9 +132,18 @@ class Training:
         _check_apart(network, self._slots.x)
         self._average = _Average(self._parameters, recipe)
         self._finished = 0
-        self._pace = Pace.of(recipe, len(records.y), query)
-        coins = streams["noise"].child("screening")
-        self._screen = Screen.of(recipe.screening, network, self._optimizer, coins, query)
+        self._pace = self._screen = None
+        if (recipe.schedule.steered or recipe.screening is not None) and query is None:
+            raise UsageError(
+                "this recipe asks how good the network is: give a validation query, of public "
+                "records or of charged releases. Without noise, what it tells of private records "
+                "would have no price."
+            )
+        if query is not None and recipe.schedule.steered:
+            self._pace = Pace(recipe, len(records.y), query)
+        if query is not None and recipe.screening is not None:
+            coins = streams["noise"].child("screening")
+            self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
 
     def step(self) -> bool:
         """Draw a batch, take its noisy sum, and move the weights by it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from pasearch.accounting.claims import Claim, yu_theorem3_schedule
 from pasearch.errors import UsageError
@@ -123,14 +123,3 @@ def changes(epoch: int, every: int) -> int:
 def bounded(factor: float) -> float:
     """Return a factor in (0, 1]."""
     return min(1.0, max(LEAST, factor))
-
-
-def decay(kind: str, steepness: float, settings: dict[str, Any]) -> Schedule:
-    """Return a decay of a kind, with this rate and its other fields.
-
-    Raises:
-        UsageError: An unknown kind or field.
-    """
-    found = SCHEDULES.find(kind)
-    field = {} if found is None or found.steepness is None else {found.steepness.field: steepness}
-    return SCHEDULES.from_json({**settings, "name": kind, **field})
