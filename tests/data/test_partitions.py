@@ -211,7 +211,7 @@ class TestSlots:
     def test_a_split_of_another_size_is_refused(self):
         x, y = arrays()
         made = Dataset(name="people", schema=SCHEMA, features=x, labels=y)
-        with pytest.raises(UsageError, match="41 slots"):
+        with pytest.raises(UsageError, match="41 records"):
             made.partition(Split(train=33, test=8), generator())
         with pytest.raises(KeyError, match="call `partition` first"):
             made["train"]
