@@ -68,7 +68,19 @@ def _case(name: str, old: Any, new: Any, rules: Rules) -> Iterator[str]:
     # What was typed is the old form in both: `record --renames` translates it when it runs.
     for case in (old, new):
         case.pop("argv", None)
-    yield from differences(rules.renamed(old), rules.without_added(new), rules)
+    yield from differences(_ordered(rules.renamed(old)), _ordered(rules.without_added(new)), rules)
+
+
+def _ordered(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case whose charges stand in the order of their names, which may have changed."""
+    runs = case.get("charges")
+    if runs is None:
+        return case
+    key = "name", "partition"
+    return {
+        **case,
+        "charges": [sorted(run, key=lambda each: [each[k] for k in key]) for run in runs],
+    }
 
 
 def differences(old: Any, new: Any, rules: Rules, place: Place = ()) -> Iterator[str]:
