@@ -39,7 +39,8 @@ class ArrayFile(Source):
         """Return the data set; large arrays are read when a run begins."""
         path = Path(data)
         arrays = _open_npz(path)
-        bounds, classes = _declared_bounds(path, arrays), _declared_classes(path, arrays)
+        bounds = _declared_bounds(path, arrays)
+        classes = _whole_array(path, arrays, "classes") if "classes" in arrays else None
         if declared.regression and declared.classes is not None:
             raise UsageError(
                 "`regression=True` predicts a number, so there are no `classes=`: leave one out."
@@ -50,15 +51,10 @@ class ArrayFile(Source):
         at_once = sum(each.nbytes for each in pair) <= AT_ONCE
         x, y = (each.read() if at_once else each for each in pair)
         dataset = from_arrays(
-            x,
-            y,
-            name=str(arrays["name"].read()) if "name" in arrays else path.stem,
-            where=str(path),
-            public=declared.public,
-            bounds=bounds,
-            classes=None if declared.regression else classes,
-            regression=declared.regression,
-        )
+            x, y, name=str(arrays["name"].read()) if "name" in arrays else path.stem,
+            where=str(path), public=declared.public, bounds=bounds,
+            classes=None if declared.regression else classes, regression=declared.regression,
+        )  # fmt: skip
         tail = _whole_array(path, arrays, "official_test")
         if not 0 <= tail < dataset.n:
             raise UsageError(f"{path}: `official_test` is {tail}: expected less than {dataset.n}.")
@@ -156,10 +152,6 @@ def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, floa
     if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
         raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
     return float(bounds[0]), float(bounds[1])
-
-
-def _declared_classes(path: Path, arrays: dict[str, Stored]) -> int | None:
-    return _whole_array(path, arrays, "classes") if "classes" in arrays else None
 
 
 def _whole_array(path: Path, arrays: dict[str, Stored], name: str) -> int:
