@@ -81,6 +81,16 @@ def check_rule(kind: type) -> None:
             f"{kind.__name__} has selection_rule {rule!r}: expected one of "
             f"{', '.join(SELECTION_RULES)}."
         )
+    if getattr(kind, "memoised", False) and rule not in ("composition", "not private"):
+        raise UsageError(
+            f"{kind.__name__} is memoised, and with selection_rule {rule!r} how many candidates "
+            "differ would tell of the records: leave memoised out."
+        )
+    if rule == "not private" and getattr(kind, "private_trials", False):
+        raise UsageError(
+            f"{kind.__name__} has selection_rule 'not private': say private_trials = False, or "
+            "take a rule that is paid for."
+        )
 
 
 LEAST_SIGNAL = 5.0

@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -209,10 +210,14 @@ class Registry(Generic[Kind]):
 
 
 def extension_files() -> list[Path]:
-    """Return the files, outside this package, of stages that are registered."""
+    """Return the files, outside this package, of what is registered, and what is loaded beside."""
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
-    return sorted({_file_of(kind) for kind in outside})
+    own = {_file_of(kind) for kind in outside}
+    folders = {each.parent for each in own}
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    beside = {Path(each) for each in loaded if each and Path(each).parent in folders}
+    return sorted(own | {each for each in beside if each.suffix == ".py"})
 
 
 def _file_of(kind: type[Stage]) -> Path:

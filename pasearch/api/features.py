@@ -193,6 +193,8 @@ def _publish(
 
     weights, chosen = packed(outcome.model.weights, outcome.model.intercept), outcome.chosen
     names = feature_names(prepared.plan.schema, outcome.model.weights.shape[1])
+    if prepared.plan.selection_rule == "repeat-and-select":
+        chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
     best, shown = chosen_json(chosen, names)
     found = Found(
         best=best,

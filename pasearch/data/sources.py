@@ -39,7 +39,9 @@ def load_dataset(data: str, **said: Any) -> Dataset:
                 f"`{name}={value}` is for {kinds_with(name)}: {data!r} has no use for it. Leave it "
                 "out."
             )
-    return source.load(data, declared)
+    dataset = source.load(data, declared)
+    dataset.public = dataset.public and declared.public  # only the user declares records public
+    return dataset
 
 
 def new_records(data: str, schema: AnySchema) -> Any:

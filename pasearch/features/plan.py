@@ -42,6 +42,8 @@ from pasearch.runs.ledger import Line
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
     from pasearch.data.estimation import SchemaEstimate
+    from pasearch.data.split import Split  # noqa: F401 - of inherited fields
+    from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
     from pasearch.training.recipe import Recipe
 
 MEANS, FINAL, SCORES, TEST = "feature means", "final training", "score", "test accuracy"

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pasearch.accounting.events import Event, Geometric
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.errors import UsageError
 from pasearch.files import read_json
@@ -27,7 +28,7 @@ from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.search.strategy import Fitness, Round, Strategy
+from pasearch.search.strategy import Fitness, Round, RoundShape, Strategy
 from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 
 if TYPE_CHECKING:
@@ -218,7 +219,23 @@ class Search:
         )
         return candidate, network, Course(**record.attributes["course"])
 
+    def _check_round(self, asked: Round) -> None:
+        """Refuse a round that was not priced: of another shape, or after portions were scored."""
+        shapes = set[RoundShape]()
+
+        def price(shape: RoundShape) -> Event:
+            shapes.add(shape)
+            return Geometric(epsilon=1.0)
+
+        self.strategy.lines(price, self.plan.trial_partition, "training")
+        if asked.shape not in shapes or (asked.number and self.plan.split.portions > 1):
+            raise UsageError(
+                f"Strategy {self.strategy.name!r} asks for a round of {asked.shape} that its lines "
+                "have not priced: nothing was trained for it."
+            )
+
     def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
+        self._check_round(asked)
         for index, genotype in enumerate(asked.genotypes):
             self.progress.search(asked.number, index, len(asked.genotypes))
             record = self._trial(asked, before + index, self.plan.space.candidate(genotype))

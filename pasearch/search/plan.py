@@ -48,7 +48,7 @@ from pasearch.search.candidates import (
     steps_of,
     training_event,
 )
-from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape
+from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.space import Portfolio
 from pasearch.training.recipe import Recipe
@@ -56,7 +56,9 @@ from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import GRID
 
 if TYPE_CHECKING:
+    from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
     from pasearch.data.split import Split
+    from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
     from pasearch.search.strategy import Strategy
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Space
@@ -287,6 +289,12 @@ def make_plan(
         terms=terms, strategy=strategy, space=space, recipes=recipes, finals=finals,
         dimensions=_dimensions(recipes, strategy, space, terms), dials=dials or Dials(),
     )  # fmt: skip
+    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
+        raise UsageError(
+            f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
+            f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
+            "exact and stay private."
+        )
     plan = solving.plan(score_epsilon, validated_on, free=free_front_ends)
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
@@ -418,7 +426,8 @@ class _Solving:
 
     def _check_queries(self) -> None:
         """Refuse queries of private records in a search: each candidate would need its own."""
-        if self.strategy.scored or not self.strategy.private_trials or self.finals:
+        once = self.strategy.expected_trainings == 1 and self.strategy.private_trials
+        if self.strategy.scored or not once or self.finals:
             raise UsageError(
                 "This recipe makes validation queries while it trains, and in a search every "
                 "candidate would pay for its own. Give public records of the same kind "

@@ -33,6 +33,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import positive, probability, whole
+from pasearch.accounting.events import Event
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.planning import check_rule
@@ -41,7 +42,6 @@ from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
-    from pasearch.accounting.events import Event
     from pasearch.data.front_ends import FrontEnd
     from pasearch.runs.keys import Stream
     from pasearch.spaces.candidate import Candidate
@@ -80,7 +80,7 @@ class RoundShape:
 WHOLE = RoundShape()
 """A round of whole trainings."""
 
-RoundPrice = Callable[[RoundShape], "Event"]
+RoundPrice = Callable[[RoundShape], Event]
 """The price of one candidate's access to a partition, in a round of that shape."""
 
 
