@@ -146,7 +146,7 @@ class TestEveryRun:
         assert document == json.loads((path / "release/result.json").read_text())
         assert set(document) >= {
             "schema_version", "task", "dataset", "budget", "price", "price_by_partition", "events",
-            "way", "selection", "strategy", "space", "recipe", "best", "score", "model",
+            "winner", "selection", "strategy", "space", "recipe", "best", "score", "model",
             "estimated_privately",
             "assumed_public", "claims", "alternatives", "auto", "searched_on", "ledger", "device",
             "reproducible", "randomness", "warnings", "versions",

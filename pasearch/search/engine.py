@@ -228,7 +228,8 @@ class Search:
             return Geometric(epsilon=1.0)
 
         self.strategy.lines(price, self.plan.trial_partition, "training")
-        if asked.shape not in shapes or (asked.number and self.plan.split.portions > 1):
+        unpriced = self.strategy.private_trials and asked.shape not in shapes
+        if unpriced or (asked.number and self.plan.split.portions > 1):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} asks for a round of {asked.shape} that its lines "
                 "have not priced: nothing was trained for it."

@@ -186,7 +186,7 @@ class TestProblems:
         assert report.n == 61
         assert found(report, None, "not UTF-8").rows == (4,)
         assert found(report, None, "not closed").rows == (7, 22)
-        assert "spaces" in found(report, None, "--no-quotes").what
+        assert "spaces" in found(report, None, "`quotes=False`").what
         assert found(report, None, "an empty line").rows == (10,)
         assert found(report, None, "not as many values").rows == (23,)
         null = found(report, None, "count as errors in the test score")

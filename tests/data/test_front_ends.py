@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasearch.data.column import KINDS
 from pasearch.data.front_ends import (
+    FRONT_ENDS,
     MOST_COMPONENTS_OF,
     Fitted,
     FrontEnd,
@@ -27,6 +27,8 @@ from pasearch.runs.keys import Keys
 
 VECTORS, IMAGES = [(7,), (60,)], [(8, 8), (9, 7), (1, 10, 11), (3, 8, 9)]
 LARGE = [(16, 16), (28, 28), (17, 31), (1, 16, 20), (3, 32, 32)]
+KINDS = [kind for kind in FRONT_ENDS.kinds().values() if kind.__module__.startswith("pasearch.")]
+
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "raw": [*VECTORS, *IMAGES],
     "max_pool:2": [*IMAGES, *LARGE],

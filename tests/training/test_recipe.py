@@ -110,9 +110,9 @@ def test_the_price_does_not_depend_on_what_costs_nothing():
 
 @pytest.mark.unit
 def test_a_batch_larger_than_the_partition_is_refused_with_the_flag_to_set():
-    with pytest.raises(UsageError, match="--batch 19 or less"):
+    with pytest.raises(UsageError, match="`batch=19` or less"):
         recipe().event(19)
-    with pytest.raises(UsageError, match="--batch 19 or less"):
+    with pytest.raises(UsageError, match="`batch=19` or less"):
         recipe().batches(19)
 
 

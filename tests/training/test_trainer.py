@@ -124,7 +124,7 @@ def test_a_private_step_is_its_formula():
 @pytest.mark.parametrize("public", [False, None, 1, "yes"])
 def test_training_without_noise_is_refused_unless_the_data_is_declared_public(public: object):
     data = Records(**{**vars_of(records()), "public": public})
-    with pytest.raises(UsageError, match="--data-is-public"):
+    with pytest.raises(UsageError, match="data_is_public"):
         train(network(), data, recipe().with_noise(None), streams())
 
 
@@ -140,7 +140,7 @@ def test_training_without_a_learning_rate_is_refused():
 
 @pytest.mark.unit
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(UsageError, match="--batch 24 or less"):
+    with pytest.raises(UsageError, match="`batch=24` or less"):
         train(network(), records(), recipe(expected_batch_size=25), streams())
 
 
