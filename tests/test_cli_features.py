@@ -139,7 +139,7 @@ class TestSchema:
     def test_is_estimated_unless_said_otherwise(self, run: Run, people: Path):
         code, estimated, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
         assert code == 0
-        assert "Undeclared, so estimated privately from `test`" in estimated
+        assert "Undeclared, so estimated privately on `test`" in estimated
         code, read, _ = run(
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
         )

@@ -24,7 +24,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.budget import Budget
-from pasearch.api import search as api
+from pasearch.api.request import SearchRequest, options_of
 from pasearch.data.estimation import read_free
 from pasearch.data.partitions import Cells, Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -546,7 +546,7 @@ class TestSettings:
         assert seen.pop("out") == tmp_path
         assert seen.pop("seed") is None
         assert seen == given
-        assert set(seen) <= set(api.Options.__annotations__)
+        assert set(seen) <= {name for name, _, _ in options_of(SearchRequest)}
 
     def test_are_all_named_in_the_constructor(self):
         ours = set(classifier().get_params()) ^ set(regressor().get_params())

@@ -372,7 +372,7 @@ class TestSecrets:
         of = Chosen.of
 
         def leaking(means, order, **more):
-            return of(means, order, **more, trials=(((0,), counts[-1]),))
+            return of(means, order, **more, trials=(((0,), counts[-1]),), merit=float(counts[-1]))
 
         monkeypatch.setattr(Chosen, "of", leaking)
         few, many = (self.of_count(k, tmp_path / f"k{k}", "objective") for k in (1, 4))

@@ -149,9 +149,9 @@ case("ledger: a folder", {"l.sqlite": None}, "features", "people.csv", "--eps", 
 RUN = {"old/release": None, "old/private/keys": b"[" * DEEP}
 ABOUT = b'{"version": 1, "started": 5}'
 for kind, about in {"brackets": b"[" * DEEP, "digits": LONG.encode(), "a text": b"no"}.items():
-    case(f"run.json: {kind}", {**RUN, "old/private/run.json": about}, "arch", "--resume", "old")
+    case(f"run.json: {kind}", {**RUN, "old/private/run.json": about}, "resume", "old")
     files = {**RUN, "old/private/run.json": ABOUT, "old/private/request.json": about}
-    case(f"request.json: {kind}", files, "arch", "--resume", "old")
+    case(f"request.json: {kind}", files, "resume", "old")
 
 
 @pytest.fixture(scope="module")

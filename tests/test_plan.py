@@ -205,7 +205,7 @@ class TestWays:
         plan = planned("stw")
         assert plan.trial_mu is None
         assert plan.final_mu is not None
-        with pytest.raises(UsageError, match="--data-is-public"):
+        with pytest.raises(UsageError, match="data_is_public="):
             small(strategy="stw")
 
     @pytest.mark.unit

@@ -420,6 +420,7 @@ def test_a_bounding_by_layer_or_quantile_survives_json(kind: Bound):
 
 
 @pytest.mark.unit
+@pytest.mark.quick
 def test_the_noise_of_one_and_one_is_that_of_the_pin():
     z = math.sqrt(0.8)  # z^-2 = 1 + 1/4
     assert z == pytest.approx(0.894, abs=5e-4)
