@@ -29,7 +29,8 @@ from pasearch.features import pca as pca_of
 from pasearch.results import events_of
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger
-from pasearch.sklearn_api import selectors
+from pasearch.sklearn_api import choosing
+from pasearch.sklearn_api.choosing import units_of
 from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
 
 SMALL: dict[str, Any] = {"population": 3, "generations": 2, "device": "cpu"}
@@ -239,7 +240,7 @@ class TestComponents:
     def test_project_by_released_values_alone(self):
         x, _ = records()
         fitted = pca(bounds=[(-2, 2)] * 3 + [None] * 3, n_components=3, epsilon=8.0).fit(x)
-        low, width = selectors._units(fitted._table)
+        low, width = units_of(fitted._table)
         inside = np.clip(x, low, low + width)
         np.testing.assert_allclose(
             fitted.transform(x), (inside - fitted.mean_) * fitted.scale_ @ fitted.components_.T
@@ -347,7 +348,7 @@ class TestPrice:
     def test_of_what_chooses_cannot_be_left_out(self, make: Any, monkeypatch: pytest.MonkeyPatch):
         """Teeth: a plan without the line stops the fit, and a read without a charge does."""
         name = {cfs: "contingency tables", pafs: "candidate training", pca: "second moments"}[make]
-        genuine = selectors.make_feature_plan
+        genuine = choosing.make_feature_plan
 
         def without(*terms: Any, **settings: Any):
             plan = genuine(*terms, **settings)
@@ -356,7 +357,7 @@ class TestPrice:
             return replace(plan, lines=lines or (replace(plan.lines[0], name="another"),))
 
         with monkeypatch.context() as patched:
-            patched.setattr(selectors, "make_feature_plan", without)
+            patched.setattr(choosing, "make_feature_plan", without)
             with pytest.raises(BudgetError):
                 make().fit(*records())
 
@@ -397,9 +398,9 @@ class TestPrice:
             plans.append(plan)
             raise KeyboardInterrupt
 
-        genuine = selectors.make_feature_plan
+        genuine = choosing.make_feature_plan
         monkeypatch.setattr(
-            selectors, "make_feature_plan", lambda *terms, **each: stop(genuine(*terms, **each))
+            choosing, "make_feature_plan", lambda *terms, **each: stop(genuine(*terms, **each))
         )
         x, y = records()
         for bounds in ((-1, 1), None):

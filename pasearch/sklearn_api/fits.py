@@ -1,0 +1,179 @@
+"""What estimators and selectors share: the settings of a fit, and the form of X and y.
+
+Only the *form* of X and y (shape, number types, names of columns) is looked at outside a charge,
+so a value neither stops a fit nor is named: one that cannot be used is missing, or makes its record
+the null record. Under `assume_public_schema` what is not declared is read for nothing, and then y
+is also checked as other estimators check it.
+
+| X | without `bounds` | bounds=(low, high) | bounds a feature |
+|---|---|---|---|
+| numbers | range estimated privately | as declared | as declared |
+| truth values | categories False and True | the same; an array: as numbers | the same |
+| texts, categories | categories estimated privately | the same | the same |
+
+What all fits on one data set cost together is kept in a file, `ledger`, never in the estimator: a
+clone has the path, so it is refused where the original would be.
+
+Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import validate_data
+
+from pasearch.accounting.accountants import Price
+from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.column import Column
+from pasearch.errors import BudgetError
+from pasearch.sklearn_api.inputs import (
+    ALIKE,
+    column_of,
+    declared_labels,
+    formed,
+    kind_of,
+    kinds_of_frame,
+    mixed,
+    names_of,
+    pair_of,
+    pairs_of,
+    read_labels,
+)
+
+Array = np.ndarray[Any, Any]
+Pair = tuple[float, float]
+
+NAME = "arrays"
+"""What plan and card call the data."""
+
+
+class _Priced:
+    price_: Price
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateFit(_Priced, BaseEstimator):
+    """A fit under one (epsilon, delta). The constructor stores its arguments; `fit` checks them.
+
+    Guarantee: everything a fit leaves in the object, together, is (epsilon, delta)-DP under
+    zero-out adjacency, as `result_.card` states; with a `ledger`, all fits that share it are
+    together so at the ledger's total. Without one, each fit states its own price, and it is for the
+    caller to add them up. Not covered: `random_state`, and what `assume_public_schema` reads.
+
+    Args:
+        epsilon: Of a whole fit, above 0.
+        delta: Of a whole fit; None takes the largest power of ten below 1/n.
+        bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
+            each column. What is not declared is estimated privately from the records.
+        assume_public_schema: What is not declared is read from the records for nothing.
+        max_categories: The most categories, or classes, that are estimated privately for a column.
+        ledger: A file that adds up all fits on one data set, and refuses one that is too much; a
+            clone has it too.
+        ledger_budget: (epsilon, delta) of them all together, for a ledger that is not there yet.
+        random_state: Makes the noise reproducible, and the fit not private: tests only.
+
+    Attributes:
+        result_: What the fit released, as plain values; its `card` is the privacy card.
+        price_: What the fit cost.
+        n_features_in_: Number of columns.
+        feature_names_in_: Their names, if X was a frame.
+
+    Cost: epsilon and delta, each fit; what is done with the result costs nothing.
+    """
+
+    epsilon: float = 1.0
+    delta: float | None = None
+    bounds: Any = None
+    assume_public_schema: bool = False
+    max_categories: int = 32
+    ledger: str | Path | None = None
+    ledger_budget: Pair | None = None
+    random_state: int | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        return tags
+
+    def _warn_of_random_state(self) -> None:
+        """Say, to who called `fit`, that a known seed is no noise."""
+        if self.random_state is not None:
+            warnings.warn(
+                "random_state makes the noise reproducible, so the fit is not private: leave it "
+                "out for private data.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _cells(self, X: Any, **form: Any) -> Array:
+        """Return X as an array, checked by its form alone."""
+        bounds = self.bounds if form.get("reset", True) else None
+        X = mixed(X) if self.assume_public_schema else formed(X, bounds=bounds)
+        cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
+        return cells
+
+    def _formed(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
+        """Return each column's kind, and the cells; no value is looked at."""
+        kinds = kinds_of_frame(X)
+        cells = self._cells(X, ensure_min_samples=2, **form)
+        return kinds or [kind_of(cells.dtype)] * cells.shape[1], cells
+
+    def _columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
+        """Return what is declared about each column."""
+        pairs, alike = pairs_of(self.bounds, len(kinds))
+        lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
+        return tuple(
+            column_of(name, kind, pair, alike=alike, lone=lone)
+            for name, kind, pair in zip(names_of(self, len(kinds)), kinds, pairs, strict=True)
+        )
+
+    def _target_name(self, y: Any, features: int) -> str:
+        """Return the name of y if it has one, and no feature has it."""
+        name, taken = getattr(y, "name", None), names_of(self, features)
+        name = name if isinstance(name, str) and name else "target"
+        while name in taken:
+            name += "_"
+        return name
+
+    def _class(self, name: str, labels: Array, classes: Any) -> tuple[Column, Array | None]:
+        """Return what is declared of a class, and the labels if they are declared or public."""
+        if labels.dtype.kind not in (*ALIKE, "O"):
+            raise ValueError(f"Unknown label type: y is of type {labels.dtype}.")
+        known, names = None, None
+        if classes is not None:
+            known = declared_labels(classes, labels.dtype)
+            names = tuple(as_text(known))
+        elif self.assume_public_schema is True:
+            known = read_labels(labels)
+        # Names that are None or not different are refused by the column.
+        return Column(name=name, kind="category", categories=names), known  # type: ignore[arg-type]
+
+    def _number(self, name: str, labels: Array, bounds: Pair | None) -> tuple[Column, Array]:
+        """Return what is declared of a number that is predicted, and its values."""
+        if labels.dtype.kind not in "iufbO":
+            raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
+        numbers = as_numbers(labels)
+        low, high = None, None
+        if bounds is not None:
+            low, high = pair_of("target_bounds", bounds)
+        elif self.assume_public_schema is True:
+            assert_all_finite(numbers, input_name="y")
+        return Column(name=name, kind="number", low=low, high=high), numbers
+
+
+def check_classes_found(names: Any) -> None:
+    """Refuse to go on where an estimate has found no class."""
+    if not names:
+        raise BudgetError(
+            "No class was frequent enough to be estimated privately at this budget, and the fit "
+            "was charged: declare `classes`, or take a larger epsilon."
+        )
