@@ -101,8 +101,9 @@ class Runs:
             given = dict(OF_TABLES[name])
             target = given.pop("target", "income")
             select_features(
-                self.folder / "people.csv", target, Budget(8.0), out=path, device="cpu", **given
-            )
+                self.folder / "people.csv", target=target, budget=Budget(8.0), out=path,
+                device="cpu", **given,
+            )  # fmt: skip
         return path
 
 
@@ -738,7 +739,7 @@ def test_what_is_expected_of_a_field_is_said():
         check_form({"price": {"epsilon": "x"}}, {"price": {"epsilon": FORM["price"]["epsilon"]}})
     with pytest.raises(UsageError, match=r"it has no price\.epsilon"):
         check_form({"price": {}}, {"price": FORM["price"]})
-    with pytest.raises(UsageError, match=r"estimated privately is 3, and a list"):
+    with pytest.raises(UsageError, match=r"estimated_privately is 3, and a list"):
         check_form({"estimated_privately": 3}, {"estimated_privately": FORM["estimated_privately"]})
     assert shown("a\nb\x1b") == r"'a\nb\x1b'"
     assert len(shown("x" * 999)) < 100

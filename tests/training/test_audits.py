@@ -60,6 +60,7 @@ from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import noise, scoring, screening, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
+from pasearch.training.bounding import bound as bound_file
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
@@ -739,13 +740,13 @@ def loose(patch: pytest.MonkeyPatch) -> None:
 
 def plain_counts(patch: pytest.MonkeyPatch) -> None:
     """Count 0 and 1, where -1/2 and 1/2 are priced."""
-    honest = trainer.clipped_sum_and_counts
+    honest = bound_file.clipped_sum_and_counts
 
     def other(network: nn.Module, x: Tensor, loss: Any, bounding: Any, mask: Tensor, **way: Any):
         found, counts = honest(network, x, loss, bounding, mask, **way)
         return found, counts + 0.5 * int(mask.sum())
 
-    patch.setattr(trainer, "clipped_sum_and_counts", other)
+    patch.setattr(bound_file, "clipped_sum_and_counts", other)
 
 
 FULL = {"expected_batch_size": FEW, "noise_multiplier": 0.3}
@@ -864,7 +865,7 @@ def looking(name: str, path: Path) -> Iterator[Looking]:
     }[name]
     with Ledger.create(folder.private / "ledger.sqlite", plan.lines) as ledger:
         search = Search(
-            plan=plan, strategy=prepared.strategy, dataset=data, ledger=ledger, keys=keys,
+            plan=plan, strategy=plan.strategy, dataset=data, ledger=ledger, keys=keys,
             journal=None, folder=folder, device="cpu", progress=Progress(),  # type: ignore[arg-type]
         )  # fmt: skip
         yield Looking(

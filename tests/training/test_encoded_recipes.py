@@ -1082,7 +1082,7 @@ def test_what_the_papers_claim_for_gaussian_noise_is_not_said_of_another_law():
         ({"recipe": "encoded-gaussian", "noise": StudentT(freedom=9.0)}, "expected a name"),
         (
             {"recipe": "encoded-student-t", "strategy": "rs", "max_candidates": 4},
-            "leave --max-candidates out",
+            "leave `max_candidates=` out",
         ),
     ],
 )

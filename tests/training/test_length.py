@@ -128,8 +128,8 @@ def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
     [
         ({"kind": "cosine", "rate": 1.0}, "expected one of uniform, time"),
         ({"kind": "validation", "rate": 0.5}, "expected one of uniform, time"),
-        ({"kind": "time"}, "give --rate"),
-        ({"kind": "time", "rate": 0.1, "epochs": 4}, "give --rate"),
+        ({"kind": "time"}, "give `rate=`"),
+        ({"kind": "time", "rate": 0.1, "epochs": 4}, "give `rate=`"),
         ({"kind": "uniform", "rate": 0.1}, "uniform has no rate"),
         ({"kind": "step", "rate": 0.5}, "lacks period"),
         ({"kind": "time", "rate": 0.1, "period": 3}, "has no period"),

@@ -338,7 +338,7 @@ class TestValidation:
 
     @pytest.mark.unit
     def test_accuracies_are_needed(self):
-        with pytest.raises(UsageError, match="asks for accuracies"):
+        with pytest.raises(UsageError, match="asks how good the network is"):
             train(network(), records(), recipe(schedule=self.SCHEDULE), streams())
 
 
