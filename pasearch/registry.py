@@ -18,13 +18,14 @@ Source: docs/extending.md.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import pkgutil
 import sys
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -35,6 +36,10 @@ from pasearch.extensions import load_extensions
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
+
+
+OUTSIDE = "from outside pasearch"
+"""What the card says of a part that is not ours: its proof is its author's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +223,24 @@ def extension_files() -> list[Path]:
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     beside = {Path(each) for each in loaded if each and Path(each).parent in folders}
     return sorted(own | {each for each in beside if each.suffix == ".py"})
+
+
+def outside_parts(value: object) -> dict[str, str]:
+    """Return the parts of a plan that are from outside this package, and the hash of their code."""
+    found: dict[str, str] = {}
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        if issubclass(kind, Named) and kind.__module__.partition(".")[0] != "pasearch":
+            code = hashlib.sha256(_file_of(kind).read_bytes()).hexdigest()
+            found[f"{kind.__module__}.{kind.__qualname__}"] = f"{OUTSIDE}, SHA-256 {code[:16]}"
+        inside: Iterable[object] = (getattr(value, each.name) for each in fields(value))
+    elif isinstance(value, Mapping):
+        inside = value.values()
+    else:
+        inside = value if isinstance(value, tuple | list) else ()
+    for each in inside:
+        found |= outside_parts(each)
+    return found
 
 
 def _file_of(kind: type[Stage]) -> Path:

@@ -13,16 +13,20 @@ import pytest
 
 from pasearch import Budget
 from pasearch.api import search as api
+from pasearch.api.features import select_features
 from pasearch.data.array_file import from_arrays
 from pasearch.data.source import SOURCES, Source
 from pasearch.data.sources import load_dataset
 from pasearch.errors import UsageError
+from pasearch.features.selector import SELECTORS
+from pasearch.features.subsets import Subsets
+from pasearch.features.top import Top
 from pasearch.planning import check_rule
 from pasearch.registry import Registry
 from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
-from pasearch.search.strategy import STRATEGIES, Fixed, RoundPrice, RoundShape
+from pasearch.search.strategy import STRATEGIES, Fixed, Round, RoundPrice, RoundShape
 
 GIVEN: dict[str, Any] = {
     "budget": Budget(4.0, 1e-4), "bounds": (0.0, 1.0), "classes": 2, "steps": 4, "batch": 20,
@@ -121,3 +125,53 @@ def test_only_the_user_declares_records_public():
     with registered(SOURCES, Loose):
         assert load_dataset("loose:").public is False
         assert load_dataset("loose:", public=True).public is True
+
+
+@pytest.mark.contract
+def test_one_charge_pays_for_one_training(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Twice(Fixed):
+        name: ClassVar[str] = "twice"
+        selection_rule: ClassVar[str] = "composition"
+
+        def ask(self, state: Any, space: Any, stream: Any) -> Round | None:
+            return None if state.rounds else Round(number=0, genotypes=(space.fixed(),) * 2)
+
+    with registered(STRATEGIES, Twice):
+        made = api.prepare(arrays(), strategy="twice", **GIVEN)
+        with pytest.raises(UsageError, match="charges trials 0 and 1 once"):
+            api.run(made, out=tmp_path / "x")
+
+
+def choose_by(kind: type, folder: Path) -> None:
+    with registered(SELECTORS, kind):
+        columns = np.random.default_rng(0).random((200, 3))
+        select_features(
+            (columns, np.arange(200) % 2), method=kind.name, budget=Budget(4.0, 1e-4), classes=2,
+            bounds=(0.0, 1.0), out=folder, device="cpu",
+        )  # fmt: skip
+
+
+@pytest.mark.contract
+def test_one_charge_pays_for_one_set_of_features(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class OnceForAll(Subsets):
+        name: ClassVar[str] = "once-for-all"
+        selection_rule: ClassVar[str] = "composition"
+
+    with pytest.raises(UsageError, match=r"charges \d+ candidates 1 times"):
+        choose_by(OnceForAll, tmp_path / "x")
+
+
+@pytest.mark.contract
+def test_what_a_charge_opened_is_not_opened_again_for_it(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Again(Top):
+        name: ClassVar[str] = "again"
+
+        def choose(self, reads: Any, stream: Any) -> Any:
+            Top.choose(self, reads, stream)
+            return Top.choose(self, reads, stream)
+
+    with pytest.raises(UsageError, match="was charged and read"):
+        choose_by(Again, tmp_path / "x")

@@ -35,7 +35,7 @@ from pasearch.data.sources import is_path
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
-from pasearch.registry import extension_files
+from pasearch.registry import extension_files, outside_parts
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 from pasearch.search.plan import Plan
 
@@ -237,7 +237,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "secure_noise": made.secure_noise,
         "randomness": _randomness_words(made),
         "warnings": list(plan.warnings),
-        "versions": versions(),
+        "versions": versions() | outside_parts(plan),
     }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from pasearch.data.front_ends import ready
 from pasearch.data.partitions import CompactRecords
+from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen, mask_of
 from pasearch.features.plan import FINAL, MEANS, SCORES, TEST
 from pasearch.features.public_reads import PublicReads
@@ -220,9 +221,21 @@ class PrivateReads(Reads):
     slots: int
     retrained: bool
     public = False
+    _charged: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
 
     def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
-        """Charge a line, and open the partition that the plan says it reads."""
+        """Charge a line, and open the partition that the plan says it reads.
+
+        Raises:
+            UsageError: The choice has opened it for one of these keys: a second read would be free.
+        """
+        for key in keys or ("once",):
+            if (line, key) in self._charged:
+                raise UsageError(
+                    f"{line!r} was charged and read as {key!r} before: charge what is read again "
+                    "with a key of its own, and plan for that many."
+                )
+            self._charged.add((line, key))
         return self.search._open(line, self.search.plan.place(line), *keys)
 
     def noise(self, line: str) -> float:
@@ -254,6 +267,7 @@ class PrivateReads(Reads):
     def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
         """Train a model on each set, from randomness of its own, charged once a key."""
         search, line = self.search, self.search.plan.choice.selector.training_line
+        keys = self._one_each(trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
         with self.opened(line, *keys) as records:
             trainer, on_step = search._trainer(line), search.progress.step
@@ -265,8 +279,19 @@ class PrivateReads(Reads):
         """Return a noisy score of each model, charged once a key."""
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
-        with self.opened(SCORES, *keys) as records:
+        with self.opened(SCORES, *self._one_each(trials, keys)) as records:
             return [
                 noise.release(points, self.search.keys.stream("score", trial))
                 for points, trial in zip(points_of_all(models, records), trials, strict=True)
             ]
+
+    def _one_each(self, trials: Sequence[str], keys: Iterable[str]) -> tuple[str, ...]:
+        """Return the keys; refuse fewer than trials, but where a theorem is for all of them."""
+        keys, selector = tuple(keys), self.search.plan.choice.selector
+        if len(keys) != len(trials) and selector.selection_rule != "repeat-and-select":
+            raise UsageError(
+                f"Method {selector.name!r} charges {len(trials)} candidates {len(keys)} times, and "
+                f"its selection rule, {selector.selection_rule!r}, pays for one a charge: give "
+                "each a key of its own."
+            )
+        return keys

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.events import describe, from_json
 from pasearch.data.front_ends import front_end
+from pasearch.registry import OUTSIDE
 from pasearch.report.stages import (
     TRAINING,
     batching_words,
@@ -303,5 +304,11 @@ def _not_covered(document: dict[str, Any]) -> list[str]:
         items.append(
             "The strength of CUDA's generator, Philox: 125 secret bits, and no cipher. "
             "`secure_noise=True` takes AES-256."
+        )
+    outside = [name for name, each in document["versions"].items() if each.startswith(OUTSIDE)]
+    if outside:
+        items.append(
+            f"The proof and the price of what comes {OUTSIDE}: {', '.join(outside)}. They are "
+            "their authors' word, which nothing here has checked."
         )
     return items

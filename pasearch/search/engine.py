@@ -28,7 +28,7 @@ from pasearch.progress import Progress
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.search.strategy import Fitness, Round, RoundShape, Strategy
+from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
 from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ class Search:
     device: str
     progress: Progress
     public: Dataset | None = None
+    _charged_for: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> Outcome:
         """Search, train the final model if the plan has one, and measure it.
@@ -257,17 +258,31 @@ class Search:
             attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
             attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
-        line, key = self.strategy.charge("training", number, trial)
+        line, key = self._line_and_key("training", number, trial)
         recipe = self.plan.trial_recipe(candidate, asked.shape)
         partition = self.strategy.place(self.plan.trial_partition, trial)
         network, course = self._train(candidate, recipe, stream, line, partition, key)
         weights = self.folder.private / "trials" / f"{trial}.pt"
         save_weights(network, weights, self.folder)
-        line, key = self.strategy.charge("score", number, trial)
+        line, key = self._line_and_key("score", number, trial)
         score = self._score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
         attributes |= {"course": course.to_json(), "steps": steps}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
+
+    def _line_and_key(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+        """Return what a trial is charged to; refuse one charge for several, but under a theorem."""
+        line, key = self.strategy.charge(noun, number, trial)
+        rule = self.strategy.selection_rule
+        paid_together = rule == "repeat-and-select" or (rule == PORTIONS and noun == "score")
+        other = self._charged_for.setdefault((line, key), trial)
+        if other != trial and not paid_together:
+            raise UsageError(
+                f"Strategy {self.strategy.name!r} charges trials {other} and {trial} once, to "
+                f"{line!r} as {key!r}, and its selection rule, {rule!r}, pays for one of them: "
+                "give each trial a key of its own."
+            )
+        return line, key
 
     def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
         """Refuse a stored trial that these keys did not make, or that this ledger does not hold.
@@ -275,7 +290,7 @@ class Search:
         Under other keys the slots were split otherwise: a record that an old trial was trained on
         could then be among those it is scored with.
         """
-        line, key = self.strategy.charge("training", number, done.number)
+        line, key = self._line_and_key("training", number, done.number)
         paid = "same_as" in done.attributes or self.ledger.holds(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):

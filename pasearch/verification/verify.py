@@ -40,6 +40,7 @@ from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
+from pasearch.registry import OUTSIDE
 from pasearch.results import (
     FEATURES,
     MOST_MODEL,
@@ -293,7 +294,8 @@ def _of_basis(document: Document) -> list[str]:
     ):
         problems.append("plan.free_front_ends and searched_on do not go together.")
     wrote, own = document["versions"], versions()
-    if wrote.get("pasearch") in (None, own["pasearch"]) and set(wrote) != set(own):
+    ours = {name for name, version in wrote.items() if not version.startswith(OUTSIDE)}
+    if wrote.get("pasearch") in (None, own["pasearch"]) and ours != set(own):
         problems.append("versions does not list what a result of this version lists.")
     for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):
