@@ -148,9 +148,11 @@ class Terms:
         """
         split, outputs = self.split, planned_form(self.schema, self.most)[1]
         return (
-            *self.budget.warnings(split.n), *untold(self.schema), *rare_categories(estimate, split),
-            *drowned(mu, split.train, outputs),
-        )  # fmt: skip
+            *self.budget.warnings(split.n),
+            *task_not_said(self.schema),
+            *rare_categories(estimate, split),
+            *mostly_noise(mu, split.train, outputs),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,9 +324,9 @@ def solve_front_ends(
     return tuple(noise), lines
 
 
-def untold(schema: AnySchema) -> list[str]:
+def task_not_said(schema: AnySchema) -> list[str]:
     """Warn when nobody said whether a class or a number is to be predicted."""
-    aim = schema.task_untold
+    aim = schema.undeclared_task
     if aim is None:
         return []
     return [
@@ -347,7 +349,7 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     ]
 
 
-def drowned(mu: float | None, slots: int, classes: int) -> list[str]:
+def mostly_noise(mu: float | None, slots: int, classes: int) -> list[str]:
     """Warn when the training's noise is as large as what its records can say together.
 
     Measured with `fixed` on digits: epsilon .05 is warned of and guesses; .1 is not and gets .5.

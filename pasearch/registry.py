@@ -243,7 +243,7 @@ def outside_parts(value: object) -> dict[str, str]:
     return found
 
 
-def _file_of(kind: type[Stage]) -> Path:
+def _file_of(kind: type) -> Path:
     try:
         return Path(inspect.getfile(kind))
     except (OSError, TypeError):

@@ -144,15 +144,15 @@ class TestReports:
         assert said.split(":")[0].split("fewer")[1] in page
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("told", "drowned"), [(0.0, True), (0.01, True), (0.5, False)])
+    @pytest.mark.parametrize(("told", "useless"), [(0.0, True), (0.01, True), (0.5, False)])
     def test_a_choice_that_noise_has_made_is_said_to_be(
-        self, told: float, drowned: bool, tmp_path: Path
+        self, told: float, useless: bool, tmp_path: Path
     ):
         document = select(tmp_path / "x", "cfs-greedy").document
         seen = [{**each, "uncertainty": 0.0} for each in document["relevance"]]
         seen[1]["uncertainty"] = told
         page = report_html({**document, "relevance": seen, "relevance_of_noise": 0.02})
-        assert ("as good as a random one" in page) == drowned
+        assert ("as good as a random one" in page) == useless
 
 
 class TestEveryMethod:

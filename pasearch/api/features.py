@@ -56,13 +56,6 @@ CALLED = {"logistic": "objective"}
 def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
     """Return the plan of a selection: what it would release, with its noise solved, and the price.
 
-    Args:
-        data: As of `select_features`.
-
-    Raises:
-        UsageError: Data or settings of bad form.
-        BudgetError: The budget is too small; the message names the smallest that would do.
-
     Cost: none: it depends on n, columns and declared bounds only.
     """
     return prepared(request).plan
@@ -75,15 +68,8 @@ def select_features(request: FeatureRequest) -> FeatureResult:
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
 
-    Args:
-        data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set.
-
     Returns:
         FeatureResult: The features, the model, its price and its card.
-
-    Raises:
-        UsageError: Data or settings of bad form; nothing was written.
-        BudgetError: The budget is too small; nothing was written.
 
     Cost: the budget, at most: `plan_feature_selection` gives the price beforehand.
     """

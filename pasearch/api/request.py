@@ -427,12 +427,26 @@ def takes(
     return decorated
 
 
+ARGUMENTS = """\
+Args:
+    data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set.
+{options}
+
+Raises:
+    UsageError: Data or settings of bad form; nothing was written.
+    BudgetError: The budget is too small, and the message names the smallest that would do; nothing
+        was written.
+
+"""
+
+
 def _with_arguments(text: str, request: type[Request]) -> str:
-    """Return a docstring with the options below its own `Args:`, before what follows them."""
-    lines = [f"    {name}: {option.words}" for name, _, option in options_of(request)]
-    head, args, rest = text.partition("Args:\n")
-    own, gap, rest = rest.partition("\n\n")
-    return f"{head}{args}{own}\n" + "\n".join(lines) + gap + rest if args else text
+    """Return a docstring with the request's options and errors, before what is returned."""
+    options = "\n".join(f"    {name}: {option.words}" for name, _, option in options_of(request))
+    place = min((text.find(part) for part in ("Returns:", "Cost:") if part in text), default=None)
+    if place is None:
+        return text
+    return text[:place] + ARGUMENTS.format(options=options) + text[place:]
 
 
 def _check_known(request: type[Request], name: str, places: int, given: set[str]) -> None:

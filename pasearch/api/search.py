@@ -43,14 +43,6 @@ if TYPE_CHECKING:
 def plan_architecture_search(request: SearchRequest) -> Plan:
     """Return the plan of a search: what it would release, with its noise solved, and the price.
 
-    Args:
-        data: `digits`, `mnist`, `fashion-mnist`, a path, a pandas frame, (x, y) arrays, or a data
-            set.
-
-    Raises:
-        UsageError: Data, space or settings of bad form.
-        BudgetError: The budget is too small; the message names the smallest that would do.
-
     Cost: none: it depends on n, shapes and declared bounds only.
     """
     return prepared(request).plan
@@ -63,16 +55,8 @@ def search_architecture(request: SearchRequest) -> SearchResult:
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
 
-    Args:
-        data: `digits`, `mnist`, `fashion-mnist`, a path, a pandas frame, (x, y) arrays, or a data
-            set.
-
     Returns:
         SearchResult: The model, its price and its card.
-
-    Raises:
-        UsageError: Data, space or settings of bad form; nothing was written.
-        BudgetError: The budget is too small; nothing was written.
 
     Cost: the budget, at most: `plan_architecture_search` gives the price beforehand.
     """

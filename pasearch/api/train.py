@@ -23,13 +23,6 @@ run = search.run
 def plan_training(request: TrainRequest) -> Plan:
     """Return the plan of a training: what it would release, with its noise solved, and the price.
 
-    Args:
-        data: As of `train`.
-
-    Raises:
-        UsageError: Data or settings of bad form.
-        BudgetError: The budget is too small; the message names the smallest that would do.
-
     Cost: none: it depends on n, shapes and declared bounds only.
     """
     return prepared(request).plan
@@ -45,16 +38,8 @@ def train(request: TrainRequest) -> SearchResult:
     Guarantee: everything in the run's `release/` folder together is (epsilon, delta)-DP under
     zero-out adjacency, as the privacy card states.
 
-    Args:
-        data: `digits`, `mnist`, `fashion-mnist`, a path, a pandas frame, (x, y) arrays, or a data
-            set.
-
     Returns:
         SearchResult: The model, its price and its card.
-
-    Raises:
-        UsageError: Data or settings of bad form; nothing was written.
-        BudgetError: The budget is too small; nothing was written.
 
     Cost: the budget, at most: `plan_training` gives the price beforehand.
     """

@@ -91,7 +91,7 @@ class Schema:
         return 1 if self.regression else self.classes or 0
 
     @property
-    def task_untold(self) -> str | None:
+    def undeclared_task(self) -> str | None:
         """The target of a table that is undeclared: of arrays the type of y tells the task."""
         return None
 

@@ -136,7 +136,7 @@ class TableSchema:
         return 1 if self.regression else self.classes or 0
 
     @property
-    def task_untold(self) -> str | None:
+    def undeclared_task(self) -> str | None:
         """The target, if nothing says whether it holds classes or numbers."""
         return self.target.name if self.target.kind is None else None
 

@@ -158,7 +158,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             if document.get("searched_on")
             else f"from noisy {document['strategy'].get('merits', 'tables')}",
             "blank": _three(document.get("relevance_of_noise")),
-            "drowned": tells_nothing(document),
+            "tells_nothing": tells_nothing(document),
             "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
             "more": 0 if every else max(0, count - MOST_ROWS),
             "columns": best["columns"],
@@ -384,7 +384,7 @@ def _alternatives(document: Values, outputs: int) -> list[Values]:
 
 
 def _meaning(each: Values, own: Values, outputs: int) -> str:
-    """Return what a budget would buy in a sentence, measured by what this run's own bought."""
+    """Return what a budget would mean in a sentence, measured by this run's own."""
     from pasearch.planning import LEAST_SIGNAL
 
     signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
@@ -394,7 +394,8 @@ def _meaning(each: Values, own: Values, outputs: int) -> str:
         return "The noise is as large as what the records say: little better than guessing."
     signal_here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
     if each is own or not signal_here or not noise_here:
-        return f"{signal / outputs:.3g} an output; about {LEAST_SIGNAL:g} is close to guessing."
+        share = f"{signal / outputs:.3g} for each output"
+        return f"{share}; {LEAST_SIGNAL:g} or less is close to guessing."
     return (
         f"{signal / signal_here:.2g} times the signal to noise of this run: "
         f"{noise / noise_here:.2g} times its noise in every step."

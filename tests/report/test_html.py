@@ -365,7 +365,7 @@ def test_the_dearest_partition_is_the_price(dearest: str):
     made = changed("price_by_partition", dearest, "epsilon", to=1.99995)
     found = page(made)
     assert len(found.all("div", "on")) == len(found.all("rect", "accent")) == 1
-    assert re.search(rf"{dearest} [\d,]+ slots the price", found.text)
+    assert re.search(rf"{dearest} [\d,]+ records the price", found.text)
     labels = [each["aria-label"] or "" for each in found.all("svg", "bar")]
     (price,) = [each for each in labels if "this is the price" in each]
     assert f"Partition {dearest}:" in price
@@ -478,7 +478,7 @@ def test_exact_figures_of_private_data_are_never_shown():
 @pytest.mark.unit
 def test_other_budgets_are_compared_with_this_one():
     found = page(planned())
-    assert "2 this run 9.5 240 24 an output; about 5 is close to guessing." in found.text
+    assert "2 this run 9.5 240 24 for each output; 5 or less is close to guessing." in found.text
     assert "1 19 120 0.5 times the signal to noise of this run: 2 times its noise" in found.text
     assert "0.1 190 49 The noise is as large as what the records say" in found.text
     assert "4 — — Too little for this plan" in found.text
