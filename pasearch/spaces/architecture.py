@@ -14,16 +14,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pasearch.errors import UsageError
-from pasearch.spaces.layers import (
-    LAYERS,
-    Conv,
-    Dense,
-    Layer,
-    Norm,
-    Pool,
-    Shape,
-    check_activation,
-)
+from pasearch.spaces.layers import LAYERS, Conv, Dense, Layer, Norm, Pool, Shape, check_activation
 
 if TYPE_CHECKING:
     import numpy as np

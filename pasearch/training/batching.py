@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from pasearch.accounting.checks import probability, whole
-from pasearch.accounting.events import (
-    Event,
-    Gaussian,
-    PoissonGaussian,
-    TruncatedPoissonGaussian,
-)
+from pasearch.accounting.events import Event, Gaussian, PoissonGaussian, TruncatedPoissonGaussian
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 

@@ -144,9 +144,7 @@ class Annealing(Stage):
         if forced or float(coin) <= self.probability(state, new_loss):
             return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
         kept = AnnealingState(
-            loss=state.loss,
-            accepted=state.accepted,
-            rejected_in_a_row=state.rejected_in_a_row + 1,
+            loss=state.loss, accepted=state.accepted, rejected_in_a_row=state.rejected_in_a_row + 1
         )
         return kept, False
 

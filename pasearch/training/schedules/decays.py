@@ -19,13 +19,7 @@ from typing import ClassVar
 
 from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.registry import Checks
-from pasearch.training.schedules.schedule import (
-    SCHEDULES,
-    Schedule,
-    Steepness,
-    bounded,
-    changes,
-)
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness, bounded, changes
 
 
 @SCHEDULES.register
