@@ -26,7 +26,7 @@ import numpy as np
 from pasearch.accounting.checks import probability, whole
 from pasearch.accounting.events import Event, Gaussian, PoissonGaussian, TruncatedPoissonGaussian
 from pasearch.errors import UsageError
-from pasearch.registry import Registry, Stage
+from pasearch.registry import Checks, Registry, Stage
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -89,12 +89,8 @@ class Poisson(Batching):
     name: ClassVar[str] = "poisson"
     phrase: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {"sampling_probability": probability}
     sampling_probability: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        q = probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", q)
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
@@ -222,13 +218,9 @@ class Reshuffled(Batching):
     phrase: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
+    checks: ClassVar[Checks] = {"n": whole, "batch_size": whole}
     n: int
     batch_size: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        whole("n", self.n)
-        whole("batch_size", self.batch_size)
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:

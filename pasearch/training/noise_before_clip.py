@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from pasearch.registry import Registry, Stage
+from pasearch.registry import Checks, Registry, Stage
 from pasearch.training.bounding.bound import Bound, checked_bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise, normals_on
@@ -51,14 +51,10 @@ class NoiseBeforeClip(Stage):
 
     name: ClassVar[str] = "noise-before-clip"
     named: ClassVar[bool] = False
+    checks: ClassVar[Checks] = {
+        "record_bound": lambda name, value: None if value is None else checked_bound(name, value)
+    }
     record_bound: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        if self.record_bound is not None:
-            object.__setattr__(
-                self, "record_bound", checked_bound("record_bound", self.record_bound)
-            )
 
     def words(self) -> str:
         """Return where the noise comes in."""

@@ -24,7 +24,7 @@ from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
 from pasearch.runs.normals import normals
 from pasearch.training.denoising import Denoising
-from pasearch.training.noise import Drawn, GaussianNoise, add_scaled, draw
+from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import (
     clipped_sum_and_counts,
@@ -193,6 +193,13 @@ class _Slots:
     y: Tensor
     valid: Tensor
 
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x, y and the mask of these slots."""
+        mask = self.valid.index_select(0, places)
+        # A null record's class is never read: whatever stands there, its loss is a number.
+        y = self.y.index_select(0, places).where(mask, 0)
+        return self.x.index_select(0, places), y, mask
+
 
 @dataclass(slots=True)
 class State:
@@ -252,12 +259,10 @@ def batch_sum(
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).sensitivity
     if bounds:
-        sigma = _adapt(recipe.bounding, recipe, state, sigma, counts, streams["noise"], step)
-    if recipe.noise is None:
-        GaussianNoise(noise_multiplier=sigma).add_(sums, sensitivity, streams["noise"], step, drawn)
-    else:
-        add_scaled(sums, drawn(), recipe.density(sigma).scale)
+        sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
+    scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
+    drawn().add_to(sums, scale)
     if recipe.denoising is not None:
         _denoise(sums, recipe.denoising, recipe.density(sigma), state)
     if bounds:
@@ -286,32 +291,20 @@ def _bounded_sum(
     chosen: Tensor,
     state: State,
 ) -> tuple[list[Tensor], Tensor]:
-    """Return the sum of bounded gradients of the chosen slots, and the counts of a bound's norms.
-
-    Args:
-        network: As of `batch_sum`, like slots, recipe, step and state.
-        slots: The records.
-        recipe: How.
-        stream: "batch", for the views.
-        step: Which.
-        chosen: Slots of the batch; perhaps none.
-        state: Read only.
-    """
+    """Return the sum of the chosen slots' bounded gradients, and the counts of a bound's norms."""
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
     sums: list[Tensor] = []
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     views = recipe.augmentation
-    for place, part in enumerate(chosen.split(_rows(recipe))):
+    many = 1 if views is None else views.views
+    for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
         if len(part) == 0:
             break
-        mask = slots.valid.index_select(0, part)
-        # A null record's class is never read: whatever stands there, its loss is a number.
-        y, x = slots.y.index_select(0, part).where(mask, 0), slots.x.index_select(0, part)
+        x, y, mask = slots.at(part)
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        many = 1 if views is None else views.views
         values, found = summed(network, x, _Loss(y), mask=mask, views=many)
         if state.bounds:
             counts += found
@@ -333,21 +326,12 @@ def _denoise(sums: list[Tensor], denoising: Denoising, density: Density, state: 
         each.mul_(weight)
 
 
-def _rows(recipe: Recipe) -> int:
-    views = 1 if recipe.augmentation is None else recipe.augmentation.views
-    return max(1, recipe.chunk // views)
-
-
 def _adapt(
-    adaptive: Bound,
-    recipe: Recipe,
-    state: State,
-    sigma: float,
-    counts: Tensor,
-    stream: Stream,
-    step: int,
+    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
     """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
+    adaptive = recipe.bounding
+    assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
     noisy = counts.clone().numpy()
     normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
@@ -387,19 +371,12 @@ def _noise_before_clip(
     assert clip is not None, "noise on each record needs a clip after it"
     if not len(chosen):
         return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
-    mask = slots.valid.index_select(0, chosen)
-    y = slots.y.index_select(0, chosen).where(mask, 0)
+    x, y, mask = slots.at(chosen)
     return noise_before_clip_sum(
-        network,
-        slots.x.index_select(0, chosen),
-        lambda part: _Loss(y[part]),
-        mask,
-        order=order,
-        clip=clip,
-        standard_deviation=sigma * (order.record_bound or clip.sensitivity),
-        stream=stream,
+        network, x, lambda part: _Loss(y[part]), mask, order=order, clip=clip,
+        standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
         step=step,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def test_begun_in_a_thread_it_is_the_same_noise(kind: Density, monkeypatch: pyte
 @pytest.mark.oracle
 def test_gaussian_noise_is_that_of_the_gaussian_recipe():
     kind, sums = GaussianNoise(scale=0.3), [torch.zeros(40), torch.zeros(6, 10)]
-    plain_noise.GaussianNoise(noise_multiplier=1.2).add_(sums, 0.25, stream_of(), 4)
+    plain_noise.draw(100, torch.device("cpu"), stream_of(), 4)().add_to(sums, 1.2 * 0.25)
     theirs = torch.cat([each.flatten() for each in sums])
     assert torch.equal(drawn(kind, 4, count=100), theirs)
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pasearch.accounting.checks import fraction, positive
 from pasearch.errors import UsageError
-from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
+from pasearch.registry import Checks
+from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 
@@ -29,6 +30,13 @@ LEAST_MOVED, MOST_MOVED = 1e-6, 1e6
 """Between which the bound stays."""
 MOST_RATE = 10.0
 """The fastest that it may move."""
+
+
+def _rate(name: str, value: object) -> float:
+    rate = positive(name, value)
+    if not rate <= MOST_RATE:
+        raise UsageError(f"{name} is {rate}: expected at most {MOST_RATE}; usual is 0.2.")
+    return rate
 
 
 @BOUNDINGS.register
@@ -46,22 +54,15 @@ class AdaptiveQuantile(Bound):
 
     name: ClassVar[str] = "adaptive"
     adapts: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {
+        "clip_norm": checked_bound, "rate": _rate,
+        "quantile": fraction, "count_share": fraction, "per_layer": flag,
+    }  # fmt: skip
     clip_norm: float = 1.0
     quantile: float = 0.5
     rate: float = 0.2
     per_layer: bool = False
     count_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        if not self.rate <= MOST_RATE:
-            raise UsageError(f"rate is {self.rate}: expected at most {MOST_RATE}; usual is 0.2.")
-        for name in ("quantile", "count_share"):
-            object.__setattr__(self, name, fraction(name, getattr(self, name)))
-        if type(self.per_layer) is not bool:
-            raise UsageError(f"per_layer is {self.per_layer!r}: expected true or false.")
 
     @property
     def sensitivity(self) -> float:

@@ -128,6 +128,13 @@ def checked_bound(name: str, value: object) -> float:
     return number
 
 
+def flag(name: str, value: object) -> bool:
+    """Return true or false; raise UsageError for anything else."""
+    if type(value) is not bool:
+        raise UsageError(f"{name} is {value!r}: expected true or false.")
+    return value
+
+
 def finite(norms: Tensor, factors: Tensor) -> Tensor:
     """Return the factors, 0 where the norm is not finite."""
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
