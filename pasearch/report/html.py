@@ -19,18 +19,9 @@ from markupsafe import Markup, escape
 
 from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
-from pasearch.report import figures
+from pasearch.report import figures, stages
 from pasearch.report.card import card_json
 from pasearch.report.networks import capital, network_words, stages_of, training_rows
-from pasearch.report.stages import (
-    TRAINING,
-    claim_words,
-    noise_words,
-    optimizer_words,
-    recipe_of,
-    stage_words,
-    steps_words,
-)
 from pasearch.report.trials import network_trials, set_trials, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
@@ -116,7 +107,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "compared": _compared(document) if public else None,
         "selection": _selection(document),
         "auto": _auto(document),
-        "claims": [claim_words(claim) for claim in document["claims"]],
+        "claims": [stages.claim_words(claim) for claim in document["claims"]],
         "items": _visible(schema.describe_items()),
         "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
     }
@@ -140,7 +131,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of a feature selection."""
     best, method = document["best"], document["strategy"]["name"]
     chosen, count = best["features"], len(best["features"])
-    every = count == best["of"]
+    every, blank = count == best["of"], document.get("relevance_of_noise")
     if best["directions"] is not None:
         found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
     elif every:
@@ -157,7 +148,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "read_from": "from public data"
             if document.get("searched_on")
             else f"from noisy {document['strategy'].get('merits', 'tables')}",
-            "blank": _three(document.get("relevance_of_noise")),
+            "blank": "" if blank is None else f"{blank:.3f}",
             "drowned": tells_nothing(document),
             "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
             "more": 0 if every else max(0, count - MOST_ROWS),
@@ -167,10 +158,6 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
         "training": _linear_training(document),
         "trials": set_trials(document),
     }
-
-
-def _three(number: float | None) -> str:
-    return "" if number is None else f"{number:.3f}"
 
 
 def _relevance(document: Values) -> list[Values]:
@@ -205,11 +192,7 @@ def _by_size(document: Values) -> Values | None:
         figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
         for key, name in names
     ]
-    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    return {
-        "chart": figures.chart(curves, f"Accuracy by number of features: {ends}."),
-        "names": [each.name for each in curves],
-    }
+    return _chart(curves, "Accuracy by number of features")
 
 
 def _linear_training(document: Values) -> list[tuple[str, str]]:
@@ -220,22 +203,19 @@ def _linear_training(document: Values) -> list[tuple[str, str]]:
         noise = f"{recipe['noise_multiplier']:.4g}"
         return [*rows, ("Training", "noisy second moments"), ("Noise multiplier", noise)]
     if recipe["trainer"] == "objective":
-        return [
-            *rows,
-            ("Training", "objective perturbation"),
-            ("Its epsilon", f"{recipe['epsilon']:.4g}, pure"),
-        ]
-    trained = recipe_of(recipe)
+        own = f"{recipe['epsilon']:.4g}, pure"
+        return [*rows, ("Training", "objective perturbation"), ("Its epsilon", own)]
+    trained = stages.recipe_of(recipe)
     assert trained.bounding is not None
     return [
         *rows,
         ("Training", "DP-SGD, full batches"),
-        ("Steps", steps_words(trained)),
+        ("Steps", stages.steps_words(trained)),
         ("Learning rate", f"{trained.learning_rate:.4g}"),
-        ("Optimizer", capital(optimizer_words(trained))),
+        ("Optimizer", capital(stages.optimizer_words(trained))),
         ("Each gradient", capital(trained.bounding.words())),
-        ("Noise multiplier", noise_words(trained)),
-        *(("Also", capital(words)) for words in stage_words(trained)),
+        ("Noise multiplier", stages.noise_words(trained)),
+        *(("Also", capital(words)) for words in stages.stage_words(trained)),
     ]
 
 
@@ -279,15 +259,12 @@ def _score(document: Values) -> Values:
     details = [f"{spread}; noise alone {100 * noise:.1f}", f"on {score['of']:,} test records"]
     width = _target_width(document)
     if number and width is not None:
-        own = f"of the target's range: {_number(score['test'] * width)} in its own unit"
-        details.insert(0, own)
+        own = _number(score["test"] * width)
+        details.insert(0, f"of the target's range: {own} in its own unit")
     if "exact" in score and document["dataset"]["declared_public"]:
         details.append(f"exactly {100 * score['exact']:.1f} % (public data)")
-    return {
-        "value": f"{100 * score['test']:.1f}",
-        "name": f"test {score['metric']}",
-        "details": details,
-    }
+    name = f"test {score['metric']}"
+    return {"value": f"{100 * score['test']:.1f}", "name": name, "details": details}
 
 
 def _target_width(document: Values) -> float | None:
@@ -300,11 +277,9 @@ def _target_width(document: Values) -> float | None:
 
 
 def _covered(document: Values) -> list[str]:
-    items = [
-        f"{line['name']}, {_times(line)}: reads {line['partition']}" for line in document["events"]
-    ]
     what = "features" if document["task"] == FEATURES else "architecture"
-    return [f"everything in release/: {what}, weights and test score, jointly", *items]
+    reads = (f"{x['name']}, {_times(x)}: reads {x['partition']}" for x in document["events"])
+    return [f"everything in release/: {what}, weights and test score, jointly", *reads]
 
 
 def _not_covered(document: Values, card: Values) -> list[str]:
@@ -409,13 +384,13 @@ def _curves(document: Values) -> Values | None:
         points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
         if points:
             curves.append(figures.Curve(name=each["name"], points=points))
-    if not curves:
-        return None
+    return _chart(curves, "Accuracy over training steps") if curves else None
+
+
+def _chart(curves: list[figures.Curve], title: str) -> Values:
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    return {
-        "chart": figures.chart(curves, f"Accuracy over training steps: {ends}."),
-        "names": [each.name for each in curves],
-    }
+    names = [each.name for each in curves]
+    return {"chart": figures.chart(curves, f"{title}: {ends}."), "names": names}
 
 
 def _compared(document: Values) -> list[Values]:
@@ -492,14 +467,13 @@ def _selection(document: Values) -> Values:
     ]
     return {
         "words": f"{rules.get(chosen['rule'], chosen['rule'])} {keeps}".strip(),
-        "rows": [] if document["task"] == TRAINING else rows,
+        "rows": [] if document["task"] == stages.TRAINING else rows,
         "genes": [(spaced(name), _list(values)) for name, values in genes.items()],
     }
 
 
 def _auto(document: Values) -> Values | None:
-    auto = document.get("auto")
-    if not auto:
+    if not (auto := document.get("auto")):
         return None
     expected = auto.get("expected") or []
     most = max((each["expected"] for each in expected), default=0.0)
@@ -539,11 +513,8 @@ def _number(value: float | None) -> str:
 
 
 def _list(values: object) -> str:
-    each = values if isinstance(values, list) else [values]
-    return ", ".join(map(_value, each))
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else spaced(str(value))
+    if isinstance(values, list):
+        return ", ".join(map(_list, values))
+    if isinstance(values, bool):
+        return "yes" if values else "no"
+    return f"{values:g}" if isinstance(values, float) else spaced(str(values))

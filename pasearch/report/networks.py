@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pasearch.data.front_ends import front_end
-from pasearch.report import figures
-from pasearch.report.stages import (
-    batching_words,
-    noise_words,
-    optimizer_words,
-    recipe_of,
-    setting_words,
-    stage_words,
-    steps_words,
-)
+from pasearch.report import figures, stages
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Pool
 
@@ -32,16 +23,16 @@ def stages_of(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
     """Return the drawing's boxes, from a record to the output."""
     front, architecture = candidate.front_end, candidate.architecture
     shape = tuple(schema.shape)
-    stages = [_given("A record", shape)]
+    boxes = [_given("A record", shape)]
     if front.text != "raw":
-        stages.append(_given(capital(front.words()), front.output_shape(shape)))
+        boxes.append(_given(capital(front.words()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
-        stages.append(_stage(layer, layer.parameters(entering), leaving))
+        boxes.append(_stage(layer, layer.parameters(entering), leaving))
     last = Dense(units=schema.outputs).parameters(shapes[-1])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
     notes = ("output layer", f"{_count(last, 'parameter')}")
-    return [*stages, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+    return [*boxes, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
 
 
 def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
@@ -98,7 +89,7 @@ def network_words(candidate: Candidate, schema: AnySchema) -> str:
 def training_rows(document: Values) -> list[tuple[str, str]]:
     """Return how the released network was trained, as names and values."""
     values, best = document["recipe"], document["best"]
-    recipe = recipe_of(values)
+    recipe = stages.recipe_of(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
     total, trained = best["parameters"], best["trainable_parameters"]
     batch = f"{recipe.expected_batch_size:,} of {slots:,} records"
@@ -106,10 +97,10 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
     rows = [
         ("Input", capital(front_end(best["front_end"]).words())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
-        ("Steps", steps_words(recipe, values.get("steps_made"))),
-        ("Batch", f"{batch}{expected} ({batching_words(recipe, values)})"),
+        ("Steps", stages.steps_words(recipe, values.get("steps_made"))),
+        ("Batch", f"{batch}{expected} ({stages.batching_words(recipe, values)})"),
         ("Learning rate", f"{recipe.learning_rate:.4g}"),
-        ("Optimizer", capital(optimizer_words(recipe))),
+        ("Optimizer", capital(stages.optimizer_words(recipe))),
     ]
     if recipe.bounding is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
@@ -118,9 +109,9 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
         *([("Recipe", name)] if name else []),
         *rows,
         ("Each gradient", capital(recipe.bounding.words())),
-        ("Noise multiplier", noise_words(recipe)),
-        *(("Also", capital(words)) for words in stage_words(recipe)),
-        *((capital(name), value) for name, value in setting_words(best["settings"])),
+        ("Noise multiplier", stages.noise_words(recipe)),
+        *(("Also", capital(words)) for words in stages.stage_words(recipe)),
+        *((capital(name), value) for name, value in stages.setting_words(best["settings"])),
     ]
 
 
