@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.accounting.accountants import price, rdp_price
@@ -35,7 +36,7 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import clipped_sum, formed_gradients
+from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
