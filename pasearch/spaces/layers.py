@@ -33,17 +33,11 @@ def activation_module(name: str) -> nn.Module:
     from pasearch.spaces.modules import TemperedSigmoid
 
     kind, _, arguments = name.partition(":")
-    match kind:
-        case "linear":
-            return nn.Identity()
-        case "relu":
-            return nn.ReLU()
-        case "sigmoid":
-            return nn.Sigmoid()
-        case "tanh":
-            return nn.Tanh()
-        case "tempered_sigmoid":
-            return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+    if kind == "tempered_sigmoid":
+        return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+    plain = {"linear": nn.Identity, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
+    if kind in plain:
+        return plain[kind]()
     raise UsageError(_unknown_activation(name))
 
 

@@ -53,6 +53,12 @@ class Preset:
     epochs: int | None = None
 
 
+def _dynamic(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
+    """Return plain DP-SGD with one of Yu et al.'s schedules."""
+    recipe = {**PLAIN, "schedule": schedule}
+    return Preset(about=about, source="Yu et al., section IV", recipe=recipe, epochs=epochs)
+
+
 PRESETS: dict[str, Preset] = {
     "default": Preset(
         about="momentum and averaged weights on flat clipping",
@@ -79,51 +85,33 @@ PRESETS: dict[str, Preset] = {
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN, "screening": {"q0": 10.0, "mu0": 10}},
     ),
-    "dynamic-uniform": Preset(
-        about="the same noise in every epoch; the schedules' own baseline",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "uniform"}},
+    "dynamic-uniform": _dynamic(
+        "the same noise in every epoch; the schedules' own baseline", name="uniform"
     ),
-    "dynamic-time": Preset(
-        about="noise falls from epoch to epoch, as 1 / (1 + k epoch)",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "time", "rate": 0.05}},
-        epochs=38,
+    "dynamic-time": _dynamic(
+        "noise falls from epoch to epoch, as 1 / (1 + k epoch)", 38, name="time", rate=0.05
     ),
-    "dynamic-exponential": Preset(
-        about="noise falls from epoch to epoch, as exp(-k epoch)",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "exponential", "rate": 0.01}},
-        epochs=71,
+    "dynamic-exponential": _dynamic(
+        "noise falls from epoch to epoch, as exp(-k epoch)", 71, name="exponential", rate=0.01
     ),
-    "dynamic-step": Preset(
-        about="noise is multiplied by k < 1 every few epochs",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "step", "rate": 0.6, "period": 10}},
-        epochs=31,
+    "dynamic-step": _dynamic(
+        "noise is multiplied by k < 1 every few epochs", 31, name="step", rate=0.6, period=10
     ),
-    "dynamic-polynomial": Preset(
-        about="noise falls from epoch to epoch, as a power of what is left",
-        source="Yu et al., section IV",
-        recipe={
-            **PLAIN,
-            "schedule": {"name": "polynomial", "power": 3.0, "end": 0.2, "period": 100},
-        },
-        epochs=44,
+    "dynamic-polynomial": _dynamic(
+        "noise falls from epoch to epoch, as a power of what is left",
+        44,
+        name="polynomial",
+        power=3.0,
+        end=0.2,
+        period=100,
     ),
-    "dynamic-validation": Preset(
-        about="less noise when the validation accuracy stops rising, until the budget ends",
-        source="Yu et al., section IV",
-        recipe={
-            **PLAIN,
-            "schedule": {
-                "name": "validation",
-                "rate": 0.7,
-                "threshold": 0.01,
-                "average": 5,
-                "period": 10,
-            },
-        },
+    "dynamic-validation": _dynamic(
+        "less noise when the validation accuracy stops rising, until the budget ends",
+        name="validation",
+        rate=0.7,
+        threshold=0.01,
+        average=5,
+        period=10,
     ),
     "noisy-gradient": Preset(
         about="noise on each record's bounded gradient, and the clip after it",
@@ -222,7 +210,9 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         return values
     if str(given) in PRESETS:
         return {"preset": str(given)}
-    values = _read_toml(given)
+    if not str(given).endswith(".toml"):
+        preset_of(str(given))
+    values = read_toml(given, "a recipe (TOML)")
     try:
         settings_of(values)
     except UsageError as error:
@@ -323,9 +313,3 @@ def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
             levels,
         )
     return recipe
-
-
-def _read_toml(path: str | Path) -> dict[str, Any]:
-    if not str(path).endswith(".toml"):
-        preset_of(str(path))
-    return read_toml(path, "a recipe (TOML)")
