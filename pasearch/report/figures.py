@@ -87,26 +87,19 @@ def network(stages: Sequence[Stage]) -> Markup:
     for place, (upper, lower) in enumerate(pairwise(widths)):
         top, bottom = place * ROW + BOX, (place + 1) * ROW
         corners = [
-            (centre - upper / 2, top),
-            (centre + upper / 2, top),
-            (centre + lower / 2, bottom),
-            (centre - lower / 2, bottom),
-        ]
+            (centre - upper / 2, top), (centre + upper / 2, top),
+            (centre + lower / 2, bottom), (centre - lower / 2, bottom),
+        ]  # fmt: skip
         shapes.append(element("polygon", points=_points(corners), class_="flow"))
     for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
         shapes += _stage(stage, place * ROW, centre - width / 2, width)
     height = ROW * len(stages) - 8
     said = "; ".join(", ".join((stage.title, *stage.notes)) for stage in stages)
     return element(
-        "svg",
-        *shapes,
-        class_="network",
-        role="img",
+        "svg", *shapes, class_="network", role="img",
         aria_label=f"The network, from the record to its output: {said}.",
-        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}",
-        width=NETWORK_WIDTH,
-        height=height,
-    )
+        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}", width=NETWORK_WIDTH, height=height,
+    )  # fmt: skip
 
 
 def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:

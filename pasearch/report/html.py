@@ -19,12 +19,12 @@ from markupsafe import Markup, escape
 
 from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
-from pasearch.report import figures, stages
+from pasearch.report import figures, networks, stages
 from pasearch.report.card import card_json
-from pasearch.report.networks import capital, network_words, stages_of, training_rows
-from pasearch.report.trials import network_trials, set_trials, some, spaced
+from pasearch.report.networks import capital, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
+from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,15 +43,12 @@ MOST_ROWS = 25
 
 
 def report_html(document: dict[str, Any]) -> str:
-    """Return the report of a finished run.
+    """Return the report of a finished run, one self-contained HTML file.
 
     Args:
         document: `result.json`. What it may hold beside the documented fields, `alternatives`,
             `auto`, `curves` and `compared`, each has a section, which is left out without it; the
             last two only on declared-public data.
-
-    Returns:
-        One self-contained HTML file.
 
     Raises:
         UsageError: A field is missing or of the wrong form.
@@ -115,15 +112,13 @@ def _page(document: Values, schema: AnySchema) -> Values:
 
 def _of_network(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of an architecture search, or of one training."""
-    from pasearch.spaces.candidate import Candidate
-
     candidate = Candidate.from_json(document["best"])
     return {
-        "found": network_words(candidate, schema),
-        "network": figures.network(stages_of(candidate, schema)),
+        "found": networks.network_words(candidate, schema),
+        "network": figures.network(networks.stages_of(candidate, schema)),
         "features": None,
-        "training": training_rows(document),
-        "trials": network_trials(document),
+        "training": networks.training_rows(document),
+        "trials": networks.network_trials(document),
     }
 
 
@@ -156,7 +151,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "curve": _by_size(document),
         },
         "training": _linear_training(document),
-        "trials": set_trials(document),
+        "trials": networks.set_trials(document),
     }
 
 

@@ -118,16 +118,10 @@ class Architecture:
         return Architecture(layers=tuple(changed))
 
     def build(self, input_shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Return the network as an `nn.Sequential`.
+        """Return the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
-        Args:
-            input_shape: Shape of one record.
-            outputs: Number of classes.
-            generator: Where the initial weights are drawn from; None leaves them uninitialised
-                (for a state that is loaded next).
-
-        Returns:
-            nn.Sequential: Maps (batch, *input_shape) to (batch, outputs).
+        Its initial weights are drawn from the generator; None leaves them uninitialised, for a
+        state that is loaded next.
 
         Raises:
             UsageError: It does not fit, or has more than `MOST_PARAMETERS`.

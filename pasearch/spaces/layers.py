@@ -210,14 +210,9 @@ class Conv:
 
         convolution = nn.utils.skip_init(
             WeightStandardisedConv2d if self.weight_standardised else nn.Conv2d,
-            _image(self, shape)[0],
-            self.filters,
-            self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            groups=self.groups,
-            dilation=self.dilation,
-        )
+            _image(self, shape)[0], self.filters, self.kernel, stride=self.stride,
+            padding=self.padding, groups=self.groups, dilation=self.dilation,
+        )  # fmt: skip
         return [convolution, activation_module(self.activation)]
 
     def describe(self) -> str:

@@ -85,14 +85,11 @@ class Augmentation(Stage):
             )
 
     def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
-        """Return K views of every record, those of one record side by side.
+        """Return K views of every record, (batch * K, ...), those of one record side by side.
 
         Args:
             x: (batch, height, width) or (batch, channels, height, width).
             generator: This step's own randomness.
-
-        Returns:
-            (batch * K, ...).
 
         Raises:
             UsageError: As of `check_fits`.

@@ -98,14 +98,9 @@ class Poisson(Batching):
         return cls(sampling_probability=expected_batch_size / n)
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return the chosen slots, ascending.
+        """Return the chosen of n slots, null ones included: ascending, int64, (batch,).
 
-        Args:
-            n: Number of slots, null ones included.
-            generator: This step's own randomness.
-
-        Returns:
-            int64, (batch,): the batch's size is itself random and may be 0.
+        The batch's size is itself random and may be 0. The generator is this step's own.
         """
         q = self.sampling_probability
         if q == 1.0:

@@ -199,17 +199,8 @@ def answer(
 ) -> Answer:
     """Answer one of the two questions: `rate` is given, or `epochs` is.
 
-    Args:
-        kind: "uniform", or a decay.
-        noise_multiplier: sigma_0, above 0.
-        n: Records trained on.
-        batch: The (expected) batch size.
-        epsilon: Of the training.
-        delta: Of it; None takes the default for n.
-        epochs: To be lasted for; the rate is solved.
-        rate: Of the decay; the epochs are solved.
-        batching: "poisson" or "reshuffled".
-        settings: The schedule's other fields; None and 1 are left out where it has none such.
+    `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a `Course`;
+    `settings` are the schedule's other fields: None and 1 are left out where it has none such.
 
     Raises:
         UsageError: Neither or both are given; a schedule that is none.

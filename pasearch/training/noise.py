@@ -103,11 +103,7 @@ def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> N
 def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> Normals:
     """Return normal numbers from words that are on a device already, and stay there.
 
-    Args:
-        words: int64, (2 `pairs`(count),).
-        count: How many numbers.
-        stream: Of further bits, where they are asked for.
-        step: Which step of it.
+    The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
     """
     half = len(words) // 2
     lengths, turns = words[:half] & MASK, words[half:]

@@ -195,11 +195,8 @@ def loss_points(
     Guarantee: replacing one record by the null record changes the result by at most G: each
     record's points are clipped and rounded before they are added. A loss that is no number has G.
 
-    Args:
-        network: Of one output for a number, else one a class; its mode is given back.
-        records: The open partition, null records included: they add 0.
-        device: "cpu" or "cuda".
-        chunk: Records at a time; only memory depends on it.
+    The network has one output for a number, else one a class; its mode is given back. Null records
+    add 0. `chunk` is how many records are looked at once; only memory depends on it.
 
     Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
     """

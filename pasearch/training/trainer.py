@@ -232,16 +232,10 @@ def batch_sum(
     noise_multiplier: float | None = None,
     state: State | None = None,
 ) -> list[Tensor]:
-    """Return one step's noisy sum of bounded gradients over a fresh batch.
+    """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
-    Args:
-        network: Accepted by `validate`.
-        slots: The records, on the training's device.
-        recipe: How.
-        streams: "batch", "noise" and "dropout".
-        step: Which, from 0.
-        noise_multiplier: sigma_t; None takes what the recipe has at this step.
-        state: Read and moved on; None starts afresh.
+    The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
+    and moved on; None starts afresh.
     """
     n, state = len(slots.y), state or State.start(network, recipe)
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier

@@ -146,15 +146,12 @@ def _terms(document: Document, split: Split) -> Terms:
     """Return what a run's plan was solved for."""
     basis, budget = document["plan"], document["budget"]
     return Terms(
-        name=document["dataset"]["name"],
-        schema=declared_of(document),
+        name=document["dataset"]["name"], schema=declared_of(document),
         public=document["dataset"]["declared_public"],
-        budget=Budget(budget["epsilon"], budget["delta"]),
-        split=split,
-        most=basis["most_categories"],
-        assumed_public=tuple(document["assumed_public"]),
+        budget=Budget(budget["epsilon"], budget["delta"]), split=split,
+        most=basis["most_categories"], assumed_public=tuple(document["assumed_public"]),
         leak_share=basis["leak_share"],
-    )
+    )  # fmt: skip
 
 
 def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Document]:
@@ -195,14 +192,7 @@ def _split(document: Document, portions: int) -> Split:
         sizes[cut] = document["dataset"]["n"] - others  # a remainder is in no portion
     if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
         raise refusal(f"dataset.slots has no place for {shown(unknown[0])}")
-    return Split(
-        search=sizes.get("search", 0),
-        train=sizes.get("train", 0),
-        validation=sizes.get("validation", 0),
-        test=sizes.get("test", 0),
-        fixed_tail=fixed_tail,
-        portions=portions,
-    )
+    return Split(**{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions)
 
 
 def space_of(values: Document) -> Space:

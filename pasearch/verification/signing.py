@@ -181,12 +181,8 @@ def _content(path: str | Path, what: str) -> bytes:
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
     """Write `result.sig` beside a finished run's `result.json`, in place of one that is there.
 
-    Args:
-        path: The run's folder, or its `release/` folder.
-        key: The signer's.
-
-    Returns:
-        Path: Of `result.sig`. Its time is that of `result.json`, so it tells nothing of the run.
+    The path is the run's folder, or its `release/` folder; returned is that of `result.sig`, whose
+    time is that of `result.json`, so that it tells nothing of the run.
 
     Raises:
         UsageError: No result is there, another signer's signature is, or the folder cannot be
@@ -237,10 +233,8 @@ def signature_of(release: Path) -> Signature | None:
 def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) -> list[str]:
     """Return what is wrong with a release's signature, one sentence each.
 
-    Args:
-        release: The folder with `result.json`.
-        signer: Whose signature it must be; None asks only that one that is there fits.
-        content: Of `result.json`, as it was read for all other checks.
+    It must be of the signer; None asks only that one that is there fits. The content is that of
+    `result.json`, as it was read for all other checks.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -261,9 +255,7 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) 
 def signed_words(release: Path, *, trusted: bool) -> str:
     """Return what a release's signature tells, of one that has no problem.
 
-    Args:
-        release: The folder with `result.json`.
-        trusted: Whether the signer's public key was given.
+    The release is the folder with `result.json`; trusted: the signer's public key was given.
     """
     found = signature_of(release)
     if found is None:

@@ -23,35 +23,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch import documents, results
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
 from pasearch.api.lifecycle import rendered, versions
 from pasearch.api.resolve import LEDGER_LEAK
-from pasearch.documents import (
-    TO_VERIFY,
-    TO_VERIFY_FEATURES,
-    TO_VERIFY_NETWORKS,
-    check_form,
-    refusal,
-    shown,
-    well_formed,
-)
+from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
-from pasearch.results import (
-    FEATURES,
-    MOST_MODEL,
-    digest,
-    document_of,
-    events_of,
-    model_name,
-    network_of,
-    price_of,
-    release_of,
-    schema_of,
-)
+from pasearch.results import FEATURES
 from pasearch.search.strategies import from_json
 from pasearch.spaces.portfolio import study_for
 from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
@@ -93,14 +75,16 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
         UsageError: No result is there, it is not well formed, or `public` is no key.
     """
     signer = None if public is None else public_key(public)
-    release = release_of(path)
+    release = results.release_of(path)
     file = release / "result.json"
     content = read_bytes(file, "a result", most=MOST_JSON, follow=False)
-    document = document_of(content, file)
-    check_form(document, TO_VERIFY)
+    document = results.document_of(content, file)
+    check_form(document, documents.TO_VERIFY)
     of_features = document["task"] == FEATURES
-    check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
-    events_of(document)  # of no known type: refused
+    check_form(
+        document, documents.TO_VERIFY_FEATURES if of_features else documents.TO_VERIFY_NETWORKS
+    )
+    results.events_of(document)  # of no known type: refused
     problems = of_bytes(content, document)
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
         try:
@@ -108,7 +92,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
                 _check_cost(document)
                 again = remade(document)
         except PasearchError as error:
-            again, price = None, price_of(document)
+            again, price = None, results.price_of(document)
             problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
         else:
             price, found = _of_events(document, again)
@@ -166,7 +150,7 @@ def of_price(document: Document) -> tuple[Price, list[str]]:
     """
     with well_formed():
         stated, budget = document["price"], document["budget"]
-        price, by_partition = price_partitions(events_of(document), stated["delta"])
+        price, by_partition = price_partitions(results.events_of(document), stated["delta"])
     problems, shares = [], document["price_by_partition"]
     if not close(stated["epsilon"], price.epsilon):
         problems.append(
@@ -299,7 +283,7 @@ def _of_ledger(document: Document) -> list[str]:
     if set(ledger) != {"epsilon", "delta"}:
         return ["ledger has other fields than epsilon and delta."]
     # A run and its ledger may have another delta each: at the ledger's, both can be compared.
-    together, _ = price_partitions(events_of(document), ledger["delta"])
+    together, _ = price_partitions(results.events_of(document), ledger["delta"])
     if together.epsilon <= ledger["epsilon"] * (1 + ROUNDING):
         return []
     return ["the price is more than all runs of its ledger may cost together."]
@@ -464,7 +448,7 @@ def _of_sets(document: Document, planned: int) -> Iterator[str]:
 
 def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> Iterator[str]:
     """Check every file of `release/`: digests, texts made again, the model's bytes."""
-    listed, model = document["files"], model_name(document)
+    listed, model = document["files"], results.model_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
     yield from (f"files lists {shown(name)}: no run has that." for name in set(listed) - wanted)
@@ -475,7 +459,7 @@ def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None)
     for name, content in contents.items():
         if content is None:
             yield f"{name} is missing, or no plain file of a run's size."
-        elif name in listed and digest(content) != listed[name]:
+        elif name in listed and results.digest(content) != listed[name]:
             yield f"{name} is not the file whose digest result.json has."
     yield from _of_texts(contents, document)
     weights = contents[model]
@@ -489,9 +473,9 @@ def _content(file: Path) -> bytes | None:
     """Return the content of a plain file that is not too large."""
     try:
         about = file.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_MODEL:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > results.MOST_MODEL:
             return None
-        return read_bytes(file, "a file of a run", most=MOST_MODEL, follow=False)
+        return read_bytes(file, "a file of a run", most=results.MOST_MODEL, follow=False)
     except (OSError, UsageError):
         return None
 
@@ -530,7 +514,7 @@ def _of_network(
     """Save the network of a file again, and compare the bytes."""
     import torch
 
-    state, again = network_of(document, weights).state_dict(), io.BytesIO()
+    state, again = results.network_of(document, weights).state_dict(), io.BytesIO()
     torch.save(state, again)
     if again.getvalue() != weights:
         wrote, own = document["versions"].get("torch"), versions()["torch"]
@@ -546,7 +530,8 @@ def _of_network(
 def _of_weights(document: Document, weights: bytes) -> list[str]:
     from pasearch.features.model import model_of, packed
 
-    best, model = document["best"], model_of(schema_of(document), document["model"], weights)
+    best, schema = document["best"], results.schema_of(document)
+    model = model_of(schema, document["model"], weights)
     found = model.weights
     if found.dtype != np.float64 or packed(found, model.intercept) != weights:
         return ["model.npz is not the file that holds its weights and no more."]

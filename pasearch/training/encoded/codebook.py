@@ -64,11 +64,8 @@ class Codebook:
 
         Cost: vectors x bins numbers, about 130 bins at 10^5 coordinates: milliseconds.
 
-        Args:
-            dimension: How many coordinates a gradient has, below 2^24.
-            vectors: m, 1 or above.
-            clip_norm: C, of every vector.
-            seed: Public, 0 or above.
+        A gradient has `dimension` coordinates, below 2^24; m is `vectors`, 1 or above, each of norm
+        C; the seed is public, 0 or above.
         """
         counts = _bins(_dimension(dimension))
         generator = _generator(seed)
@@ -94,8 +91,6 @@ class Codebook:
 
         Raises:
             UsageError: More than 2^25 numbers.
-
-        Args: as of `binned`.
         """
         size = _dimension(dimension) * whole("vectors", vectors)
         if not size <= MOST_DENSE:

@@ -82,12 +82,10 @@ ABSENT = 2.0**12
 def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
     """Return encoded gradients by sorting them: Algorithm 2 to the letter, and its oracle.
 
+    They are (batch, dimension), float32 or float64, and the codebook's dimension is theirs.
+
     Guarantee: sorted, a row's magnitudes are at most those of one vector; a row that is not finite
     becomes 0.
-
-    Args:
-        gradients: (batch, dimension), float32 or float64; they are not changed.
-        codebook: Of that dimension.
     """
     public = _on(codebook, gradients.device)
     usable = torch.isfinite(gradients).all(dim=1)
@@ -105,20 +103,12 @@ def encoded_sum(
     """Return the sum over records of their encoded gradients.
 
     Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of the
-    codebook; a null record, or one with a gradient that is not finite, adds
-    exactly 0. What it adds depends on no other record's content; how many there are decides
-    about roundings.
+    codebook; a null record, or one with a gradient that is not finite, adds exactly 0. What it adds
+    depends on no other record's content; how many there are decides about roundings.
 
-    Args:
-        network: Accepted by `validate`.
-        x: Records, (batch, ...); at least one.
-        loss: Each record's own loss.
-        mask: bool, (batch,); False for null records.
-        codebook: Of as many numbers as are trained.
-        exact: Whether gradients are formed and sorted, instead of ranked by their factors.
-
-    Returns:
-        list[Tensor]: Like `trainable_parameters(network)`, in their order.
+    Arguments and sums are as of `clipped_sum_and_counts`, without views; the codebook is of as many
+    numbers as are trained. If `exact`, gradients are formed and sorted, instead of ranked by their
+    factors.
     """
     parameters = trainable_parameters(network)
     captured = capture(network, x, loss)

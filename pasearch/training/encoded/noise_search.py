@@ -32,11 +32,8 @@ logger = logging.getLogger(__name__)
 
 LAWS: tuple[Density, ...] = (
     densities.GaussianNoise(),
-    densities.StudentT(freedom=5.0),
-    densities.StudentT(freedom=9.0),
-    densities.StudentT(freedom=20.0),
-    densities.GeneralisedNormal(power=1.76),
-    densities.GeneralisedNormal(power=1.5),
+    *(densities.StudentT(freedom=freedom) for freedom in (5.0, 9.0, 20.0)),
+    *(densities.GeneralisedNormal(power=power) for power in (1.76, 1.5)),
     densities.Logistic(),
     densities.HyperbolicSecant(),
     densities.VarianceGamma(shape=3.0),
