@@ -73,12 +73,9 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pasearch.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"marked": _marked, "short": figures.shortened}
     environment.globals |= {"swatch": figures.swatch}
     return environment
@@ -169,7 +166,7 @@ def _relevance(document: Values) -> list[Values]:
             "bar": figures.bar(
                 each["uncertainty"] / most if most > 0 else 0.0,
                 f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
-                tone="accent" if each["feature"] in chosen else "plain",
+                tone=_tone(each["feature"] in chosen),
             ),
         }
         for each in ranked
@@ -301,22 +298,14 @@ def _partitions(document: Values) -> list[Values]:
     for name, share in shares.items():
         epsilon, is_price = share["epsilon"], name == dearest
         words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
-        found.append(
-            {
-                "name": name,
-                "slots": document["dataset"]["slots"].get(name, 0),
-                "epsilon": f"{epsilon:.4f}",
-                "accountant": share["accountant"],
-                "is_price": is_price,
-                "bar": figures.bar(
-                    epsilon / scale,
-                    words + (": this is the price." if is_price else "."),
-                    tone="accent" if is_price else "plain",
-                    mark=budget / scale,
-                ),
-                "lines": [_line(each) for each in document["events"] if each["partition"] == name],
-            }
-        )
+        words += ": this is the price." if is_price else "."
+        bar = figures.bar(epsilon / scale, words, tone=_tone(is_price), mark=budget / scale)
+        lines = [_line(each) for each in document["events"] if each["partition"] == name]
+        found.append({
+            "name": name, "slots": document["dataset"]["slots"].get(name, 0),
+            "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
+            "bar": bar, "lines": lines,
+        })  # fmt: skip
     return found
 
 
@@ -344,7 +333,7 @@ def _alternatives(document: Values, outputs: int) -> list[Values]:
             "bar": figures.bar(
                 signal / most,
                 f"Signal to noise {signal:.3g} at epsilon {each['epsilon']:g}",
-                tone="accent" if this else "plain",
+                tone=_tone(this),
             )
             if most
             else "",
@@ -403,7 +392,7 @@ def _compared(document: Values) -> list[Values]:
                     "bar": figures.bar(
                         given[key][kind],
                         f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
-                        tone="accent" if key == "this" else "plain",
+                        tone=_tone(key == "this"),
                     ),
                 }
                 for kind, words in kinds
@@ -485,7 +474,7 @@ def _auto(document: Values) -> Values | None:
                 "bar": figures.bar(
                     each["expected"] / most if most > 0 else 0.0,
                     f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
-                    tone="accent" if chosen else "plain",
+                    tone=_tone(chosen),
                 ),
             }
             for each in expected
@@ -499,6 +488,10 @@ def _times(line: Values) -> str:
     if line["event"]["type"] != "repeat-and-select":
         return "once" if count == 1 else f"{count:,} times"
     return f"{f'{count:,} times ' if count > 1 else ''}the best of a secret number"
+
+
+def _tone(chosen: bool) -> str:
+    return "accent" if chosen else "plain"
 
 
 def _number(value: float | None) -> str:

@@ -1,15 +1,6 @@
 """How a network is trained, and the only place that says what its steps cost.
 
-    step t:  batch     Poisson(q = expected_batch_size / n), with a cap, reshuffled  batching.py
-             views     K views of each record, averaged before the bound       augmentation.py
-             bound     each record's gradient, to sensitivity C               bounding/, encoded/
-             noise     + N(0, (sigma_t C)^2) on the sum; or on each record before the clip
-                                                                    noise.py, noise_before_clip.py
-             schedule  sigma_t = sigma * factor(epoch of t)                         schedules/
-             clean     times the Kolmogorov-Smirnov distance from noise           denoising.py
-             step      optimizer, on the sum / expected_batch_size               optimizers.py
-             screen    take the update, or go back                                screening.py
-             average   weights, with a horizon of `average * steps` steps          trainer.py
+docs/architecture.md goes through a step, stage by stage, and says where each stands.
 
     price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
             noise of another density, on encoded gradients:    Additive(q, density_t, shifts)
