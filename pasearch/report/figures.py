@@ -82,7 +82,8 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
 def network(stages: Sequence[Stage]) -> Markup:
     """Return a network drawn downwards: one box a stage, wide where many numbers leave it."""
     most = max(stage.values for stage in stages)
-    widths = [_box_width(stage.values, most) for stage in stages]
+    largest = math.log1p(most)
+    widths = [NARROW + (WIDE - NARROW) * math.log1p(each.values) / largest for each in stages]
     centre, shapes = WIDE / 2, []
     for place, (upper, lower) in enumerate(pairwise(widths)):
         top, bottom = place * ROW + BOX, (place + 1) * ROW
@@ -177,10 +178,6 @@ def _stage(stage: Stage, top: float, left: float, width: float) -> list[Markup]:
         text = shortened(note, LONGEST + 4)
         shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
     return shapes
-
-
-def _box_width(values: int, most: int) -> float:
-    return NARROW + (WIDE - NARROW) * math.log1p(values) / math.log1p(most)
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

@@ -126,26 +126,19 @@ def network_trials(document: Values) -> list[Values]:
     own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
     found = []
     for number, trial in enumerate(document.get("trials") or [], 1):
-        reached = trial["noisy_correct"]  # None: the training failed
-        share = None if most is None or reached is None else reached / most
+        parameters, reached = trial["parameters"], trial["noisy_correct"]
+        share = None if most is None or reached is None else reached / most  # None: it failed
+        label = "" if share is None else f"Trial {number}: points {reached:g}"
+        settings = (parameters.get("settings") or {}).items()
         found.append(
             {
-                "number": number,
-                **_trial_words(trial["parameters"]),
-                "score": _score_words(document, share),
-                "is_best": all(trial["parameters"].get(key) == own[key] for key in own),
-                "bar": ""
-                if share is None
-                else figures.bar(share, f"Trial {number}: points {reached:g}"),
+                **_trial(document, number, share, label),
+                "network": ", then ".join(parts_of(Candidate.from_json(parameters))),
+                "settings": ", ".join(f"{spaced(name)} {value:g}" for name, value in settings),
+                "is_best": all(parameters.get(key) == own[key] for key in own),
             }
         )
     return found
-
-
-def _trial_words(parameters: Values) -> dict[str, str]:
-    settings = parameters.get("settings") or {}
-    words = ", ".join(f"{spaced(name)} {value:g}" for name, value in settings.items())
-    return {"network": ", then ".join(parts_of(Candidate.from_json(parameters))), "settings": words}
 
 
 def _most_points(document: Values) -> int | None:
@@ -169,23 +162,21 @@ def set_trials(document: Values) -> list[Values]:
         share = None if most is None else trial["noisy_correct"] / most
         found.append(
             {
-                "number": number,
+                **_trial(document, number, share, f"Trial {number}"),
                 "network": f"{len(trial['features']):,} features",
                 "settings": some(trial["features"]),
-                "score": _score_words(document, share),
                 "is_best": trial["features"] == document["best"]["features"],
-                "bar": "" if share is None else figures.bar(share, f"Trial {number}"),
             }
         )
     return found
 
 
-def _score_words(document: Values, share: float | None) -> str | None:
-    """Return a trial's share of points as the report's table has it: an error is what lacks."""
+def _trial(document: Values, number: int, share: float | None, label: str) -> Values:
+    """Return a trial's number, score and bar, from its share of points: an error is what lacks."""
     if share is None:
-        return None
+        return {"number": number, "score": None, "bar": ""}
     score = share if document["score"]["metric"] == "accuracy" else 1.0 - share
-    return f"{100 * score:.1f} %"
+    return {"number": number, "score": f"{100 * score:.1f} %", "bar": figures.bar(share, label)}
 
 
 def spaced(name: str) -> str:

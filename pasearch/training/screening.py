@@ -242,6 +242,13 @@ def mean_loss(
     return total / max(1, count)
 
 
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return each record's own loss, (batch,): cross entropy, or half the square of an error."""
+    if y.is_floating_point():
+        return 0.5 * (outputs.squeeze(1) - y).square()
+    return functional.cross_entropy(outputs, y, reduction="none")
+
+
 def _losses(
     network: nn.Module, records: Opened, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -253,10 +260,7 @@ def _losses(
             outputs = network(records.x[part].to(device)).float().cpu()
             # A null record's class is never read: whatever stands there, its loss is a number.
             y = records.y[part].where(mask, 0)
-            if y.is_floating_point():
-                yield 0.5 * (outputs.squeeze(1) - y).square(), mask
-            else:
-                yield functional.cross_entropy(outputs, y, reduction="none"), mask
+            yield losses_of(outputs, y), mask
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
@@ -32,7 +31,7 @@ from pasearch.training.per_example import (
     trainable_parameters,
     validate,
 )
-from pasearch.training.screening import Opened
+from pasearch.training.screening import Opened, losses_of
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:
@@ -299,7 +298,7 @@ def _bounded_sum(
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        values, found = summed(network, x, _Loss(y), mask=mask, views=many)
+        values, found = summed(network, x, partial(losses_of, y=y), mask=mask, views=many)
         if state.bounds:
             counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
@@ -367,22 +366,10 @@ def _noise_before_clip(
         return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
     x, y, mask = slots.at(chosen)
     return noise_before_clip_sum(
-        network, x, lambda part: _Loss(y[part]), mask, order=order, clip=clip,
+        network, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
         standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
         step=step,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """Each record's own loss, (batch,): cross entropy of a class, half the square of an error."""
-
-    y: Tensor
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        if self.y.is_floating_point():
-            return 0.5 * (outputs.squeeze(1) - self.y).square()
-        return functional.cross_entropy(outputs, self.y, reduction="none")
 
 
 @torch.no_grad()
