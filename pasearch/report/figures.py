@@ -104,13 +104,10 @@ def network(stages: Sequence[Stage]) -> Markup:
 
 
 def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:
-    """Return a horizontal bar, as wide as the place it is put in.
+    """Return a horizontal bar, as wide as the place it is put in; a line stands at the mark.
 
-    Args:
-        share: How much of it is filled; what is outside [0, 1] is drawn as 0 or 1.
-        label: What it shows, in words.
-        tone: Its class in the style sheet.
-        mark: Where a line stands, in [0, 1].
+    A share outside [0, 1] is drawn as 0 or 1. The label says in words what the bar shows, and the
+    tone is its class in the style sheet.
     """
     shapes = [
         element("rect", width="100%", height="100%", class_="track"),
@@ -131,12 +128,7 @@ def swatch(place: int) -> Markup:
 
 
 def chart(curves: Sequence[Curve], label: str) -> Markup:
-    """Return lines over a common axis that starts at 0; y is a share.
-
-    Args:
-        curves: At least one, each with at least one point.
-        label: What it shows, in words.
-    """
+    """Return lines, one or more of a point or more, over a common axis from 0; y is a share."""
     most = max(x for curve in curves for x, _ in curve.points) or 1.0
     ticks = _ticks([y for curve in curves for _, y in curve.points])
     low, high = ticks[0], ticks[-1]

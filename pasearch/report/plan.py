@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 def plan_text(plan: Plan, *, usual: bool = False) -> str:
     """Return the plan, one subject a line; the first line is the budget and what it covers.
 
-    Args:
-        plan: Solved.
-        usual: Whether the user gave no epsilon, so that the usual one is announced.
+    `usual`: the user gave no epsilon, so that the usual one is announced.
     """
     return _lines(
         [

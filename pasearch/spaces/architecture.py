@@ -90,8 +90,7 @@ class Architecture:
     def frozen(self, first: int) -> Architecture:
         """Return the same with its first layers frozen (random weights training).
 
-        Args:
-            first: How many, of those with weights: pooling layers have none and do not count.
+        Pooling layers have no weights and do not count.
 
         Raises:
             UsageError: There are not so many.

@@ -65,8 +65,7 @@ class Augmentation(Stage):
     def check_fits(self, shape: tuple[int, ...]) -> None:
         """Refuse records that have no such views; to be asked before anything is charged.
 
-        Args:
-            shape: Of one record, as the network gets it: behind its front end.
+        The shape is that of one record as the network gets it, behind its front end.
 
         Raises:
             UsageError: The records are no images, or a shift moves a whole image out of sight.

@@ -198,8 +198,7 @@ def preset_of(name: str) -> Preset:
 def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as plain values: `preset`, and fields of `Recipe` that differ from it.
 
-    Args:
-        given: A preset's name, a TOML path, or such values.
+    Given is a preset's name, a TOML path, or such values.
 
     Raises:
         UsageError: No such preset or file, no TOML, or a field that a recipe lacks or refuses.
@@ -223,11 +222,7 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of `Recipe`, ready to be given to it: the preset's, with the others' changes.
 
-    Args:
-        values: What `read_recipe` returned.
-
-    Raises:
-        UsageError: As of `read_recipe`.
+    Values are what `read_recipe` returned; a UsageError is raised as there.
     """
     settings = {
         name: READERS[name](value) if name in READERS else value
@@ -297,10 +292,8 @@ def _toml(value: Any) -> str:
 def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
     """Return the recipe with its preset's schedule stretched to as many epochs as it has.
 
-    Args:
-        recipe: Made from `settings_of(values)`.
-        values: What `read_recipe` returned; a schedule of the file's own is left alone.
-        slots: n of the partition that is trained on.
+    It was made from `settings_of(values)`; a schedule of the file's own is left alone. Slots are n
+    of the partition that is trained on.
     """
     epochs = preset_of(values.get("preset", "default")).epochs
     if epochs is not None and "schedule" not in values:

@@ -177,11 +177,9 @@ SCREENINGS.register(Annealing)
 
 
 def coin(stream: Stream, screening: int) -> float:
-    """Return the coin of one screening, uniform in [0, 1).
+    """Return the coin of one screening, uniform in [0, 1); no two screenings share one.
 
-    Args:
-        stream: Of the coins alone; another than the batches' and the noise's.
-        screening: Which one; no two share a coin.
+    The stream is of the coins alone, another than the batches' and the noise's.
     """
     return float(stream.generator(screening).random())
 
@@ -224,8 +222,6 @@ def mean_loss(
     network: nn.Module, records: Opened, *, device: str = "cpu", chunk: int = 8192
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
-
-    Args: as of `loss_points`.
 
     Raises:
         UsageError: The records were not declared public.

@@ -90,10 +90,7 @@ class Signature:
 
 
 def new_key(path: str | Path) -> Path:
-    """Write a new private key, and beside it its public key; return the latter's path.
-
-    Args:
-        path: Of the private key (mode 0600); the public key is PATH.pub. Neither may exist.
+    """Write a new private key (mode 0600), and beside it its public key, PATH.pub; return that.
 
     Raises:
         UsageError: One exists, or cannot be written.

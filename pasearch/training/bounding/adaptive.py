@@ -93,11 +93,9 @@ class AdaptiveQuantile(Bound):
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
         """Return (z_g, s_b): the gradients' noise multiplier, and the counts' noise, in records.
 
-        Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
+        The noise multiplier is z of the step, which releases so many counts: 1, or one a layer.
 
-        Args:
-            noise_multiplier: z of the step.
-            counts: How many counts a step releases: 1, or one a layer.
+        Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
         """
         grown = positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
         gradients = grown / math.sqrt(1.0 - self.count_share)
@@ -106,12 +104,9 @@ class AdaptiveQuantile(Bound):
     def moved(
         self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
     ) -> tuple[float, ...]:
-        """Return the next bounds, from the released counts.
+        """Return the next bounds, one or one a layer, as are C_t and the released counts.
 
-        Args:
-            bounds: C_t, one or one a layer.
-            centred: The noisy sums of [norm_i <= C_t] - 1/2.
-            expected_batch_size: q n, a public constant.
+        These are centred: the noisy sums of [norm_i <= C_t] - 1/2.
         """
         shares = [count / expected_batch_size + 0.5 for count in centred]
         moved = (

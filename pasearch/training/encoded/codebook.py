@@ -130,9 +130,8 @@ class Codebook:
 
         Guarantee: whatever t, a record's encoded vector has at most as many magnitudes above t.
 
-        Args:
-            ratio: Above 1 rounds every value up to a power of it, so that few hundred are left;
-                None leaves them as they are.
+        A ratio above 1 rounds every value up to a power of it, so that few hundred are left; None
+        leaves them as they are.
         """
         return shifts_of(self.values.max(axis=0), self.counts, ratio)
 

@@ -65,12 +65,10 @@ class KolmogorovSmirnov(Denoising):
     def weight(self, noisy: Tensor, density: Density) -> Tensor:
         """Return the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
 
+        Arguments are as of `Denoising`.
+
         Guarantee: a function of its two arguments. By cells, it is at most `error(density)` too
         small, and never too large, but for rounding; and nothing waits for the device.
-
-        Args:
-            noisy: The noisy sum, (d,), of all parameters.
-            density: Of the noise on one coordinate, as it was added.
         """
         if self.cells is None:
             return _by_sorting(noisy, density)

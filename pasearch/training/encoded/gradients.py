@@ -185,9 +185,7 @@ class _Factored:
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter with its sum over records of the factors' products.
 
-        Args:
-            a: (batch, inputs), without signs; it is overwritten.
-            d: (batch, outputs), with them.
+        a is (batch, inputs), without signs, and overwritten; d (batch, outputs), with them.
         """
         if self._weight is not None:
             yield self._weight, d.T @ a[:, : self.a.shape[1]].copysign_(self.a)
@@ -251,10 +249,8 @@ def _places(bits: Tensor, top: Tensor, steps: int) -> Tensor:
 
     Its column says by how many steps, rounded, the number lies below its row's top; of 0, so many.
 
-    Args:
-        bits: (batch, n), of the magnitudes; they are overwritten.
-        top: float32, (batch,), at least each magnitude, but for rounding.
-        steps: What lies further below counts as 0.
+    The bits, (batch, n), are of the magnitudes, and are overwritten; top, float32, (batch,), is at
+    least each magnitude, but for rounding.
     """
     # A top below these has no room for so many steps above 0, so it counts as larger.
     highest = top.view(torch.int32).clamp(min=steps << MANTISSA) + (1 << (MANTISSA - 1))
@@ -323,10 +319,8 @@ def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
     What does not occur gets any A, and a D that is far too small.
 
-    Args:
-        logs: (keys, batch), of clamped magnitudes, by level + key.
-        a: (layers, levels, batch), how many inputs have each level.
-        d: (layers, scales, batch), how many outputs' gradients have each key.
+    Logs, (keys, batch), are of clamped magnitudes, by level + key; a, (layers, levels, batch), and
+    d, (layers, scales, batch), say how many inputs have each level, and gradients each key.
     """
     levels, keys = _column(LEVELS, logs), _column(SCALES, logs)
     level = _mean(a * torch.exp2(-1.5 / OCTAVE * levels), levels)
@@ -342,13 +336,9 @@ def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
     Guarantee: at every pair that occurs, the two falls add up to at most the room.
 
-    Args:
-        room: (depths, batch), bound less product, by depth.
-        a: (layers, FACTORS, batch), 1 for steps of inputs' factors that do not occur, 0 for others.
-        d: (layers, DEPTHS, batch), the same of outputs' factors.
-
-    Returns:
-        tuple[Tensor, Tensor]: 0 or below, with a row more.
+    The room, (depths, batch), is bound less product, by depth; a, (layers, FACTORS, batch), is 1
+    for steps of inputs' factors that do not occur, and 0 for others; d, (layers, DEPTHS, batch),
+    the same of outputs' factors. The falls are 0 or below, with a row more.
     """
     falls_a = a.new_zeros(len(a), FACTORS + 1, a.shape[2])
     falls_d = d.new_zeros(len(d), DEPTHS + 1, d.shape[2])

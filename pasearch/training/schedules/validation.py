@@ -106,10 +106,7 @@ class ValidationState:
     before: float = 0.0
 
     def tell(self, accuracy: float) -> ValidationState:
-        """Return the next state.
-
-        Args:
-            accuracy: A share of right answers. A noisy one may lie outside [0, 1].
+        """Return the next state, after a share of right answers; a noisy one may be outside [0, 1].
 
         Raises:
             UsageError: No finite number.
