@@ -184,6 +184,9 @@ class Training:
             parameter.grad = None
 
 
+_Part = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class _Slots:
     """The records on the training's device: moved once, not batch by batch."""
@@ -192,7 +195,7 @@ class _Slots:
     y: Tensor
     valid: Tensor
 
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def at(self, places: Tensor) -> _Part:
         """Return x, y and the mask of these slots."""
         mask = self.valid.index_select(0, places)
         # A null record's class is never read: whatever stands there, its loss is a number.
@@ -242,7 +245,8 @@ def batch_sum(
     chosen = chosen.to(slots.x.device)
     _reseed_dropout(network, streams["dropout"], step)
     if recipe.noise_before_clip is not None and sigma is not None:
-        return _noise_before_clip(network, slots, recipe, streams["noise"], step, chosen, sigma)
+        part, noise = slots.at(chosen), streams["noise"]
+        return _noise_before_clip(network, recipe, part, noise, step, sigma)
     if sigma is None:
         return _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)[0]
     # Drawn while the gradients are computed.
@@ -350,21 +354,15 @@ def _rescale(
 
 
 def _noise_before_clip(
-    network: nn.Module,
-    slots: _Slots,
-    recipe: Recipe,
-    stream: Stream,
-    step: int,
-    chosen: Tensor,
-    sigma: float,
+    network: nn.Module, recipe: Recipe, part: _Part, stream: Stream, step: int, sigma: float
 ) -> list[Tensor]:
     """Return the sum of clipped noisy gradients."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
-    if not len(chosen):
+    x, y, mask = part
+    if not len(x):
         return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
-    x, y, mask = slots.at(chosen)
     return noise_before_clip_sum(
         network, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
         standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,

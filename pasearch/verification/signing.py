@@ -16,9 +16,11 @@ import binascii
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pasearch.errors import UsageError
 from pasearch.results import release_of
@@ -123,23 +125,11 @@ def private_key(path: str | Path) -> Ed25519PrivateKey:
     Raises:
         UsageError: No such file, no private key, one with a passphrase, or not ed25519.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = _content(path, "a private key")
-    try:
-        key = load_pem_private_key(content, password=None)
-    except TypeError:
-        raise UsageError(
-            f"{path} has a passphrase, which cannot be asked for: {EXPECTED}."
-        ) from None
-    except (ValueError, UnsupportedAlgorithm):
-        kind = "a public key" if b"PUBLIC KEY" in content else "no private key in PEM form"
-        raise UsageError(f"{path} holds {kind}: {EXPECTED}.") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} holds a private key of another kind: {EXPECTED}.")
-    return key
+    load = partial(load_pem_private_key, password=None)
+    return _loaded(path, "private", "public", load, Ed25519PrivateKey, EXPECTED)
 
 
 def public_key(path: str | Path) -> Ed25519PublicKey:
@@ -148,19 +138,32 @@ def public_key(path: str | Path) -> Ed25519PublicKey:
     Raises:
         UsageError: No such file, no public key, or not ed25519.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     expected = "expected the signer's public key, as `pasearch key` writes it"
-    content = _content(path, "a public key")
+    return _loaded(path, "public", "private", load_pem_public_key, Ed25519PublicKey, expected)
+
+
+def _loaded(
+    path: str | Path, half: str, other: str, load: Callable[[bytes], Any], kind: type, expected: str
+) -> Any:
+    """Return one half of a pair of keys, or say what the file holds instead."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    content = _content(path, f"a {half} key")
     try:
-        key = load_pem_public_key(content)
+        key = load(content)
+    except TypeError:
+        raise UsageError(
+            f"{path} has a passphrase, which cannot be asked for: {expected}."
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        kind = "a private key" if b"PRIVATE KEY" in content else "no public key in PEM form"
-        raise UsageError(f"{path} holds {kind}: {expected}.") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{path} holds a public key of another kind: {expected}.")
+        found = f"{other.upper()} KEY".encode() in content
+        what = f"a {other} key" if found else f"no {half} key in PEM form"
+        raise UsageError(f"{path} holds {what}: {expected}.") from None
+    if not isinstance(key, kind):
+        raise UsageError(f"{path} holds a {half} key of another kind: {expected}.")
     return key
 
 
