@@ -21,45 +21,36 @@ def plan_text(plan: Plan, *, usual: bool = False) -> str:
     `usual`: the user gave no epsilon, so that the usual one is announced.
     """
     return _lines(
-        [
-            *_head(plan, usual),
-            *_chosen(plan),
-            *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
-            _row("Training", _training(plan)),
-            _row("Input", _inputs(plan)),
-            _row("Time", time_text(plan)),
-            *_priced(plan),
-            *_hint(plan),
-            _price(plan),
-        ]
+        *_head(plan, usual),
+        *_chosen(plan),
+        *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
+        _row("Training", _training(plan)),
+        _row("Input", _inputs(plan)),
+        _row("Time", time_text(plan)),
+        *_priced(plan),
+        *_hint(plan),
+        _price(plan),
     )
 
 
 def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
-    choice = plan.choice
-    why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
+    choice, on = plan.choice, plan.searched_on
+    public = "" if on is None else f"; on the public data {on}, which costs nothing"
     return _lines(
-        [
-            *_head(plan, usual),
-            _row("Target", _target(plan)),
-            _row("Method", f"{choice.selector.name}: {plan.selection_words}{_chosen_on(plan)}"),
-            _row("Model", TRAINERS[choice.trainer][0]),
-            *why,
-            *_priced(plan),
-            _price(plan),
-        ]
+        *_head(plan, usual),
+        _row("Target", _target(plan)),
+        _row("Method", f"{choice.selector.name}: {plan.selection_words}{public}"),
+        _row("Model", TRAINERS[choice.trainer][0]),
+        *([] if plan.auto is None else [_row("Why", plan.auto["why"])]),
+        *_priced(plan),
+        _price(plan),
     )
 
 
-def _lines(lines: list[str]) -> str:
+def _lines(*lines: str) -> str:
     """Return lines; a name in them can neither break one nor begin one."""
     return "\n".join(map(shown, lines))
-
-
-def _chosen_on(plan: FeaturePlan) -> str:
-    on = plan.searched_on
-    return "" if on is None else f"; on the public data {on}, which costs nothing"
 
 
 def _target(plan: FeaturePlan) -> str:
