@@ -18,17 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasearch import documents
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
-from pasearch.documents import (
-    FORM,
-    OF_FEATURES,
-    OF_NETWORKS,
-    check_form,
-    refusal,
-    shown,
-    well_formed,
-)
+from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import UsageError
 from pasearch.files import MOST_JSON, parse_json, read_bytes
 
@@ -55,17 +48,9 @@ MOST_MODEL = 2**31
 """The most bytes of a model's file: twice what the largest network has."""
 
 NOT_WEIGHTS = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    IndexError,
-)
+    pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,
+    AttributeError, EOFError, OSError, IndexError,
+)  # fmt: skip
 """What loading a file may raise that holds no weights, or those of another network."""
 
 
@@ -181,16 +166,10 @@ class SearchResult(Result):
             return Candidate.from_json(self.document["best"])
 
     def scores(self, records: Any) -> np.ndarray:
-        """Return what the network says of new records.
+        """Return what the network says of new records, which are as of `predict`; float32.
 
-        Args:
-            records: As of `predict`.
-
-        Returns:
-            float32, (rows, classes): scores of the classes; or (rows,): predicted numbers, in the
-            target's own units.
-
-        Cost: none; the model was paid for.
+        Scores of the classes, (rows, classes); or predicted numbers, in the target's own units,
+        (rows,). Cost: none; the model was paid for.
         """
         import torch
 
@@ -299,8 +278,9 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
         )
     if not document.get("events"):
         raise UsageError("result.json lists no events: there is nothing to price.")
-    check_form(document, FORM)
-    check_form(document, OF_FEATURES if document["task"] == FEATURES else OF_NETWORKS)
+    check_form(document, documents.FORM)
+    of_features = document["task"] == FEATURES
+    check_form(document, documents.OF_FEATURES if of_features else documents.OF_NETWORKS)
     return document
 
 

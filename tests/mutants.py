@@ -32,9 +32,9 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "training: no noise",
-        "add_scaled(sums, drawn(), self.noise_multiplier * sensitivity)",
-        "add_scaled(sums, drawn(), 0.0)",
-        "training/test_noise.py training/test_teeth.py",
+        "drawn().add_to(sums, scale)",
+        "drawn().add_to(sums, 0.0)",
+        "training/test_teeth.py",
     ),
     Mutant(
         "training: one noise for all steps",
@@ -56,8 +56,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: a null record counts",
-        "mask = slots.valid.index_select(0, part)",
-        "mask = torch.ones_like(slots.valid.index_select(0, part))",
+        "mask = self.valid.index_select(0, places)",
+        "mask = torch.ones_like(self.valid.index_select(0, places))",
         "training/test_trainer.py",
     ),
     Mutant(

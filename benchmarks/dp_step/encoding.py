@@ -35,12 +35,16 @@ from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.encoded.laws import begin_noise
-from pasearch.training.per_example import Loss, clipped_sum, formed_gradients
+from pasearch.training.per_example import Loss, formed_gradients
 
 CLIP = 0.25
 Summed = Callable[..., list[Tensor]]
 GAUSSIAN = GaussianNoise(scale=CLIP)
-FLAT = partial(clipped_sum, bounding=Flat(clip_norm=CLIP))
+
+
+def flat(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor) -> list[Tensor]:
+    """Return the sum of clipped gradients."""
+    return Flat(clip_norm=CLIP).sums(network, x, loss, mask)[0]
 
 
 def encoded(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, vectors: int) -> list[Tensor]:
@@ -49,7 +53,7 @@ def encoded(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, vectors: in
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "plain": {"summed": FLAT},
+    "plain": {"summed": flat},
     "encoded": {"summed": partial(encoded, vectors=1000)},
     "encoded, one vector": {
         "summed": partial(encoded, vectors=1),
@@ -66,7 +70,7 @@ def step_of(
     batch: int,
     device: str,
     *,
-    summed: Summed = FLAT,
+    summed: Summed = flat,
     noise: Density = GAUSSIAN,
     denoising: KolmogorovSmirnov | None = None,
 ) -> Step:

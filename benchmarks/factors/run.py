@@ -50,6 +50,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from tpvd import tpvd
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
@@ -66,7 +67,6 @@ from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients, trainable_layers
 from pasearch.training.recipe import Recipe
-from pasearch.training.tpvd import tpvd
 from pasearch.training.trainer import train
 
 HERE = Path(__file__).parent

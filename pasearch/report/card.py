@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.events import describe, from_json
 from pasearch.data.front_ends import front_end
 from pasearch.registry import OUTSIDE
-from pasearch.report.stages import (
-    TRAINING,
-    batching_words,
-    claim_words,
-    noise_words,
-    optimizer_words,
-    recipe_of,
-    stage_words,
-    steps_words,
-)
+from pasearch.report import stages
 from pasearch.results import FEATURES
 from pasearch.shown import shown
 
@@ -59,7 +50,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         ("Accesses covered", _accesses(document)),
         ("Mechanisms", _mechanisms(document)),
         ("Accountant and its assumptions", _assumptions(document)),
-        ("Claims of the papers, beside", _claims(document)),
+        ("Claims of the papers, beside", [stages.claim_words(x) for x in document["claims"]]),
         ("Estimated privately, with a part of the budget", list(document["estimated_privately"])),
         ("Assumed public, read without a charge", list(document["assumed_public"])),
         ("Not covered", _not_covered(document)),
@@ -145,7 +136,7 @@ def _covered(document: dict[str, Any]) -> str:
         return "the choice, and no model"
     if document["task"] == FEATURES:
         return "the model *and* the choice of its features"
-    if document["task"] == TRAINING:
+    if document["task"] == stages.TRAINING:
         return "whatever read a record"
     return "the model *and* the search that found it"
 
@@ -164,10 +155,9 @@ def _setting(document: dict[str, Any]) -> list[str]:
         "counts as an error in every score.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "Nothing was searched: one network, fixed beforehand, was trained once."
-        if document["task"] == TRAINING
+        if document["task"] == stages.TRAINING
         else f"Strategy: {document['strategy']['name']} ({selection['rule']}, "
-        f"winner {document['winner']}): "
-        f"{selection['law']}.",
+        f"winner {document['winner']}): {selection['law']}.",
     ]
 
 
@@ -223,15 +213,15 @@ def _mechanisms(document: dict[str, Any]) -> list[str]:
 
 def _released_training(values: dict[str, Any]) -> list[str]:
     """Return how the released model was trained, stage by stage."""
-    recipe = recipe_of(values)
+    recipe = stages.recipe_of(values)
     assert recipe.bounding is not None
-    steps = steps_words(recipe, values.get("steps_made"))
+    steps = stages.steps_words(recipe, values.get("steps_made"))
     return [
-        f"The released model: {steps} steps of DP-SGD ({optimizer_words(recipe)}), noise "
-        f"multiplier {noise_words(recipe)}, {_sampled(recipe, values)}, its gradient "
+        f"The released model: {steps} steps of DP-SGD ({stages.optimizer_words(recipe)}), noise "
+        f"multiplier {stages.noise_words(recipe)}, {_sampled(recipe, values)}, its gradient "
         f"{recipe.bounding.words()}; sums divided by the public {recipe.expected_batch_size:,}, "
         "never by the batch's realised size.",
-        *(f"In it: {words}." for words in stage_words(recipe)),
+        *(f"In it: {words}." for words in stages.stage_words(recipe)),
         *([f"Its recipe is {values['name']}."] if values.get("name") else []),
     ]
 
@@ -240,7 +230,7 @@ def _sampled(recipe: Recipe, values: dict[str, Any]) -> str:
     share = values["sampling_probability"]
     if share == 1.0:
         return "every record in every batch"
-    words = batching_words(recipe, values)
+    words = stages.batching_words(recipe, values)
     return f"each record in a batch with probability {share:.5f} ({words})"
 
 
@@ -277,11 +267,8 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
 def _trainings(recipe: dict[str, Any]) -> str:
     if recipe.get("trainer") == "objective" or recipe["sampling_probability"] == 1.0:
         return "Every training has noise of its own."
-    return f"{recipe_of(recipe).sampling.assumes}; every trial has its own batches and noise."
-
-
-def _claims(document: dict[str, Any]) -> list[str]:
-    return [claim_words(claim) for claim in document["claims"]]
+    assumes = stages.recipe_of(recipe).sampling.assumes
+    return f"{assumes}; every trial has its own batches and noise."
 
 
 def _other_runs(document: dict[str, Any]) -> str:

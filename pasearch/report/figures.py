@@ -82,41 +82,32 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
 def network(stages: Sequence[Stage]) -> Markup:
     """Return a network drawn downwards: one box a stage, wide where many numbers leave it."""
     most = max(stage.values for stage in stages)
-    widths = [_box_width(stage.values, most) for stage in stages]
+    largest = math.log1p(most)
+    widths = [NARROW + (WIDE - NARROW) * math.log1p(each.values) / largest for each in stages]
     centre, shapes = WIDE / 2, []
     for place, (upper, lower) in enumerate(pairwise(widths)):
         top, bottom = place * ROW + BOX, (place + 1) * ROW
         corners = [
-            (centre - upper / 2, top),
-            (centre + upper / 2, top),
-            (centre + lower / 2, bottom),
-            (centre - lower / 2, bottom),
-        ]
+            (centre - upper / 2, top), (centre + upper / 2, top),
+            (centre + lower / 2, bottom), (centre - lower / 2, bottom),
+        ]  # fmt: skip
         shapes.append(element("polygon", points=_points(corners), class_="flow"))
     for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
         shapes += _stage(stage, place * ROW, centre - width / 2, width)
     height = ROW * len(stages) - 8
     said = "; ".join(", ".join((stage.title, *stage.notes)) for stage in stages)
     return element(
-        "svg",
-        *shapes,
-        class_="network",
-        role="img",
+        "svg", *shapes, class_="network", role="img",
         aria_label=f"The network, from the record to its output: {said}.",
-        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}",
-        width=NETWORK_WIDTH,
-        height=height,
-    )
+        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}", width=NETWORK_WIDTH, height=height,
+    )  # fmt: skip
 
 
 def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:
-    """Return a horizontal bar, as wide as the place it is put in.
+    """Return a horizontal bar, as wide as the place it is put in; a line stands at the mark.
 
-    Args:
-        share: How much of it is filled; what is outside [0, 1] is drawn as 0 or 1.
-        label: What it shows, in words.
-        tone: Its class in the style sheet.
-        mark: Where a line stands, in [0, 1].
+    A share outside [0, 1] is drawn as 0 or 1. The label says in words what the bar shows, and the
+    tone is its class in the style sheet.
     """
     shapes = [
         element("rect", width="100%", height="100%", class_="track"),
@@ -137,12 +128,7 @@ def swatch(place: int) -> Markup:
 
 
 def chart(curves: Sequence[Curve], label: str) -> Markup:
-    """Return lines over a common axis that starts at 0; y is a share.
-
-    Args:
-        curves: At least one, each with at least one point.
-        label: What it shows, in words.
-    """
+    """Return lines, one or more of a point or more, over a common axis from 0; y is a share."""
     most = max(x for curve in curves for x, _ in curve.points) or 1.0
     ticks = _ticks([y for curve in curves for _, y in curve.points])
     low, high = ticks[0], ticks[-1]
@@ -184,10 +170,6 @@ def _stage(stage: Stage, top: float, left: float, width: float) -> list[Markup]:
         text = shortened(note, LONGEST + 4)
         shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
     return shapes
-
-
-def _box_width(values: int, most: int) -> float:
-    return NARROW + (WIDE - NARROW) * math.log1p(values) / math.log1p(most)
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

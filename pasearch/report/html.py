@@ -19,21 +19,12 @@ from markupsafe import Markup, escape
 
 from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
-from pasearch.report import figures
+from pasearch.report import figures, networks, stages
 from pasearch.report.card import card_json
-from pasearch.report.networks import capital, network_words, stages_of, training_rows
-from pasearch.report.stages import (
-    TRAINING,
-    claim_words,
-    noise_words,
-    optimizer_words,
-    recipe_of,
-    stage_words,
-    steps_words,
-)
-from pasearch.report.trials import network_trials, set_trials, some, spaced
+from pasearch.report.networks import capital, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
+from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,15 +43,12 @@ MOST_ROWS = 25
 
 
 def report_html(document: dict[str, Any]) -> str:
-    """Return the report of a finished run.
+    """Return the report of a finished run, one self-contained HTML file.
 
     Args:
         document: `result.json`. What it may hold beside the documented fields, `alternatives`,
             `auto`, `curves` and `compared`, each has a section, which is left out without it; the
             last two only on declared-public data.
-
-    Returns:
-        One self-contained HTML file.
 
     Raises:
         UsageError: A field is missing or of the wrong form.
@@ -85,12 +73,9 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pasearch.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"marked": _marked, "short": figures.shortened}
     environment.globals |= {"swatch": figures.swatch}
     return environment
@@ -116,7 +101,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "compared": _compared(document) if public else None,
         "selection": _selection(document),
         "auto": _auto(document),
-        "claims": [claim_words(claim) for claim in document["claims"]],
+        "claims": [stages.claim_words(claim) for claim in document["claims"]],
         "items": _visible(schema.describe_items()),
         "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
     }
@@ -124,15 +109,13 @@ def _page(document: Values, schema: AnySchema) -> Values:
 
 def _of_network(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of an architecture search, or of one training."""
-    from pasearch.spaces.candidate import Candidate
-
     candidate = Candidate.from_json(document["best"])
     return {
-        "found": network_words(candidate, schema),
-        "network": figures.network(stages_of(candidate, schema)),
+        "found": networks.network_words(candidate, schema),
+        "network": figures.network(networks.stages_of(candidate, schema)),
         "features": None,
-        "training": training_rows(document),
-        "trials": network_trials(document),
+        "training": networks.training_rows(document),
+        "trials": networks.network_trials(document),
     }
 
 
@@ -140,7 +123,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of a feature selection."""
     best, method = document["best"], document["strategy"]["name"]
     chosen, count = best["features"], len(best["features"])
-    every = count == best["of"]
+    every, blank = count == best["of"], document.get("relevance_of_noise")
     if best["directions"] is not None:
         found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
     elif every:
@@ -157,7 +140,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "read_from": "from public data"
             if document.get("searched_on")
             else f"from noisy {document['strategy'].get('merits', 'tables')}",
-            "blank": _three(document.get("relevance_of_noise")),
+            "blank": "" if blank is None else f"{blank:.3f}",
             "tells_nothing": tells_nothing(document),
             "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
             "more": 0 if every else max(0, count - MOST_ROWS),
@@ -165,12 +148,8 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "curve": _by_size(document),
         },
         "training": _linear_training(document),
-        "trials": set_trials(document),
+        "trials": networks.set_trials(document),
     }
-
-
-def _three(number: float | None) -> str:
-    return "" if number is None else f"{number:.3f}"
 
 
 def _relevance(document: Values) -> list[Values]:
@@ -187,7 +166,7 @@ def _relevance(document: Values) -> list[Values]:
             "bar": figures.bar(
                 each["uncertainty"] / most if most > 0 else 0.0,
                 f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
-                tone="accent" if each["feature"] in chosen else "plain",
+                tone=_tone(each["feature"] in chosen),
             ),
         }
         for each in ranked
@@ -205,11 +184,7 @@ def _by_size(document: Values) -> Values | None:
         figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
         for key, name in names
     ]
-    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    return {
-        "chart": figures.chart(curves, f"Accuracy by number of features: {ends}."),
-        "names": [each.name for each in curves],
-    }
+    return _chart(curves, "Accuracy by number of features")
 
 
 def _linear_training(document: Values) -> list[tuple[str, str]]:
@@ -220,22 +195,19 @@ def _linear_training(document: Values) -> list[tuple[str, str]]:
         noise = f"{recipe['noise_multiplier']:.4g}"
         return [*rows, ("Training", "noisy second moments"), ("Noise multiplier", noise)]
     if recipe["trainer"] == "objective":
-        return [
-            *rows,
-            ("Training", "objective perturbation"),
-            ("Its epsilon", f"{recipe['epsilon']:.4g}, pure"),
-        ]
-    trained = recipe_of(recipe)
+        own = f"{recipe['epsilon']:.4g}, pure"
+        return [*rows, ("Training", "objective perturbation"), ("Its epsilon", own)]
+    trained = stages.recipe_of(recipe)
     assert trained.bounding is not None
     return [
         *rows,
         ("Training", "DP-SGD, full batches"),
-        ("Steps", steps_words(trained)),
+        ("Steps", stages.steps_words(trained)),
         ("Learning rate", f"{trained.learning_rate:.4g}"),
-        ("Optimizer", capital(optimizer_words(trained))),
+        ("Optimizer", capital(stages.optimizer_words(trained))),
         ("Each gradient", capital(trained.bounding.words())),
-        ("Noise multiplier", noise_words(trained)),
-        *(("Also", capital(words)) for words in stage_words(trained)),
+        ("Noise multiplier", stages.noise_words(trained)),
+        *(("Also", capital(words)) for words in stages.stage_words(trained)),
     ]
 
 
@@ -279,15 +251,12 @@ def _score(document: Values) -> Values:
     details = [f"{spread}; noise alone {100 * noise:.1f}", f"on {score['of']:,} test records"]
     width = _target_width(document)
     if number and width is not None:
-        own = f"of the target's range: {_number(score['test'] * width)} in its own unit"
-        details.insert(0, own)
+        own = _number(score["test"] * width)
+        details.insert(0, f"of the target's range: {own} in its own unit")
     if "exact" in score and document["dataset"]["declared_public"]:
         details.append(f"exactly {100 * score['exact']:.1f} % (public data)")
-    return {
-        "value": f"{100 * score['test']:.1f}",
-        "name": f"test {score['metric']}",
-        "details": details,
-    }
+    name = f"test {score['metric']}"
+    return {"value": f"{100 * score['test']:.1f}", "name": name, "details": details}
 
 
 def _target_width(document: Values) -> float | None:
@@ -300,11 +269,9 @@ def _target_width(document: Values) -> float | None:
 
 
 def _covered(document: Values) -> list[str]:
-    items = [
-        f"{line['name']}, {_times(line)}: reads {line['partition']}" for line in document["events"]
-    ]
     what = "features" if document["task"] == FEATURES else "architecture"
-    return [f"everything in release/: {what}, weights and test score, jointly", *items]
+    reads = (f"{x['name']}, {_times(x)}: reads {x['partition']}" for x in document["events"])
+    return [f"everything in release/: {what}, weights and test score, jointly", *reads]
 
 
 def _not_covered(document: Values, card: Values) -> list[str]:
@@ -331,22 +298,14 @@ def _partitions(document: Values) -> list[Values]:
     for name, share in shares.items():
         epsilon, is_price = share["epsilon"], name == dearest
         words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
-        found.append(
-            {
-                "name": name,
-                "slots": document["dataset"]["slots"].get(name, 0),
-                "epsilon": f"{epsilon:.4f}",
-                "accountant": share["accountant"],
-                "is_price": is_price,
-                "bar": figures.bar(
-                    epsilon / scale,
-                    words + (": this is the price." if is_price else "."),
-                    tone="accent" if is_price else "plain",
-                    mark=budget / scale,
-                ),
-                "lines": [_line(each) for each in document["events"] if each["partition"] == name],
-            }
-        )
+        words += ": this is the price." if is_price else "."
+        bar = figures.bar(epsilon / scale, words, tone=_tone(is_price), mark=budget / scale)
+        lines = [_line(each) for each in document["events"] if each["partition"] == name]
+        found.append({
+            "name": name, "slots": document["dataset"]["slots"].get(name, 0),
+            "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
+            "bar": bar, "lines": lines,
+        })  # fmt: skip
     return found
 
 
@@ -374,7 +333,7 @@ def _alternatives(document: Values, outputs: int) -> list[Values]:
             "bar": figures.bar(
                 signal / most,
                 f"Signal to noise {signal:.3g} at epsilon {each['epsilon']:g}",
-                tone="accent" if this else "plain",
+                tone=_tone(this),
             )
             if most
             else "",
@@ -410,13 +369,13 @@ def _curves(document: Values) -> Values | None:
         points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
         if points:
             curves.append(figures.Curve(name=each["name"], points=points))
-    if not curves:
-        return None
+    return _chart(curves, "Accuracy over training steps") if curves else None
+
+
+def _chart(curves: list[figures.Curve], title: str) -> Values:
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    return {
-        "chart": figures.chart(curves, f"Accuracy over training steps: {ends}."),
-        "names": [each.name for each in curves],
-    }
+    names = [each.name for each in curves]
+    return {"chart": figures.chart(curves, f"{title}: {ends}."), "names": names}
 
 
 def _compared(document: Values) -> list[Values]:
@@ -434,7 +393,7 @@ def _compared(document: Values) -> list[Values]:
                     "bar": figures.bar(
                         given[key][kind],
                         f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
-                        tone="accent" if key == "this" else "plain",
+                        tone=_tone(key == "this"),
                     ),
                 }
                 for kind, words in kinds
@@ -493,14 +452,13 @@ def _selection(document: Values) -> Values:
     ]
     return {
         "words": f"{rules.get(chosen['rule'], chosen['rule'])} {keeps}".strip(),
-        "rows": [] if document["task"] == TRAINING else rows,
+        "rows": [] if document["task"] == stages.TRAINING else rows,
         "genes": [(spaced(name), _list(values)) for name, values in genes.items()],
     }
 
 
 def _auto(document: Values) -> Values | None:
-    auto = document.get("auto")
-    if not auto:
+    if not (auto := document.get("auto")):
         return None
     expected = auto.get("expected") or []
     most = max((each["expected"] for each in expected), default=0.0)
@@ -517,7 +475,7 @@ def _auto(document: Values) -> Values | None:
                 "bar": figures.bar(
                     each["expected"] / most if most > 0 else 0.0,
                     f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
-                    tone="accent" if chosen else "plain",
+                    tone=_tone(chosen),
                 ),
             }
             for each in expected
@@ -533,6 +491,10 @@ def _times(line: Values) -> str:
     return f"{f'{count:,} times ' if count > 1 else ''}the best of a secret number"
 
 
+def _tone(chosen: bool) -> str:
+    return "accent" if chosen else "plain"
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return "\N{EM DASH}"
@@ -540,11 +502,8 @@ def _number(value: float | None) -> str:
 
 
 def _list(values: object) -> str:
-    each = values if isinstance(values, list) else [values]
-    return ", ".join(map(_value, each))
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else spaced(str(value))
+    if isinstance(values, list):
+        return ", ".join(map(_list, values))
+    if isinstance(values, bool):
+        return "yes" if values else "no"
+    return f"{values:g}" if isinstance(values, float) else spaced(str(values))

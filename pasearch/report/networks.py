@@ -1,4 +1,4 @@
-"""The report's part on the released network: its layers, and how it was trained."""
+"""The report's part on networks: the released one, how it was trained, and what else was tried."""
 
 from __future__ import annotations
 
@@ -7,41 +7,35 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pasearch.data.front_ends import front_end
-from pasearch.report import figures
-from pasearch.report.stages import (
-    batching_words,
-    noise_words,
-    optimizer_words,
-    recipe_of,
-    setting_words,
-    stage_words,
-    steps_words,
-)
+from pasearch.report import figures, stages
 from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Conv, Dense, Pool
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
-    from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.layers import Layer
 
 Values = dict[str, Any]
+
+MOST_NAMES = 6
+"""How many names a sentence lists."""
 
 
 def stages_of(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
     """Return the drawing's boxes, from a record to the output."""
     front, architecture = candidate.front_end, candidate.architecture
     shape = tuple(schema.shape)
-    stages = [_given("A record", shape)]
+    boxes = [_given("A record", shape)]
     if front.text != "raw":
-        stages.append(_given(capital(front.words()), front.output_shape(shape)))
+        boxes.append(_given(capital(front.words()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
-        stages.append(_stage(layer, layer.parameters(entering), leaving))
+        boxes.append(_stage(layer, layer.parameters(entering), leaving))
     last = Dense(units=schema.outputs).parameters(shapes[-1])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
     notes = ("output layer", f"{_count(last, 'parameter')}")
-    return [*stages, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+    return [*boxes, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
 
 
 def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
@@ -98,7 +92,7 @@ def network_words(candidate: Candidate, schema: AnySchema) -> str:
 def training_rows(document: Values) -> list[tuple[str, str]]:
     """Return how the released network was trained, as names and values."""
     values, best = document["recipe"], document["best"]
-    recipe = recipe_of(values)
+    recipe = stages.recipe_of(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
     total, trained = best["parameters"], best["trainable_parameters"]
     batch = f"{recipe.expected_batch_size:,} of {slots:,} records"
@@ -106,10 +100,10 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
     rows = [
         ("Input", capital(front_end(best["front_end"]).words())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
-        ("Steps", steps_words(recipe, values.get("steps_made"))),
-        ("Batch", f"{batch}{expected} ({batching_words(recipe, values)})"),
+        ("Steps", stages.steps_words(recipe, values.get("steps_made"))),
+        ("Batch", f"{batch}{expected} ({stages.batching_words(recipe, values)})"),
         ("Learning rate", f"{recipe.learning_rate:.4g}"),
-        ("Optimizer", capital(optimizer_words(recipe))),
+        ("Optimizer", capital(stages.optimizer_words(recipe))),
     ]
     if recipe.bounding is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
@@ -118,10 +112,82 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
         *([("Recipe", name)] if name else []),
         *rows,
         ("Each gradient", capital(recipe.bounding.words())),
-        ("Noise multiplier", noise_words(recipe)),
-        *(("Also", capital(words)) for words in stage_words(recipe)),
-        *((capital(name), value) for name, value in setting_words(best["settings"])),
+        ("Noise multiplier", stages.noise_words(recipe)),
+        *(("Also", capital(words)) for words in stages.stage_words(recipe)),
+        *((capital(name), value) for name, value in stages.setting_words(best["settings"])),
     ]
+
+
+def network_trials(document: Values) -> list[Values]:
+    """Return every trial that the document shows, in order; none where nothing was compared."""
+    if document["selection"]["rule"] == "none":
+        return []
+    most = _most_points(document)
+    own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
+    found = []
+    for number, trial in enumerate(document.get("trials") or [], 1):
+        parameters, reached = trial["parameters"], trial["noisy_correct"]
+        share = None if most is None or reached is None else reached / most  # None: it failed
+        label = "" if share is None else f"Trial {number}: points {reached:g}"
+        settings = (parameters.get("settings") or {}).items()
+        found.append(
+            {
+                **_trial(document, number, share, label),
+                "network": ", then ".join(parts_of(Candidate.from_json(parameters))),
+                "settings": ", ".join(f"{spaced(name)} {value:g}" for name, value in settings),
+                "is_best": all(parameters.get(key) == own[key] for key in own),
+            }
+        )
+    return found
+
+
+def _most_points(document: Values) -> int | None:
+    """Return what a perfect candidate scores; None where candidates have no score."""
+    from pasearch.training.scoring import ERROR_GRID
+
+    slots = document["dataset"]["slots"]
+    scored = [
+        slots.get(each["partition"]) for each in document["events"] if each["name"] == "score"
+    ]
+    if not scored or not scored[0]:
+        return None
+    return scored[0] * (1 if document["score"]["metric"] == "accuracy" else ERROR_GRID)
+
+
+def set_trials(document: Values) -> list[Values]:
+    """Return every set that was tried, where it may be shown."""
+    most = _most_points(document)
+    found = []
+    for number, trial in enumerate(document.get("trials") or [], 1):
+        share = None if most is None else trial["noisy_correct"] / most
+        found.append(
+            {
+                **_trial(document, number, share, f"Trial {number}"),
+                "network": f"{len(trial['features']):,} features",
+                "settings": some(trial["features"]),
+                "is_best": trial["features"] == document["best"]["features"],
+            }
+        )
+    return found
+
+
+def _trial(document: Values, number: int, share: float | None, label: str) -> Values:
+    """Return a trial's number, score and bar, from its share of points: an error is what lacks."""
+    if share is None:
+        return {"number": number, "score": None, "bar": ""}
+    score = share if document["score"]["metric"] == "accuracy" else 1.0 - share
+    return {"number": number, "score": f"{100 * score:.1f} %", "bar": figures.bar(share, label)}
+
+
+def spaced(name: str) -> str:
+    """Return a name as words."""
+    return str(name).replace("_", " ")
+
+
+def some(names: list[str]) -> str:
+    """Return a few names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def parts_of(candidate: Candidate) -> list[str]:

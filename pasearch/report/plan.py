@@ -6,18 +6,11 @@ from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
 from pasearch.features.trainers import TRAINERS
-from pasearch.report.stages import (
-    CHOICE,
-    SEARCH,
-    TRAINING,
-    optimizer_words,
-    stage_words,
-    steps_words,
-)
+from pasearch.report import stages
+from pasearch.report.stages import CHOICE, SEARCH, TRAINING
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
-    from pasearch.accounting.events import Event
     from pasearch.features.plan import FeaturePlan
     from pasearch.search.plan import Plan
 
@@ -25,52 +18,39 @@ if TYPE_CHECKING:
 def plan_text(plan: Plan, *, usual: bool = False) -> str:
     """Return the plan, one subject a line; the first line is the budget and what it covers.
 
-    Args:
-        plan: Solved.
-        usual: Whether the user gave no epsilon, so that the usual one is announced.
+    `usual`: the user gave no epsilon, so that the usual one is announced.
     """
     return _lines(
-        [
-            *_head(plan, usual),
-            *_chosen(plan),
-            *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
-            _row(
-                "Training", ("by the first: " if task_of(plan) == CHOICE else "") + _training(plan)
-            ),
-            _row("Input", _inputs(plan)),
-            _row("Time", time_text(plan)),
-            *_priced(plan),
-            *_hint(plan),
-            _price(plan),
-        ]
+        *_head(plan, usual),
+        *_chosen(plan),
+        *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
+        _row("Training", _training(plan)),
+        _row("Input", _inputs(plan)),
+        _row("Time", time_text(plan)),
+        *_priced(plan),
+        *_hint(plan),
+        _price(plan),
     )
 
 
 def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
-    choice = plan.choice
-    why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
+    choice, on = plan.choice, plan.searched_on
+    public = "" if on is None else f"; on the public data {on}, which costs nothing"
     return _lines(
-        [
-            *_head(plan, usual),
-            _row("Target", _target(plan)),
-            _row("Method", f"{choice.selector.name}: {plan.selection_words}{_chosen_on(plan)}"),
-            _row("Model", TRAINERS[choice.trainer][0]),
-            *why,
-            *_priced(plan),
-            _price(plan),
-        ]
+        *_head(plan, usual),
+        _row("Target", _target(plan)),
+        _row("Method", f"{choice.selector.name}: {plan.selection_words}{public}"),
+        _row("Model", TRAINERS[choice.trainer][0]),
+        *([] if plan.auto is None else [_row("Why", plan.auto["why"])]),
+        *_priced(plan),
+        _price(plan),
     )
 
 
-def _lines(lines: list[str]) -> str:
+def _lines(*lines: str) -> str:
     """Return lines; a name in them can neither break one nor begin one."""
     return "\n".join(map(shown, lines))
-
-
-def _chosen_on(plan: FeaturePlan) -> str:
-    on = plan.searched_on
-    return "" if on is None else f"; on the public data {on}, which costs nothing"
 
 
 def _target(plan: FeaturePlan) -> str:
@@ -82,12 +62,14 @@ def _target(plan: FeaturePlan) -> str:
 
 def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
     told = " (none was given: `epsilon=` sets it)" if usual else ""
+    declared = "; declared public" if plan.public else ""
+    sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
     return [
         f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
         f"run reads and releases (unit: one of {plan.split.n:,} records).",
         "",
-        _row("Data", _data(plan)),
-        _row("Split", _split(plan)),
+        _row("Data", f"{plan.name}: {plan.schema.describe()}{declared}"),
+        _row("Split", f"{sizes} records; a random split"),
     ]
 
 
@@ -182,16 +164,6 @@ def _row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
-def _data(plan: Plan | FeaturePlan) -> str:
-    declared = "; declared public" if plan.public else ""
-    return f"{plan.name}: {plan.schema.describe()}{declared}"
-
-
-def _split(plan: Plan | FeaturePlan) -> str:
-    sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
-    return f"{sizes} records; a random split"
-
-
 def _chosen(plan: Plan) -> list[str]:
     """Return which network is trained, or how it will be found."""
     if task_of(plan) == TRAINING:
@@ -223,18 +195,18 @@ def _winner(plan: Plan) -> str:
 
 
 def _training(plan: Plan) -> str:
-    recipe = plan.recipe
-    slots = plan.kept_slots
+    recipe, slots = plan.recipe, plan.kept_slots
     bound = recipe.bounding
-    clip = [] if bound is None else [f"each gradient {bound.words()}"]
+    first = "by the first: " if task_of(plan) == CHOICE else ""
     expected = "an expected " if recipe.sampling.sampled else ""
-    return "; ".join(
+    return first + "; ".join(
         [
-            f"{steps_words(recipe)} steps, each with {expected}{recipe.expected_batch_size:,} of "
-            f"{slots:,} records ({recipe.batches(slots).words()})",
-            *clip,
-            optimizer_words(recipe),
-            *stage_words(recipe),
+            f"{stages.steps_words(recipe)} steps, each with "
+            f"{expected}{recipe.expected_batch_size:,} of {slots:,} records "
+            f"({recipe.batches(slots).words()})",
+            *([] if bound is None else [f"each gradient {bound.words()}"]),
+            stages.optimizer_words(recipe),
+            *stages.stage_words(recipe),
             *_queries(plan),
         ]
     )

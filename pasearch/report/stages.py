@@ -44,12 +44,7 @@ def recipe_of(values: Values) -> Recipe:
 
 
 def batching_words(recipe: Recipe, values: Values) -> str:
-    """Return how batches are drawn.
-
-    Args:
-        recipe: The released model's.
-        values: The same, as `result.json` has it.
-    """
+    """Return how batches are drawn, by the released model's recipe and by its plain values."""
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
     return recipe.batches(slots).words()
 

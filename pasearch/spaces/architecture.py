@@ -9,21 +9,12 @@ Source: Bao et al., Tables XI, XII and XIX to XXXI (layers and parameter counts)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pasearch.errors import UsageError
-from pasearch.spaces.layers import (
-    LAYERS,
-    Conv,
-    Dense,
-    Layer,
-    Norm,
-    Pool,
-    Shape,
-    check_activation,
-)
+from pasearch.spaces.layers import LAYERS, Conv, Dense, Layer, Norm, Pool, Shape, check_activation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,17 +67,12 @@ class Architecture:
         (9610, 9610)
         """
         shapes = self.shapes(input_shape)
-        counts = [
-            layer.parameters(shape) for layer, shape in zip(self.layers, shapes[:-1], strict=True)
-        ]
-        last = Dense(units=outputs).parameters(shapes[-1])
-        frozen = sum(
-            count
-            for layer, count in zip(self.layers, counts, strict=True)
-            if not getattr(layer, "trainable", True)
-        )
-        total = sum(counts) + last
-        return total, total - frozen
+        trained = fixed = 0
+        for layer, shape in zip((*self.layers, Dense(units=outputs)), shapes, strict=True):
+            count = layer.parameters(shape)
+            trained += count if getattr(layer, "trainable", True) else 0
+            fixed += 0 if getattr(layer, "trainable", True) else count
+        return trained + fixed, trained
 
     def rate_factor(self) -> float:
         """Return by how much this architecture's learning rate differs from 128 tanh units'.
@@ -104,8 +90,7 @@ class Architecture:
     def frozen(self, first: int) -> Architecture:
         """Return the same with its first layers frozen (random weights training).
 
-        Args:
-            first: How many, of those with weights: pooling layers have none and do not count.
+        Pooling layers have no weights and do not count.
 
         Raises:
             UsageError: There are not so many.
@@ -117,37 +102,25 @@ class Architecture:
                 f"{first!r} frozen layers: expected a whole number, 0 to {len(places)}: the "
                 f"hidden layers with weights of {self.describe()!r}."
             )
-        chosen = set(places[:first])
-        return self._with({"trainable": False}, lambda i, _: i in chosen)
+        return self._with({"trainable": False}, places[:first])
 
     def with_activation(self, name: str) -> Architecture:
         """Return the same with one activation at every layer that has one other than "linear"."""
         check_activation(name)
-        return self._with(
-            {"activation": name},
-            lambda _, layer: getattr(layer, "activation", "linear") != "linear",
-        )
+        activations = [getattr(layer, "activation", "linear") for layer in self.layers]
+        places = [i for i, each in enumerate(activations) if each != "linear"]
+        return self._with({"activation": name}, places)
 
-    def _with(
-        self, values: Mapping[str, Any], chosen: Callable[[int, Layer], bool]
-    ) -> Architecture:
-        layers = (
-            replace(layer, **values) if chosen(i, layer) else layer
-            for i, layer in enumerate(self.layers)
-        )
-        return Architecture(layers=tuple(layers))
+    def _with(self, values: Mapping[str, Any], places: Sequence[int]) -> Architecture:
+        layers = enumerate(self.layers)
+        changed = (replace(each, **values) if i in places else each for i, each in layers)
+        return Architecture(layers=tuple(changed))
 
     def build(self, input_shape: Shape, outputs: int, generator: np.random.Generator | None = None):
-        """Return the network as an `nn.Sequential`.
+        """Return the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
-        Args:
-            input_shape: Shape of one record.
-            outputs: Number of classes.
-            generator: Where the initial weights are drawn from; None leaves them uninitialised
-                (for a state that is loaded next).
-
-        Returns:
-            nn.Sequential: Maps (batch, *input_shape) to (batch, outputs).
+        Its initial weights are drawn from the generator; None leaves them uninitialised, for a
+        state that is loaded next.
 
         Raises:
             UsageError: It does not fit, or has more than `MOST_PARAMETERS`.

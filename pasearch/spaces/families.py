@@ -91,6 +91,9 @@ TABLE_XII: dict[str, tuple[Any, ...]] = {
 _RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
 _RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
 
+UNSCALED = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
+SCALED = {"learning_rate_scale": (0.5, 1.0, 2.0), "steps_scale": (0.5, 1.0)}
+
 NAMED: dict[str, dict[str, Any]] = {
     "fcn": {
         "family": "fcn",
@@ -98,17 +101,11 @@ NAMED: dict[str, dict[str, Any]] = {
             "layers": (1, 2),
             "units_1": (128, 256, 512),
             "units_2": (64, 128),
-            "activation_1": ("tanh", "relu", "tempered_sigmoid"),
-            "activation_2": ("tanh", "relu", "tempered_sigmoid"),
+            **{f"activation_{i}": ("tanh", "relu", "tempered_sigmoid") for i in (1, 2)},
             "learning_rate_scale": (0.8, 1.0, 1.25),
             "steps_scale": (0.5, 1.0),
         },
-        "default": {
-            "units_1": 128,
-            "activation_1": "tanh",
-            "learning_rate_scale": 1.0,
-            "steps_scale": 1.0,
-        },
+        "default": {"units_1": 128, "activation_1": "tanh", **UNSCALED},
     },
     "images": {
         "family": "fcn",
@@ -117,10 +114,9 @@ NAMED: dict[str, dict[str, Any]] = {
             "layers": (0, 1),
             "units_1": (32, 64, 128),
             "activation_1": ("tanh", "relu"),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
-            "steps_scale": (0.5, 1.0),
+            **SCALED,
         },
-        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
+        "default": UNSCALED,
     },
     "tables": {
         "family": "fcn",
@@ -128,12 +124,10 @@ NAMED: dict[str, dict[str, Any]] = {
             "layers": (0, 1, 2),
             "units_1": (16, 32, 64, 128),
             "units_2": (16, 32),
-            "activation_1": ("tanh", "relu"),
-            "activation_2": ("tanh", "relu"),
-            "learning_rate_scale": (0.5, 1.0, 2.0),
-            "steps_scale": (0.5, 1.0),
+            **{f"activation_{i}": ("tanh", "relu") for i in (1, 2)},
+            **SCALED,
         },
-        "default": {"learning_rate_scale": 1.0, "steps_scale": 1.0},
+        "default": UNSCALED,
     },
     "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
     "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},

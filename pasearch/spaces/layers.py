@@ -33,17 +33,11 @@ def activation_module(name: str) -> nn.Module:
     from pasearch.spaces.modules import TemperedSigmoid
 
     kind, _, arguments = name.partition(":")
-    match kind:
-        case "linear":
-            return nn.Identity()
-        case "relu":
-            return nn.ReLU()
-        case "sigmoid":
-            return nn.Sigmoid()
-        case "tanh":
-            return nn.Tanh()
-        case "tempered_sigmoid":
-            return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+    if kind == "tempered_sigmoid":
+        return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+    plain = {"linear": nn.Identity, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
+    if kind in plain:
+        return plain[kind]()
     raise UsageError(_unknown_activation(name))
 
 
@@ -216,14 +210,9 @@ class Conv:
 
         convolution = nn.utils.skip_init(
             WeightStandardisedConv2d if self.weight_standardised else nn.Conv2d,
-            _image(self, shape)[0],
-            self.filters,
-            self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            groups=self.groups,
-            dilation=self.dilation,
-        )
+            _image(self, shape)[0], self.filters, self.kernel, stride=self.stride,
+            padding=self.padding, groups=self.groups, dilation=self.dilation,
+        )  # fmt: skip
         return [convolution, activation_module(self.activation)]
 
     def describe(self) -> str:

@@ -127,11 +127,7 @@ class Lstm(nn.Module):
     second_bias: nn.Parameter | None
 
     def __init__(
-        self,
-        inputs: int,
-        units: int,
-        biases: int = 1,
-        device: torch.device | str | None = None,
+        self, inputs: int, units: int, biases: int = 1, device: torch.device | str | None = None
     ):
         super().__init__()
         self.inputs, self.units, self.biases = inputs, units, biases

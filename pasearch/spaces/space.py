@@ -394,39 +394,36 @@ def _number(value: object) -> float:
 
 
 def _check_gene(where: str, gene: str, value: object) -> None:
-    number = _number(value)
-    if gene == "front_end":
+    """Refuse a value that a gene cannot have."""
+    number, expected = _number(value), ""
+    if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
-            front_end(value if isinstance(value, str) else repr(value))
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from None
-    elif gene.startswith(("activation", "conv_activation")):
-        try:
-            check_activation(value)
+            if gene == "front_end":
+                front_end(value if isinstance(value, str) else repr(value))
+            else:
+                check_activation(value)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
     elif gene.startswith("trainable"):
-        if not isinstance(value, bool):
-            raise UsageError(f"{where}: {value!r}: expected true or false.")
+        expected = "" if isinstance(value, bool) else "true or false"
     elif gene.startswith("dropout"):
-        if not 0.0 <= number < 1.0:
-            raise UsageError(f"{where}: {value!r}: expected a rate in [0, 1).")
+        expected = "" if 0.0 <= number < 1.0 else "a rate in [0, 1)"
     elif gene.startswith("learning_rate") or gene == "steps_scale":
         if not 0.0 < number <= MOST_SCALE:
-            raise UsageError(
-                f"{where}: {value!r}: expected a finite number above 0, at most {MOST_SCALE:g}."
-            )
+            expected = f"a finite number above 0, at most {MOST_SCALE:g}"
     elif gene == "layers":
         if not (isinstance(value, int) and 0 <= number <= 3):
-            raise UsageError(f"{where}: {value!r}: expected 0 (a linear model), 1, 2 or 3.")
+            expected = "0 (a linear model), 1, 2 or 3"
     elif not (isinstance(value, int) and number > 0):
-        raise UsageError(f"{where}: {value!r}: expected a whole number above 0.")
+        expected = "a whole number above 0"
     elif gene == "steps":
         whole(where, value)
     elif number > MOST_WIDE:
-        raise UsageError(f"{where}: {value!r}: expected at most {MOST_WIDE:,}.")
+        expected = f"at most {MOST_WIDE:,}"
     elif gene == "blocks" and number > 3:
-        raise UsageError(f"{where}: {value!r}: expected 1, 2 or 3.")
+        expected = "1, 2 or 3"
+    if expected:
+        raise UsageError(f"{where}: {value!r}: expected {expected}.")
 
 
 BUILT_IN = tuple(NAMED)
@@ -439,9 +436,6 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         given: A built-in name (`fcn`, `cnn`: this project's; `fcn-paper`, `cnn-paper`: Tables XI
             and XII; `fcn-rwt`, `cnn-rwt`: the same with a trainable flag a layer), the path of a
             TOML file, a dictionary of the same form, or a space.
-
-    Returns:
-        SearchSpace: Checked.
 
     Raises:
         UsageError: No such name or file, or a space that is not well formed.

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
-from pasearch.registry import Registry, Stage
+from pasearch.registry import Checks, Registry, Stage
+from pasearch.training.bounding.bound import flag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,22 @@ if TYPE_CHECKING:
 
 MOST_VIEWS = 1000
 """Each view is one more forward and backward pass of its record."""
+
+
+def _views(name: str, value: object) -> int:
+    views = whole(name, value)
+    if not views <= MOST_VIEWS:
+        raise UsageError(
+            f"{name} is {views:,}: expected at most {MOST_VIEWS:,}; a step takes as many times as "
+            "long. The usual value is 4."
+        )
+    return views
+
+
+def _shift(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not value >= 0:
+        raise UsageError(f"{name} is {value!r}: expected whole pixels, 0 or more.")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +57,15 @@ class Augmentation(Stage):
 
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
+    checks: ClassVar[Checks] = {"views": _views, "shift": _shift, "flip": flag}
     views: int = 4
     shift: int = 2
     flip: bool = False
 
-    def __post_init__(self) -> None:
-        """Check what can be checked without the records' shape."""
-        object.__setattr__(self, "views", whole("views", self.views))
-        if not self.views <= MOST_VIEWS:
-            raise UsageError(
-                f"views is {self.views:,}: expected at most {MOST_VIEWS:,}; a step takes as many "
-                "times as long. The usual value is 4."
-            )
-        counted = isinstance(self.shift, int) and not isinstance(self.shift, bool)
-        if not (counted and self.shift >= 0):
-            raise UsageError(f"shift is {self.shift!r}: expected whole pixels, 0 or more.")
-        if type(self.flip) is not bool:
-            raise UsageError(f"flip is {self.flip!r}: expected true or false.")
-
     def check_fits(self, shape: tuple[int, ...]) -> None:
         """Refuse records that have no such views; to be asked before anything is charged.
 
-        Args:
-            shape: Of one record, as the network gets it: behind its front end.
+        The shape is that of one record as the network gets it, behind its front end.
 
         Raises:
             UsageError: The records are no images, or a shift moves a whole image out of sight.
@@ -81,14 +84,11 @@ class Augmentation(Stage):
             )
 
     def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
-        """Return K views of every record, those of one record side by side.
+        """Return K views of every record, (batch * K, ...), those of one record side by side.
 
         Args:
             x: (batch, height, width) or (batch, channels, height, width).
             generator: This step's own randomness.
-
-        Returns:
-            (batch * K, ...).
 
         Raises:
             UsageError: As of `check_fits`.

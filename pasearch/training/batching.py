@@ -24,14 +24,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from pasearch.accounting.checks import probability, whole
-from pasearch.accounting.events import (
-    Event,
-    Gaussian,
-    PoissonGaussian,
-    TruncatedPoissonGaussian,
-)
+from pasearch.accounting.events import Event, Gaussian, PoissonGaussian, TruncatedPoissonGaussian
 from pasearch.errors import UsageError
-from pasearch.registry import Registry, Stage
+from pasearch.registry import Checks, Registry, Stage
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -94,12 +89,8 @@ class Poisson(Batching):
     name: ClassVar[str] = "poisson"
     phrase: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {"sampling_probability": probability}
     sampling_probability: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        q = probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", q)
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
@@ -107,14 +98,9 @@ class Poisson(Batching):
         return cls(sampling_probability=expected_batch_size / n)
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return the chosen slots, ascending.
+        """Return the chosen of n slots, null ones included: ascending, int64, (batch,).
 
-        Args:
-            n: Number of slots, null ones included.
-            generator: This step's own randomness.
-
-        Returns:
-            int64, (batch,): the batch's size is itself random and may be 0.
+        The batch's size is itself random and may be 0. The generator is this step's own.
         """
         q = self.sampling_probability
         if q == 1.0:
@@ -227,13 +213,9 @@ class Reshuffled(Batching):
     phrase: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
+    checks: ClassVar[Checks] = {"n": whole, "batch_size": whole}
     n: int
     batch_size: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        whole("n", self.n)
-        whole("batch_size", self.batch_size)
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:

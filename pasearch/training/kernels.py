@@ -372,13 +372,8 @@ def _positions(weight: Tensor, bias: Tensor | None, a: Tensor, d: Tensor) -> Ten
 
     Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
     positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
-    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added.
-
-    Args:
-        weight: The layer's weight.
-        bias: The layer's bias.
-        a: (batch, groups, inputs, L).
-        d: (batch, groups, outputs, L).
+    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
+    (batch, groups, inputs, L), d (batch, groups, outputs, L).
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]

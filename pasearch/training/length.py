@@ -73,12 +73,8 @@ class Course:
 
     def price(self, schedule: Schedule, epochs: int) -> Price:
         """Return the price of so many epochs."""
-        return price(self.event(schedule, epochs), self._delta)
-
-    @property
-    def _delta(self) -> float:
         assert self.budget.delta is not None
-        return self.budget.delta
+        return price(self.event(schedule, epochs), self.budget.delta)
 
     def epochs(self, schedule: Schedule) -> int:
         """Return how many epochs the budget lasts for.
@@ -94,8 +90,9 @@ class Course:
                 f"an epoch has {math.ceil(self.n / self.batch):,} steps: expected at most "
                 f"{MOST_STEPS:,}. Take a larger batch."
             )
-        high, roughly = 1, self.budget.epsilon * 1.5
-        while high < most and estimate(self.event(schedule, high), self._delta) <= roughly:
+        high, roughly, delta = 1, self.budget.epsilon * 1.5, self.budget.delta
+        assert delta is not None
+        while high < most and estimate(self.event(schedule, high), delta) <= roughly:
             high = min(most, 2 * high)
         found = calibration.largest_count(
             lambda epochs: self.event(schedule, epochs), self.budget, high
@@ -120,7 +117,6 @@ class Course:
             BudgetError: So many epochs cost more even if the noise does not fall.
         """
         epochs = whole("epochs", epochs)
-
         steepness = _known(kind)[1]
         low, high = steepness.flattest, steepness.steepest
 
@@ -199,17 +195,8 @@ def answer(
 ) -> Answer:
     """Answer one of the two questions: `rate` is given, or `epochs` is.
 
-    Args:
-        kind: "uniform", or a decay.
-        noise_multiplier: sigma_0, above 0.
-        n: Records trained on.
-        batch: The (expected) batch size.
-        epsilon: Of the training.
-        delta: Of it; None takes the default for n.
-        epochs: To be lasted for; the rate is solved.
-        rate: Of the decay; the epochs are solved.
-        batching: "poisson" or "reshuffled".
-        settings: The schedule's other fields; None and 1 are left out where it has none such.
+    `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a `Course`;
+    `settings` are the schedule's other fields: None and 1 are left out where it has none such.
 
     Raises:
         UsageError: Neither or both are given; a schedule that is none.

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pasearch.accounting.checks import positive
 from pasearch.runs.normals import LEAST, MASK, MOST, Normals, box_muller, further, normals, pairs
 
 if TYPE_CHECKING:
@@ -72,47 +71,6 @@ class Noise:
 Drawn = Callable[[], Noise]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianNoise:
-    """Independent Gaussian noise on every coordinate.
-
-    Args:
-        noise_multiplier: sigma / sensitivity, above 0.
-    """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        value = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", value)
-
-    def add_(
-        self,
-        sums: list[torch.Tensor],
-        sensitivity: float,
-        stream: Stream,
-        step: int,
-        drawn: Drawn | None = None,
-    ) -> None:
-        """Add noise in place.
-
-        Args:
-            sums: Float32 tensors on one device: together one vector of that L2 sensitivity.
-            sensitivity: The bound's, in the units of the sums.
-            stream: The trial's noise stream; no two trials share one.
-            step: Which step; no two steps share their noise.
-            drawn: What `draw` returned for the same stream and step, if it was called.
-        """
-        drawn = drawn or draw(sum(each.numel() for each in sums), sums[0].device, stream, step)
-        add_scaled(sums, drawn(), self.noise_multiplier * sensitivity)
-
-
-def add_scaled(sums: list[torch.Tensor], noise: Noise, scale: float) -> None:
-    """Add noise times a scale to tensors in place, in their order."""
-    noise.add_to(sums, scale)
-
-
 def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
     """Begin to draw a step's normal numbers; call what is returned to get them.
 
@@ -145,11 +103,7 @@ def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> N
 def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> Normals:
     """Return normal numbers from words that are on a device already, and stay there.
 
-    Args:
-        words: int64, (2 `pairs`(count),).
-        count: How many numbers.
-        stream: Of further bits, where they are asked for.
-        step: Which step of it.
+    The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
     """
     half = len(words) // 2
     lengths, turns = words[:half] & MASK, words[half:]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from pasearch.registry import Registry, Stage
+from pasearch.registry import Checks, Registry, Stage
 from pasearch.training.bounding.bound import Bound, checked_bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise, normals_on
@@ -51,14 +51,10 @@ class NoiseBeforeClip(Stage):
 
     name: ClassVar[str] = "noise-before-clip"
     named: ClassVar[bool] = False
+    checks: ClassVar[Checks] = {
+        "record_bound": lambda name, value: None if value is None else checked_bound(name, value)
+    }
     record_bound: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        if self.record_bound is not None:
-            object.__setattr__(
-                self, "record_bound", checked_bound("record_bound", self.record_bound)
-            )
 
     def words(self) -> str:
         """Return where the noise comes in."""
@@ -92,19 +88,10 @@ def noise_before_clip_sum(
     norm at most B before the noise; a null record's, or one that is not finite, is 0 (as is one
     beyond `LARGEST`).
 
-    Args:
-        network: Accepted by `validate`.
-        x: Drawn records, (batch, ...); at least one.
-        loss: From a slice of them to their loss.
-        mask: bool, (batch,); False for null records.
-        order: With B, or None on public data.
-        clip: C.
-        standard_deviation: Of each coordinate's noise, above 0.
-        stream: The trial's noise stream.
-        step: Which step; no two steps share their noise.
-
-    Returns:
-        Like `trainable_parameters(network)`, in their order.
+    Network, x, mask and sums are as of `clipped_sum_and_counts`, without views; `loss` goes from a
+    slice of the records to their loss. The order has B, or None on public data, and the clip C;
+    the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
+    two steps of it their noise.
     """
     parameters = trainable_parameters(network)
     size = sum(p.numel() for p in parameters)

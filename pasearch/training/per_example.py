@@ -41,28 +41,6 @@ class Factors(Protocol):
         ...
 
 
-def clipped_sum(
-    network: nn.Module, x: Tensor, loss: Loss, bounding: Factors | None, mask: Tensor
-) -> list[Tensor]:
-    """Return the sum over records of their bounded gradients.
-
-    Guarantee: changing one record changes the sum by at most `bounding.sensitivity` in L2 norm if
-    the record's mask is False in one of the two worlds. A record with a gradient that is not finite
-    adds exactly 0. The network's parameters and their `.grad` are not touched.
-
-    Args:
-        network: Accepted by `validate`.
-        x: Records, (batch, ...); at least one.
-        loss: Each record's own loss.
-        bounding: None sums the gradients as they are (declared-public data only).
-        mask: bool, (batch,); False for null records.
-
-    Returns:
-        list[Tensor]: Like `trainable_parameters(network)`, in their order.
-    """
-    return clipped_sum_and_counts(network, x, loss, bounding, mask)[0]
-
-
 def clipped_sum_and_counts(
     network: nn.Module,
     x: Tensor,
@@ -72,21 +50,25 @@ def clipped_sum_and_counts(
     *,
     views: int = 1,
 ) -> tuple[list[Tensor], Tensor]:
-    """Return `clipped_sum`, and how many norms lie within the bound, about one half each.
+    """Return the sum over records of their bounded gradients, and how many norms are within bounds.
 
-    Guarantee: changing one record, as there, changes each count by at most 1/2.
+    Guarantee: changing one record changes the sum by at most `bounding.sensitivity` in L2 norm, and
+    each count by at most 1/2, if the record's mask is False in one of the two worlds. A record with
+    a gradient that is not finite adds exactly 0 to the sum. The network's parameters and their
+    `.grad` are not touched.
 
     Args:
-        network: As there.
-        x: Rows, (batch * views, ...), those of one record side by side.
+        network: Accepted by `validate`.
+        x: Rows, (batch * views, ...), at least one; those of one record side by side.
         loss: Each row's own loss.
-        bounding: As there.
-        mask: bool, (batch,).
+        bounding: None sums the gradients as they are (declared-public data only).
+        mask: bool, (batch,); False for null records.
         views: How many rows a record has; its gradient is their mean, which is then bounded.
 
     Returns:
-        The sums, and the sum over records of [norm <= C] - 1/2: float64, (1,), or (layers,) where
-        every layer has its own bound. Null records add 0, and one that is not finite adds -1/2.
+        The sums, like `trainable_parameters(network)`, in their order; and the sum over records of
+        [norm <= C] - 1/2: float64, (1,), or (layers,) where every layer has its own bound. Null
+        records add 0, and one that is not finite adds -1/2.
     """
     if len(x) != views * len(mask):
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
@@ -121,7 +103,7 @@ def clipped_sum_and_counts(
 def formed_gradients(network: nn.Module, x: Tensor, loss: Loss) -> Tensor:
     """Return every record's gradient, formed: (batch, parameters), as `trainable_parameters` go.
 
-    Memory: batch * parameters numbers. `clipped_sum` never needs it; noise on each record does.
+    Memory: batch * parameters numbers, which noise on each record needs, and no other sum.
     """
     found: dict[int, Tensor] = {}
     for each in capture(network, x, loss):

@@ -53,6 +53,12 @@ class Preset:
     epochs: int | None = None
 
 
+def _dynamic(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
+    """Return plain DP-SGD with one of Yu et al.'s schedules."""
+    recipe = {**PLAIN, "schedule": schedule}
+    return Preset(about=about, source="Yu et al., section IV", recipe=recipe, epochs=epochs)
+
+
 PRESETS: dict[str, Preset] = {
     "default": Preset(
         about="momentum and averaged weights on flat clipping",
@@ -79,51 +85,33 @@ PRESETS: dict[str, Preset] = {
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN, "screening": {"q0": 10.0, "mu0": 10}},
     ),
-    "dynamic-uniform": Preset(
-        about="the same noise in every epoch; the schedules' own baseline",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "uniform"}},
+    "dynamic-uniform": _dynamic(
+        "the same noise in every epoch; the schedules' own baseline", name="uniform"
     ),
-    "dynamic-time": Preset(
-        about="noise falls from epoch to epoch, as 1 / (1 + k epoch)",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "time", "rate": 0.05}},
-        epochs=38,
+    "dynamic-time": _dynamic(
+        "noise falls from epoch to epoch, as 1 / (1 + k epoch)", 38, name="time", rate=0.05
     ),
-    "dynamic-exponential": Preset(
-        about="noise falls from epoch to epoch, as exp(-k epoch)",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "exponential", "rate": 0.01}},
-        epochs=71,
+    "dynamic-exponential": _dynamic(
+        "noise falls from epoch to epoch, as exp(-k epoch)", 71, name="exponential", rate=0.01
     ),
-    "dynamic-step": Preset(
-        about="noise is multiplied by k < 1 every few epochs",
-        source="Yu et al., section IV",
-        recipe={**PLAIN, "schedule": {"name": "step", "rate": 0.6, "period": 10}},
-        epochs=31,
+    "dynamic-step": _dynamic(
+        "noise is multiplied by k < 1 every few epochs", 31, name="step", rate=0.6, period=10
     ),
-    "dynamic-polynomial": Preset(
-        about="noise falls from epoch to epoch, as a power of what is left",
-        source="Yu et al., section IV",
-        recipe={
-            **PLAIN,
-            "schedule": {"name": "polynomial", "power": 3.0, "end": 0.2, "period": 100},
-        },
-        epochs=44,
+    "dynamic-polynomial": _dynamic(
+        "noise falls from epoch to epoch, as a power of what is left",
+        44,
+        name="polynomial",
+        power=3.0,
+        end=0.2,
+        period=100,
     ),
-    "dynamic-validation": Preset(
-        about="less noise when the validation accuracy stops rising, until the budget ends",
-        source="Yu et al., section IV",
-        recipe={
-            **PLAIN,
-            "schedule": {
-                "name": "validation",
-                "rate": 0.7,
-                "threshold": 0.01,
-                "average": 5,
-                "period": 10,
-            },
-        },
+    "dynamic-validation": _dynamic(
+        "less noise when the validation accuracy stops rising, until the budget ends",
+        name="validation",
+        rate=0.7,
+        threshold=0.01,
+        average=5,
+        period=10,
     ),
     "noisy-gradient": Preset(
         about="noise on each record's bounded gradient, and the clip after it",
@@ -210,8 +198,7 @@ def preset_of(name: str) -> Preset:
 def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe as plain values: `preset`, and fields of `Recipe` that differ from it.
 
-    Args:
-        given: A preset's name, a TOML path, or such values.
+    Given is a preset's name, a TOML path, or such values.
 
     Raises:
         UsageError: No such preset or file, no TOML, or a field that a recipe lacks or refuses.
@@ -222,7 +209,9 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         return values
     if str(given) in PRESETS:
         return {"preset": str(given)}
-    values = _read_toml(given)
+    if not str(given).endswith(".toml"):
+        preset_of(str(given))
+    values = read_toml(given, "a recipe (TOML)")
     try:
         settings_of(values)
     except UsageError as error:
@@ -233,11 +222,7 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of `Recipe`, ready to be given to it: the preset's, with the others' changes.
 
-    Args:
-        values: What `read_recipe` returned.
-
-    Raises:
-        UsageError: As of `read_recipe`.
+    Values are what `read_recipe` returned; a UsageError is raised as there.
     """
     settings = {
         name: READERS[name](value) if name in READERS else value
@@ -307,10 +292,8 @@ def _toml(value: Any) -> str:
 def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
     """Return the recipe with its preset's schedule stretched to as many epochs as it has.
 
-    Args:
-        recipe: Made from `settings_of(values)`.
-        values: What `read_recipe` returned; a schedule of the file's own is left alone.
-        slots: n of the partition that is trained on.
+    It was made from `settings_of(values)`; a schedule of the file's own is left alone. Slots are n
+    of the partition that is trained on.
     """
     epochs = preset_of(values.get("preset", "default")).epochs
     if epochs is not None and "schedule" not in values:
@@ -323,9 +306,3 @@ def fitted(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
             levels,
         )
     return recipe
-
-
-def _read_toml(path: str | Path) -> dict[str, Any]:
-    if not str(path).endswith(".toml"):
-        preset_of(str(path))
-    return read_toml(path, "a recipe (TOML)")

@@ -1,15 +1,6 @@
 """How a network is trained, and the only place that says what its steps cost.
 
-    step t:  batch     Poisson(q = expected_batch_size / n), with a cap, reshuffled  batching.py
-             views     K views of each record, averaged before the bound       augmentation.py
-             bound     each record's gradient, to sensitivity C               bounding/, encoded/
-             noise     + N(0, (sigma_t C)^2) on the sum; or on each record before the clip
-                                                                    noise.py, noise_before_clip.py
-             schedule  sigma_t = sigma * factor(epoch of t)                         schedules/
-             clean     times the Kolmogorov-Smirnov distance from noise           denoising.py
-             step      optimizer, on the sum / expected_batch_size               optimizers.py
-             screen    take the update, or go back                                screening.py
-             average   weights, with a horizon of `average * steps` steps          trainer.py
+docs/architecture.md goes through a step, stage by stage, and says where each stands.
 
     price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
             noise of another density, on encoded gradients:    Additive(q, density_t, shifts)
@@ -221,11 +212,11 @@ class Recipe:
         """
         if self.noise_multiplier is None:
             raise UsageError("a recipe without noise has no price: it is for public data only.")
-        events = tuple(
+        parts = tuple(
             SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count)
             for factor, count in self.levels(n)
         )
-        whole_plan = events[0] if len(events) == 1 else Composed(events=events)
+        whole_plan = parts[0] if len(parts) == 1 else Composed(events=parts)
         if not self.schedule.steered:
             return whole_plan
         # Orders above the one that sets the price would only end the training sooner. Which one
@@ -466,11 +457,8 @@ def default_recipe(
     Measured on digits (n about 1,600) and MNIST (n 60,000) at totals from .5 to 4: the best
     accuracy is flat around these.
 
-    Args:
-        slots: n of the partition that is trained on.
-        batch: The expected batch size, instead.
-        steps: The number of steps, instead.
-        settings: Other fields of `Recipe`.
+    n is `slots`, of the partition that is trained on; `batch` and `steps` stand instead of these
+    numbers, and `settings` are other fields of `Recipe`.
     """
     return Recipe(
         expected_batch_size=max(1, min(2048, slots // 4)) if batch is None else batch,

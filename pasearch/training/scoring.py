@@ -23,12 +23,10 @@ ERROR_GRID = 100
 def points_of(answers: Tensor, y: Tensor, valid: Tensor) -> int:
     """Return the points of all answers together.
 
-    Guarantee: each record's points are whole before they are added.
+    Answers are (n, outputs): one a class, or the scaled number; y is (n,), as is `valid`, which is
+    False for a null record.
 
-    Args:
-        answers: (n, outputs): one a class, or the scaled number.
-        y: (n,) classes, or scaled numbers.
-        valid: (n,) False for a null record.
+    Guarantee: each record's points are whole before they are added.
     """
     if y.is_floating_point():
         error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)

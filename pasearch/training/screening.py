@@ -144,9 +144,7 @@ class Annealing(Stage):
         if forced or float(coin) <= self.probability(state, new_loss):
             return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
         kept = AnnealingState(
-            loss=state.loss,
-            accepted=state.accepted,
-            rejected_in_a_row=state.rejected_in_a_row + 1,
+            loss=state.loss, accepted=state.accepted, rejected_in_a_row=state.rejected_in_a_row + 1
         )
         return kept, False
 
@@ -179,11 +177,9 @@ SCREENINGS.register(Annealing)
 
 
 def coin(stream: Stream, screening: int) -> float:
-    """Return the coin of one screening, uniform in [0, 1).
+    """Return the coin of one screening, uniform in [0, 1); no two screenings share one.
 
-    Args:
-        stream: Of the coins alone; another than the batches' and the noise's.
-        screening: Which one; no two share a coin.
+    The stream is of the coins alone, another than the batches' and the noise's.
     """
     return float(stream.generator(screening).random())
 
@@ -197,11 +193,8 @@ def loss_points(
     Guarantee: replacing one record by the null record changes the result by at most G: each
     record's points are clipped and rounded before they are added. A loss that is no number has G.
 
-    Args:
-        network: Of one output for a number, else one a class; its mode is given back.
-        records: The open partition, null records included: they add 0.
-        device: "cpu" or "cuda".
-        chunk: Records at a time; only memory depends on it.
+    The network has one output for a number, else one a class; its mode is given back. Null records
+    add 0. `chunk` is how many records are looked at once; only memory depends on it.
 
     Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
     """
@@ -230,8 +223,6 @@ def mean_loss(
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
 
-    Args: as of `loss_points`.
-
     Raises:
         UsageError: The records were not declared public.
     """
@@ -247,6 +238,13 @@ def mean_loss(
     return total / max(1, count)
 
 
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return each record's own loss, (batch,): cross entropy, or half the square of an error."""
+    if y.is_floating_point():
+        return 0.5 * (outputs.squeeze(1) - y).square()
+    return functional.cross_entropy(outputs, y, reduction="none")
+
+
 def _losses(
     network: nn.Module, records: Opened, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -258,10 +256,7 @@ def _losses(
             outputs = network(records.x[part].to(device)).float().cpu()
             # A null record's class is never read: whatever stands there, its loss is a number.
             y = records.y[part].where(mask, 0)
-            if y.is_floating_point():
-                yield 0.5 * (outputs.squeeze(1) - y).square(), mask
-            else:
-                yield functional.cross_entropy(outputs, y, reduction="none"), mask
+            yield losses_of(outputs, y), mask
 
 
 @contextmanager

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
 from pasearch.runs.normals import normals
 from pasearch.training.denoising import Denoising
-from pasearch.training.noise import Drawn, GaussianNoise, add_scaled, draw
+from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import (
     clipped_sum_and_counts,
@@ -32,7 +31,7 @@ from pasearch.training.per_example import (
     trainable_parameters,
     validate,
 )
-from pasearch.training.screening import Opened
+from pasearch.training.screening import Opened, losses_of
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:
@@ -185,6 +184,9 @@ class Training:
             parameter.grad = None
 
 
+_Part = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class _Slots:
     """The records on the training's device: moved once, not batch by batch."""
@@ -192,6 +194,13 @@ class _Slots:
     x: Tensor
     y: Tensor
     valid: Tensor
+
+    def at(self, places: Tensor) -> _Part:
+        """Return x, y and the mask of these slots."""
+        mask = self.valid.index_select(0, places)
+        # A null record's class is never read: whatever stands there, its loss is a number.
+        y = self.y.index_select(0, places).where(mask, 0)
+        return self.x.index_select(0, places), y, mask
 
 
 @dataclass(slots=True)
@@ -225,16 +234,10 @@ def batch_sum(
     noise_multiplier: float | None = None,
     state: State | None = None,
 ) -> list[Tensor]:
-    """Return one step's noisy sum of bounded gradients over a fresh batch.
+    """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
-    Args:
-        network: Accepted by `validate`.
-        slots: The records, on the training's device.
-        recipe: How.
-        streams: "batch", "noise" and "dropout".
-        step: Which, from 0.
-        noise_multiplier: sigma_t; None takes what the recipe has at this step.
-        state: Read and moved on; None starts afresh.
+    The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
+    and moved on; None starts afresh.
     """
     n, state = len(slots.y), state or State.start(network, recipe)
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
@@ -242,7 +245,8 @@ def batch_sum(
     chosen = chosen.to(slots.x.device)
     _reseed_dropout(network, streams["dropout"], step)
     if recipe.noise_before_clip is not None and sigma is not None:
-        return _noise_before_clip(network, slots, recipe, streams["noise"], step, chosen, sigma)
+        part, noise = slots.at(chosen), streams["noise"]
+        return _noise_before_clip(network, recipe, part, noise, step, sigma)
     if sigma is None:
         return _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)[0]
     # Drawn while the gradients are computed.
@@ -252,12 +256,10 @@ def batch_sum(
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).sensitivity
     if bounds:
-        sigma = _adapt(recipe.bounding, recipe, state, sigma, counts, streams["noise"], step)
-    if recipe.noise is None:
-        GaussianNoise(noise_multiplier=sigma).add_(sums, sensitivity, streams["noise"], step, drawn)
-    else:
-        add_scaled(sums, drawn(), recipe.density(sigma).scale)
+        sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
+    scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
+    drawn().add_to(sums, scale)
     if recipe.denoising is not None:
         _denoise(sums, recipe.denoising, recipe.density(sigma), state)
     if bounds:
@@ -286,33 +288,21 @@ def _bounded_sum(
     chosen: Tensor,
     state: State,
 ) -> tuple[list[Tensor], Tensor]:
-    """Return the sum of bounded gradients of the chosen slots, and the counts of a bound's norms.
-
-    Args:
-        network: As of `batch_sum`, like slots, recipe, step and state.
-        slots: The records.
-        recipe: How.
-        stream: "batch", for the views.
-        step: Which.
-        chosen: Slots of the batch; perhaps none.
-        state: Read only.
-    """
+    """Return the sum of the chosen slots' bounded gradients, and the counts of a bound's norms."""
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
     sums: list[Tensor] = []
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     views = recipe.augmentation
-    for place, part in enumerate(chosen.split(_rows(recipe))):
+    many = 1 if views is None else views.views
+    for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
         if len(part) == 0:
             break
-        mask = slots.valid.index_select(0, part)
-        # A null record's class is never read: whatever stands there, its loss is a number.
-        y, x = slots.y.index_select(0, part).where(mask, 0), slots.x.index_select(0, part)
+        x, y, mask = slots.at(part)
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        many = 1 if views is None else views.views
-        values, found = summed(network, x, _Loss(y), mask=mask, views=many)
+        values, found = summed(network, x, partial(losses_of, y=y), mask=mask, views=many)
         if state.bounds:
             counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
@@ -333,21 +323,12 @@ def _denoise(sums: list[Tensor], denoising: Denoising, density: Density, state: 
         each.mul_(weight)
 
 
-def _rows(recipe: Recipe) -> int:
-    views = 1 if recipe.augmentation is None else recipe.augmentation.views
-    return max(1, recipe.chunk // views)
-
-
 def _adapt(
-    adaptive: Bound,
-    recipe: Recipe,
-    state: State,
-    sigma: float,
-    counts: Tensor,
-    stream: Stream,
-    step: int,
+    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
     """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
+    adaptive = recipe.bounding
+    assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
     noisy = counts.clone().numpy()
     normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
@@ -373,45 +354,20 @@ def _rescale(
 
 
 def _noise_before_clip(
-    network: nn.Module,
-    slots: _Slots,
-    recipe: Recipe,
-    stream: Stream,
-    step: int,
-    chosen: Tensor,
-    sigma: float,
+    network: nn.Module, recipe: Recipe, part: _Part, stream: Stream, step: int, sigma: float
 ) -> list[Tensor]:
     """Return the sum of clipped noisy gradients."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
-    if not len(chosen):
+    x, y, mask = part
+    if not len(x):
         return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
-    mask = slots.valid.index_select(0, chosen)
-    y = slots.y.index_select(0, chosen).where(mask, 0)
     return noise_before_clip_sum(
-        network,
-        slots.x.index_select(0, chosen),
-        lambda part: _Loss(y[part]),
-        mask,
-        order=order,
-        clip=clip,
-        standard_deviation=sigma * (order.record_bound or clip.sensitivity),
-        stream=stream,
+        network, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
+        standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
         step=step,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """Each record's own loss, (batch,): cross entropy of a class, half the square of an error."""
-
-    y: Tensor
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        if self.y.is_floating_point():
-            return 0.5 * (outputs.squeeze(1) - self.y).square()
-        return functional.cross_entropy(outputs, self.y, reduction="none")
+    )  # fmt: skip
 
 
 @torch.no_grad()

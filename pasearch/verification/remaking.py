@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,13 +89,11 @@ def remade(document: Document) -> Remade:
     declared = declared_of(document)
     made["warnings"] += useless(made)
     made |= {name: document[name] for name in ("schema_version", "versions", "files")}
-    problems = [*dials.problems, *_of_schema(declared, plan), *_of_recipes(document["plan"])]
-    problems += [
-        f"plan.dials has {shown(each)}, and the plan does not." for each in dials.unknown()
-    ]
-    return Remade(
-        plan=plan, document=parse_json(json.dumps(made), "result.json"), problems=tuple(problems)
-    )
+    unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown())
+    recipes = _of_recipes(document["plan"])
+    problems = (*dials.problems, *_of_schema(declared, plan), *recipes, *unknown)
+    again = parse_json(json.dumps(made), "result.json")
+    return Remade(plan=plan, document=again, problems=problems)
 
 
 def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
@@ -117,20 +116,12 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     return plan, api.result_document(plan, strategy, found, _made(document)) | beside
 
 
-def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Document]:
-    """Make plan and document of a feature selection again."""
-    plan = _feature_plan(document, dials)
-    found = _features_found(document, plan)
-    return plan, feature_selection.result_document(plan, found, _made(document))
-
-
 def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     """Make the plan of a search, or of one training, again."""
     basis, split = document["plan"], _split(document, strategy.portions)
     recipes = {
-        split.train: _recipes(basis["finals"]),
-        split.trial_slots: _recipes(basis["recipes"]),
-    }
+        split.train: _recipes(basis["finals"]), split.trial_slots: _recipes(basis["recipes"])
+    }  # fmt: skip
     score = basis["score_epsilon"]
     plan = make_plan(
         _terms(document, split),
@@ -146,31 +137,25 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     if len(names) != len(plan.recipes):
         raise refusal("plan.recipe_names and plan.recipes are not equally many")
     return replace(
-        plan,
-        schema=schema_of(document),
-        recipe_names=names,
-        searched_on=document["searched_on"],
+        plan, schema=schema_of(document), recipe_names=names, searched_on=document["searched_on"],
         auto=document["auto"],
-    )
+    )  # fmt: skip
 
 
 def _terms(document: Document, split: Split) -> Terms:
     """Return what a run's plan was solved for."""
     basis, budget = document["plan"], document["budget"]
     return Terms(
-        name=document["dataset"]["name"],
-        schema=declared_of(document),
+        name=document["dataset"]["name"], schema=declared_of(document),
         public=document["dataset"]["declared_public"],
-        budget=Budget(budget["epsilon"], budget["delta"]),
-        split=split,
-        most=basis["most_categories"],
-        assumed_public=tuple(document["assumed_public"]),
+        budget=Budget(budget["epsilon"], budget["delta"]), split=split,
+        most=basis["most_categories"], assumed_public=tuple(document["assumed_public"]),
         leak_share=basis["leak_share"],
-    )
+    )  # fmt: skip
 
 
-def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
-    """Make the plan of a feature selection again."""
+def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Document]:
+    """Make plan and document of a feature selection again."""
     basis = document["plan"]
     plan = make_feature_plan(
         _terms(document, _split(document, 1)),
@@ -179,7 +164,9 @@ def _feature_plan(document: Document, dials: StatedDials) -> FeaturePlan:
         searched_on=document["searched_on"],
         dials=dials,
     )
-    return replace(plan, schema=schema_of(document), auto=document["auto"])
+    plan = replace(plan, schema=schema_of(document), auto=document["auto"])
+    found = _features_found(document, plan)
+    return plan, feature_selection.result_document(plan, found, _made(document))
 
 
 def declared_of(document: Document) -> AnySchema:
@@ -205,14 +192,7 @@ def _split(document: Document, portions: int) -> Split:
         sizes[cut] = document["dataset"]["n"] - others  # a remainder is in no portion
     if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
         raise refusal(f"dataset.slots has no place for {shown(unknown[0])}")
-    return Split(
-        search=sizes.get("search", 0),
-        train=sizes.get("train", 0),
-        validation=sizes.get("validation", 0),
-        test=sizes.get("test", 0),
-        fixed_tail=fixed_tail,
-        portions=portions,
-    )
+    return Split(**{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions)
 
 
 def space_of(values: Document) -> Space:
@@ -232,42 +212,36 @@ def candidate_of(values: Document) -> Candidate:
     return replace(plain, settings=tuple(settings.items()))
 
 
-def _of_recipes(basis: Document) -> list[str]:
+def _of_recipes(basis: Document) -> Iterator[str]:
     """Check that recipes leave the noise to the dials, and a final training has its candidate's."""
     recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
-    problems = []
     if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
-        problems.append("plan.recipes says a noise_multiplier, which plan.dials alone decides.")
+        yield "plan.recipes says a noise_multiplier, which plan.dials alone decides."
     kept = [
         [{name: value for name, value in each.items() if name not in OF_SIZE} for each in these]
         for these in (recipes, finals)
     ]
     if finals and kept[0] != kept[1]:
-        problems.append("plan.recipes and plan.finals are not the same recipes.")
-    return problems
+        yield "plan.recipes and plan.finals are not the same recipes."
 
 
-def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> list[str]:
+def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
     """Check that the complete schema is the declared one, and more only where it was estimated."""
-    complete, problems = plan.schema, []
+    complete = plan.schema
     if complete.undeclared:
-        problems.append(f"dataset.schema leaves {', '.join(complete.undeclared)} open.")
+        yield f"dataset.schema leaves {', '.join(complete.undeclared)} open."
     if declared.completed_by(complete) != complete:
-        problems.append(
-            "dataset.schema differs from plan.declared where nothing was estimated privately."
-        )
+        yield "dataset.schema differs from plan.declared where nothing was estimated privately."
     found = {each.name: each for each in _columns(complete)}
     for each in _columns(declared):
         now = found.get(each.name)
         if now is None or each.declared:
             continue  # said above
+        name = shown(each.name)
         if each.kind not in (None, now.kind) or each.bins not in (None, now.bins):
-            problems.append(f"column {shown(each.name)} is of another kind than was declared.")
+            yield f"column {name} is of another kind than was declared."
         if len(now.categories or ()) > plan.most:
-            problems.append(
-                f"column {shown(each.name)} has more categories than could be estimated privately."
-            )
-    return problems
+            yield f"column {name} has more categories than could be estimated privately."
 
 
 def _columns(schema: AnySchema) -> tuple[Column, ...]:

@@ -16,9 +16,11 @@ import binascii
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pasearch.errors import UsageError
 from pasearch.results import release_of
@@ -90,10 +92,7 @@ class Signature:
 
 
 def new_key(path: str | Path) -> Path:
-    """Write a new private key, and beside it its public key; return the latter's path.
-
-    Args:
-        path: Of the private key (mode 0600); the public key is PATH.pub. Neither may exist.
+    """Write a new private key (mode 0600), and beside it its public key, PATH.pub; return that.
 
     Raises:
         UsageError: One exists, or cannot be written.
@@ -126,23 +125,11 @@ def private_key(path: str | Path) -> Ed25519PrivateKey:
     Raises:
         UsageError: No such file, no private key, one with a passphrase, or not ed25519.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = _content(path, "a private key")
-    try:
-        key = load_pem_private_key(content, password=None)
-    except TypeError:
-        raise UsageError(
-            f"{path} has a passphrase, which cannot be asked for: {EXPECTED}."
-        ) from None
-    except (ValueError, UnsupportedAlgorithm):
-        kind = "a public key" if b"PUBLIC KEY" in content else "no private key in PEM form"
-        raise UsageError(f"{path} holds {kind}: {EXPECTED}.") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} holds a private key of another kind: {EXPECTED}.")
-    return key
+    load = partial(load_pem_private_key, password=None)
+    return _loaded(path, "private", "public", load, Ed25519PrivateKey, EXPECTED)
 
 
 def public_key(path: str | Path) -> Ed25519PublicKey:
@@ -151,19 +138,32 @@ def public_key(path: str | Path) -> Ed25519PublicKey:
     Raises:
         UsageError: No such file, no public key, or not ed25519.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     expected = "expected the signer's public key, as `pasearch key` writes it"
-    content = _content(path, "a public key")
+    return _loaded(path, "public", "private", load_pem_public_key, Ed25519PublicKey, expected)
+
+
+def _loaded(
+    path: str | Path, half: str, other: str, load: Callable[[bytes], Any], kind: type, expected: str
+) -> Any:
+    """Return one half of a pair of keys, or say what the file holds instead."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    content = _content(path, f"a {half} key")
     try:
-        key = load_pem_public_key(content)
+        key = load(content)
+    except TypeError:
+        raise UsageError(
+            f"{path} has a passphrase, which cannot be asked for: {expected}."
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        kind = "a private key" if b"PRIVATE KEY" in content else "no public key in PEM form"
-        raise UsageError(f"{path} holds {kind}: {expected}.") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{path} holds a public key of another kind: {expected}.")
+        found = f"{other.upper()} KEY".encode() in content
+        what = f"a {other} key" if found else f"no {half} key in PEM form"
+        raise UsageError(f"{path} holds {what}: {expected}.") from None
+    if not isinstance(key, kind):
+        raise UsageError(f"{path} holds a {half} key of another kind: {expected}.")
     return key
 
 
@@ -181,12 +181,8 @@ def _content(path: str | Path, what: str) -> bytes:
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
     """Write `result.sig` beside a finished run's `result.json`, in place of one that is there.
 
-    Args:
-        path: The run's folder, or its `release/` folder.
-        key: The signer's.
-
-    Returns:
-        Path: Of `result.sig`. Its time is that of `result.json`, so it tells nothing of the run.
+    The path is the run's folder, or its `release/` folder; returned is that of `result.sig`, whose
+    time is that of `result.json`, so that it tells nothing of the run.
 
     Raises:
         UsageError: No result is there, another signer's signature is, or the folder cannot be
@@ -237,10 +233,8 @@ def signature_of(release: Path) -> Signature | None:
 def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) -> list[str]:
     """Return what is wrong with a release's signature, one sentence each.
 
-    Args:
-        release: The folder with `result.json`.
-        signer: Whose signature it must be; None asks only that one that is there fits.
-        content: Of `result.json`, as it was read for all other checks.
+    It must be of the signer; None asks only that one that is there fits. The content is that of
+    `result.json`, as it was read for all other checks.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -261,9 +255,7 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) 
 def signed_words(release: Path, *, trusted: bool) -> str:
     """Return what a release's signature tells, of one that has no problem.
 
-    Args:
-        release: The folder with `result.json`.
-        trusted: Whether the signer's public key was given.
+    The release is the folder with `result.json`; trusted: the signer's public key was given.
     """
     found = signature_of(release)
     if found is None:

@@ -23,39 +23,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch import documents, results
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
 from pasearch.api.lifecycle import rendered, versions
 from pasearch.api.resolve import LEDGER_LEAK
-from pasearch.documents import (
-    TO_VERIFY,
-    TO_VERIFY_FEATURES,
-    TO_VERIFY_NETWORKS,
-    check_form,
-    refusal,
-    shown,
-    well_formed,
-)
+from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
 from pasearch.registry import OUTSIDE
-from pasearch.results import (
-    FEATURES,
-    MOST_MODEL,
-    digest,
-    document_of,
-    events_of,
-    model_name,
-    network_of,
-    price_of,
-    release_of,
-    schema_of,
-)
+from pasearch.results import FEATURES
 from pasearch.search.strategies import from_json
 from pasearch.spaces.portfolio import study_for
-from pasearch.verification.remaking import Remade, candidate_of, contains, remade
+from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
 
@@ -94,14 +76,16 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
         UsageError: No result is there, it is not well formed, or `public` is no key.
     """
     signer = None if public is None else public_key(public)
-    release = release_of(path)
+    release = results.release_of(path)
     file = release / "result.json"
     content = read_bytes(file, "a result", most=MOST_JSON, follow=False)
-    document = document_of(content, file)
-    check_form(document, TO_VERIFY)
+    document = results.document_of(content, file)
+    check_form(document, documents.TO_VERIFY)
     of_features = document["task"] == FEATURES
-    check_form(document, TO_VERIFY_FEATURES if of_features else TO_VERIFY_NETWORKS)
-    events_of(document)  # of no known type: refused
+    check_form(
+        document, documents.TO_VERIFY_FEATURES if of_features else documents.TO_VERIFY_NETWORKS
+    )
+    results.events_of(document)  # of no known type: refused
     problems = of_bytes(content, document)
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
         try:
@@ -109,7 +93,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
                 _check_cost(document)
                 again = remade(document)
         except PasearchError as error:
-            again, price = None, price_of(document)
+            again, price = None, results.price_of(document)
             problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
         else:
             price, found = _of_events(document, again)
@@ -152,7 +136,7 @@ def _of_events(document: Document, again: Remade) -> tuple[Price, list[str]]:
     if not differences(again.document["events"], document["events"], "events"):
         return of_price(document)
     with well_formed():
-        problems = _of_slots(document, {each["partition"] for each in document["events"]})
+        problems = [*_of_slots(document, {each["partition"] for each in document["events"]})]
     return again.plan.price, problems
 
 
@@ -167,7 +151,7 @@ def of_price(document: Document) -> tuple[Price, list[str]]:
     """
     with well_formed():
         stated, budget = document["price"], document["budget"]
-        price, by_partition = price_partitions(events_of(document), stated["delta"])
+        price, by_partition = price_partitions(results.events_of(document), stated["delta"])
     problems, shares = [], document["price_by_partition"]
     if not close(stated["epsilon"], price.epsilon):
         problems.append(
@@ -191,27 +175,22 @@ def of_price(document: Document) -> tuple[Price, list[str]]:
     return price, problems
 
 
-def _of_slots(document: Document, charged: set[str]) -> list[str]:
+def _of_slots(document: Document, charged: set[str]) -> Iterator[str]:
     """Check that events and records are on the same partitions."""
     slots, n = document["dataset"]["slots"], document["dataset"]["n"]
-    problems = [
-        f"dataset.slots.{shown(name)} is {size}: a partition has one record or more."
-        for name, size in slots.items()
-        if not size > 0
-    ]
+    for name, size in slots.items():
+        if not size > 0:
+            yield f"dataset.slots.{shown(name)} is {size}: a partition has one record or more."
     if not sum(slots.values()) <= n:
-        problems.append(f"the partitions have more than {n} records together.")
+        yield f"the partitions have more than {n} records together."
     for name in sorted(charged - set(slots)):
-        problems.append(f"partition {shown(name)} has events, and no records.")
+        yield f"partition {shown(name)} has events, and no records."
     for name in sorted(set(slots) - charged):
-        problems.append(f"partition {shown(name)} has records, and no events.")
-    if not document["dataset"]["declared_public"]:
-        problems += [
-            f"event {shown(line['name'])} releases something of private data without a price."
-            for line in document["events"]
-            if line["event"].get("type") == "no-release"
-        ]
-    return problems
+        yield f"partition {shown(name)} has records, and no events."
+    for line in document["events"]:
+        free = line["event"].get("type") == "no-release"
+        if free and not document["dataset"]["declared_public"]:
+            yield f"event {shown(line['name'])} releases something of private data without a price."
 
 
 def of_document(document: Document, again: Remade) -> list[str]:
@@ -275,32 +254,27 @@ def close(stated: float, recomputed: float) -> bool:
     return abs(stated - recomputed) <= ROUNDING * max(abs(recomputed), 1e-12)
 
 
-def _of_basis(document: Document) -> list[str]:
+def _of_basis(document: Document) -> Iterator[str]:
     """Check what a plan is solved from and only some runs may have."""
-    basis, problems = document["plan"], []
-    allowed = (LEDGER_LEAK,)
-    if document["ledger"] is None:
-        allowed = (
-            (ESTIMATE_DELTA, LEDGER_LEAK)
-            if document["dataset"]["declared_public"]
-            else (ESTIMATE_DELTA,)
-        )
+    basis = document["plan"]
+    allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_LEAK]
+    if document["dataset"]["declared_public"]:
+        allowed.append(LEDGER_LEAK)
     if not 2 <= basis["most_categories"] <= MOST_CATEGORIES:
-        problems.append(f"plan.most_categories is {basis['most_categories']}: no run has that.")
+        yield f"plan.most_categories is {basis['most_categories']}: no run has that."
     if basis["leak_share"] not in allowed:
-        problems.append(f"plan.leak_share is {basis['leak_share']}: no run has that.")
+        yield f"plan.leak_share is {basis['leak_share']}: no run has that."
     if basis.get("free_front_ends", False) != (
         document["searched_on"] is not None and document["task"] != FEATURES
     ):
-        problems.append("plan.free_front_ends and searched_on do not go together.")
+        yield "plan.free_front_ends and searched_on do not go together."
     wrote, own = document["versions"], versions()
     ours = {name for name, version in wrote.items() if not version.startswith(OUTSIDE)}
     if wrote.get("pasearch") in (None, own["pasearch"]) and ours != set(own):
-        problems.append("versions does not list what a result of this version lists.")
+        yield "versions does not list what a result of this version lists."
     for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):
-            problems.append(f"{name} is {shown(document[name])}: expected a name, or null.")
-    return problems
+            yield f"{name} is {shown(document[name])}: expected a name, or null."
 
 
 def _of_ledger(document: Document) -> list[str]:
@@ -311,7 +285,7 @@ def _of_ledger(document: Document) -> list[str]:
     if set(ledger) != {"epsilon", "delta"}:
         return ["ledger has other fields than epsilon and delta."]
     # A run and its ledger may have another delta each: at the ledger's, both can be compared.
-    together, _ = price_partitions(events_of(document), ledger["delta"])
+    together, _ = price_partitions(results.events_of(document), ledger["delta"])
     if together.epsilon <= ledger["epsilon"] * (1 + ROUNDING):
         return []
     return ["the price is more than all runs of its ledger may cost together."]
@@ -327,10 +301,7 @@ def _of_auto(document: Document) -> list[str]:
     if document["task"] != FEATURES:
         told = auto["chosen"]
         return [] if name in told else [f"auto.chosen is {shown(told)}, and {name!r} was run."]
-    choice, schema = (
-        document["plan"]["choice"],
-        schema_of({"dataset": {"schema": document["plan"]["declared"]}}),
-    )
+    choice, schema = document["plan"]["choice"], declared_of(document)
     asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
     made = [choose(method, trainer, schema, choice["size"]) for method, trainer in asked]
     if (name, choice["trainer"], auto) in made:
@@ -352,42 +323,41 @@ def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
     return [f"score.points is {score['points']}: its noise never reaches so far."]
 
 
-def _of_search(document: Document, again: Remade) -> list[str]:
+def _of_search(document: Document, again: Remade) -> Iterator[str]:
     """Check the winner, and the trials where they may be shown."""
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = candidate_of(best).to_json()
-    problems = _of_own_space(document, plan)
+    yield from _of_own_space(document, plan)
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
-        problems.append("plan.score_epsilon is given, and nothing is scored.")
+        yield "plan.score_epsilon is given, and nothing is scored."
     if not contains(plan.space, candidate_of(best)):
-        problems.append("best is no candidate of the space.")
+        yield "best is no candidate of the space."
     made = document["recipe"].get("steps_made", 0)
     if not 0 <= made <= document["recipe"]["steps"]:
-        problems.append(f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}.")
-    public = document["dataset"]["declared_public"]
-    if public and plan.strategy.scored:
-        problems += _of_compared(document, plan.strategy.name)
+        yield f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}."
+    if document["dataset"]["declared_public"] and plan.strategy.scored:
+        yield from _of_compared(document, plan.strategy.name)
     if trials is None:
-        return problems
+        return
     planned = round(plan.strategy.expected_trainings)
     if len(trials) != planned:
-        return [*problems, f"trials has {len(trials)} entries, and {planned} were planned."]
+        yield f"trials has {len(trials)} entries, and {planned} were planned."
+        return
     low, high = _reach(plan)
     known: dict[str, Any] = {}
     for place, trial in enumerate(trials):
         if not contains(plan.space, candidate_of(trial["parameters"])):
-            problems.append(f"trials[{place}] is no candidate of the space.")
+            yield f"trials[{place}] is no candidate of the space."
         value = trial["noisy_correct"]
         if value is not None and not (type(value) is int and low <= value <= high):
-            problems.append(f"trials[{place}].noisy_correct is {shown(value)}: no trial has that.")
+            yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
-            problems.append(f"trials[{place}] has other points than its equal.")
+            yield f"trials[{place}] has other points than its equal."
     last = trials[-plan.strategy.finalists :]
     highest = max(_points(each) for each in last)
     if plain not in [each["parameters"] for each in last if _points(each) == highest]:
-        problems.append("best is not the fittest trial of the last generation.")
-    return problems
+        yield "best is not the fittest trial of the last generation."
 
 
 def _reach(plan: Any) -> tuple[float, float]:
@@ -403,8 +373,7 @@ def _of_own_space(document: Document, plan: Plan) -> list[str]:
     own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
     if not re.fullmatch(r"portfolio of \w+ networks", name):
         return []
-    told, known = (
-        # In any order: a run's depends on how much signal its trainings have.
+    told, known = (  # in any order: a run's depends on how much signal its trainings have
         sorted(json.dumps(each.to_json(), sort_keys=True) for each in getattr(these, "entries", ()))
         for these in (plan.space, own)
     )
@@ -431,91 +400,84 @@ def _of_compared(document: Document, name: str) -> list[str]:
     ]
 
 
-def _of_choice(document: Document, again: Remade) -> list[str]:
+def _of_choice(document: Document, again: Remade) -> Iterator[str]:
     """Check the chosen features against what the method does."""
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    problems = _of_merit(document) if selector.by_merit else []
+    if selector.by_merit:
+        yield from _of_merit(document)
     wanted = selector.must_choose(every)
     if wanted is not None and count != wanted:
-        problems.append(f"best has {count} features, and the method chooses {wanted}.")
+        yield f"best has {count} features, and the method chooses {wanted}."
     directions = selector.directions(every)
     if best["directions"] != directions:
-        problems.append(f"best.directions is {shown(best['directions'])}: expected {directions}.")
+        yield f"best.directions is {shown(best['directions'])}: expected {directions}."
     if (best["merit"] is not None) != selector.by_merit:
-        problems.append("best.merit is of methods that choose by merit, such as cfs-greedy.")
+        yield "best.merit is of methods that choose by merit, such as cfs-greedy."
     if selector.shows_trials:
-        problems += _of_sets(document, selector.trainings)
+        yield from _of_sets(document, selector.trainings)
     sets = selector.sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
-        problems.append("best is none of the sets that the method compares.")
-    return problems
+        yield "best is none of the sets that the method compares."
 
 
-def _of_merit(document: Document) -> list[str]:
+def _of_merit(document: Document) -> Iterator[str]:
     """Check the numbers that a choice by merit was made from, as far as they are released."""
-    best, problems = document["best"], []
-    told = [each["uncertainty"] for each in document["relevance"]]
+    best, told = document["best"], [each["uncertainty"] for each in document["relevance"]]
     if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
-        problems.append("relevance and relevance_of_noise are shares, from 0 to 1.")
+        yield "relevance and relevance_of_noise are shares, from 0 to 1."
     if not 0 <= best["merit"] <= math.sqrt(len(best["places"])):
-        problems.append(f"best.merit is {shown(best['merit'])}: no set has that.")
+        yield f"best.merit is {shown(best['merit'])}: no set has that."
     greedy = document["strategy"]["name"] == "cfs-greedy"
     if greedy and told[best["places"][0]] < max(told):
-        problems.append("best does not begin with the feature that tells most.")
-    return problems
+        yield "best does not begin with the feature that tells most."
 
 
-def _of_sets(document: Document, planned: int) -> list[str]:
+def _of_sets(document: Document, planned: int) -> Iterator[str]:
     """Check that the best of the sets that were tried was taken."""
     trials, best = document["trials"], document["best"]["features"]
     sets = [tuple(each["features"]) for each in trials]
-    problems = []
     if not 1 <= len(sets) <= planned:
-        problems.append(f"trials has {len(sets)} entries, and at most {planned} were planned.")
+        yield f"trials has {len(sets)} entries, and at most {planned} were planned."
     if len(set(sets)) != len(sets):
-        problems.append("trials has a set of features twice.")
+        yield "trials has a set of features twice."
     highest = max(each["noisy_correct"] for each in trials)
-    if tuple(best) not in [
-        tuple(each["features"]) for each in trials if each["noisy_correct"] == highest
-    ]:
-        problems.append("best is not the set of most points.")
-    return problems
+    if best not in [each["features"] for each in trials if each["noisy_correct"] == highest]:
+        yield "best is not the set of most points."
 
 
-def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> list[str]:
+def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> Iterator[str]:
     """Check every file of `release/`: digests, texts made again, the model's bytes."""
-    listed, model = document["files"], model_name(document)
+    listed, model = document["files"], results.model_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
-    problems = [f"files does not list {name}." for name in sorted(wanted - set(listed))]
-    problems += [f"files lists {shown(name)}: no run has that." for name in set(listed) - wanted]
+    yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
+    yield from (f"files lists {shown(name)}: no run has that." for name in set(listed) - wanted)
     for each in sorted(release.iterdir()):
         if each.name not in {*wanted, "result.json", SIGNATURE}:
-            problems.append(f"{shown(each.name)} is in the folder, and no run writes it.")
+            yield f"{shown(each.name)} is in the folder, and no run writes it."
     contents = {name: _content(release / name) for name in sorted(wanted)}
     for name, content in contents.items():
         if content is None:
-            problems.append(f"{name} is missing, or no plain file of a run's size.")
-        elif name in listed and digest(content) != listed[name]:
-            problems.append(f"{name} is not the file whose digest result.json has.")
-    problems += _of_texts(contents, document)
+            yield f"{name} is missing, or no plain file of a run's size."
+        elif name in listed and results.digest(content) != listed[name]:
+            yield f"{name} is not the file whose digest result.json has."
+    yield from _of_texts(contents, document)
     weights = contents[model]
     if document["model"]["sha256"] != listed.get(model):
-        problems.append("model.sha256 and files do not agree.")
+        yield "model.sha256 and files do not agree."
     if weights is not None:
-        problems += _of_model(document, weights, plan)
-    return problems
+        yield from _of_model(document, weights, plan)
 
 
 def _content(file: Path) -> bytes | None:
     """Return the content of a plain file that is not too large."""
     try:
         about = file.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_MODEL:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > results.MOST_MODEL:
             return None
-        return read_bytes(file, "a file of a run", most=MOST_MODEL, follow=False)
+        return read_bytes(file, "a file of a run", most=results.MOST_MODEL, follow=False)
     except (OSError, UsageError):
         return None
 
@@ -528,14 +490,8 @@ def _of_texts(contents: dict[str, bytes | None], document: Document) -> list[str
     except UsageError as error:
         return [f"card and report cannot be made again: {error}"]
     wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
-    other = (
-        ""
-        if wrote == own
-        else (
-            f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
-            "version."
-        )
-    )
+    told = f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
+    other = "" if wrote == own else f"{told}version."
     return [
         f"{name} is not what result.json gives.{other}"
         for name, text in texts.items()
@@ -548,34 +504,36 @@ def _of_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | Non
     try:
         with well_formed():
             if document["task"] != FEATURES:
-                return _of_network(document, weights, plan)
+                return [*_of_network(document, weights, plan)]
             return _of_weights(document, weights)
     except UsageError as error:
         return [str(error)]
 
 
-def _of_network(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
+def _of_network(
+    document: Document, weights: bytes, plan: Plan | FeaturePlan | None
+) -> Iterator[str]:
     """Save the network of a file again, and compare the bytes."""
     import torch
 
-    state, again, problems = network_of(document, weights).state_dict(), io.BytesIO(), []
+    state, again = results.network_of(document, weights).state_dict(), io.BytesIO()
     torch.save(state, again)
     if again.getvalue() != weights:
         wrote, own = document["versions"].get("torch"), versions()["torch"]
         other = "" if wrote == own else f" torch {shown(wrote)} wrote it, and this is {own}."
-        problems.append(f"model.pt is not the file that holds its network and no more.{other}")
+        yield f"model.pt is not the file that holds its network and no more.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
         reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.test.epsilon)
         if document["score"]["points"] > reach:
-            problems.append("model.pt has weights that are no numbers, and a score all the same.")
-    return problems
+            yield "model.pt has weights that are no numbers, and a score all the same."
 
 
 def _of_weights(document: Document, weights: bytes) -> list[str]:
     from pasearch.features.model import model_of, packed
 
-    best, model = document["best"], model_of(schema_of(document), document["model"], weights)
+    best, schema = document["best"], results.schema_of(document)
+    model = model_of(schema, document["model"], weights)
     found = model.weights
     if found.dtype != np.float64 or packed(found, model.intercept) != weights:
         return ["model.npz is not the file that holds its weights and no more."]

@@ -262,9 +262,9 @@ def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None 
 
 
 def noise_on_sums(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = noise.add_scaled
+    honest = noise.Noise.add_to
     patch.setattr(
-        noise, "add_scaled", lambda sums, drawn, scale: honest(sums, drawn, share * scale)
+        noise.Noise, "add_to", lambda self, sums, scale: honest(self, sums, share * scale)
     )
 
 

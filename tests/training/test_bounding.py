@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm as normal
+from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
@@ -21,7 +22,6 @@ from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.per_example import (
-    clipped_sum,
     clipped_sum_and_counts,
     trainable_layers,
     trainable_parameters,

@@ -64,6 +64,7 @@ from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.codebook import Codebook
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
+from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 from pasearch.training.presets import preset_toml, read_recipe, settings_of
@@ -410,9 +411,9 @@ def test_a_noise_multiplier_that_is_multiplied_is_caught(
 
 @pytest.mark.statistical
 def test_a_sensitivity_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = trainer.add_scaled
+    honest = Noise.add_to
     monkeypatch.setattr(
-        trainer, "add_scaled", lambda s, n, scale: honest(s, n, scale / BOUND.sensitivity)
+        Noise, "add_to", lambda self, s, scale: honest(self, s, scale / BOUND.sensitivity)
     )
     assert law_pvalue(LAWS["student-t"]) < REJECT
 
@@ -475,7 +476,7 @@ def shallow() -> nn.Module:
 
 def silent(patch: pytest.MonkeyPatch) -> None:
     """Take the noise away, and nothing else."""
-    patch.setattr(trainer, "add_scaled", lambda sums, numbers, scale: None)
+    patch.setattr(Noise, "add_to", lambda self, sums, scale: None)
 
 
 def step_sum(x: Tensor, y: Tensor, mask: Sequence[bool], made: Recipe) -> Tensor:

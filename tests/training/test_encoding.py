@@ -19,7 +19,7 @@ from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded.bound import Encoded
-from pasearch.training.encoded.codebook import Codebook
+from pasearch.training.encoded.codebook import Codebook, shifts_of
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
@@ -179,7 +179,8 @@ def test_shifts_are_at_least_the_vectors_and_hardly_more(ratio: float | None):
     codebook = Codebook.binned(900, vectors=12, clip_norm=0.3)
     envelope = codebook.envelope(ratio)
     top = np.repeat(envelope.values, envelope.counts)
-    for vector, shifts in zip(codebook.values, codebook.shifts(ratio), strict=True):
+    for vector in codebook.values:
+        shifts = shifts_of(vector, codebook.counts, ratio)
         exact = np.repeat(vector.astype(float), codebook.counts)
         priced = np.repeat(shifts.values, shifts.counts)
         assert len(priced) == codebook.dimension
@@ -193,7 +194,8 @@ def test_with_gaussian_noise_shifts_cost_what_their_norm_costs():
     """Without sampling the divergence at order a is a |psi|^2 / (2 sigma^2)."""
     codebook = Codebook.binned(2000, vectors=5, clip_norm=0.5)
     orders = np.array([2.0, 5.0, 16.0])
-    found = additive_rdp(GaussianNoise(scale=1.5), codebook.shifts(None), 1.0, orders)
+    shifts = [shifts_of(each, codebook.counts, None) for each in codebook.values]
+    found = additive_rdp(GaussianNoise(scale=1.5), shifts, 1.0, orders)
     assert found == pytest.approx(orders * 0.25 / (2 * 1.5**2), rel=2e-3)
 
 
@@ -205,7 +207,7 @@ def test_a_codebook_that_does_not_fit_is_refused():
         Codebook.binned(2**24)
     for ratio in (1.0, 0.5, math.nan):
         with pytest.raises(UsageError, match="ratio"):
-            Codebook.binned(9, vectors=2).shifts(ratio)
+            Codebook.binned(9, vectors=2).envelope(ratio)
 
 
 # --- sorting: the algorithm to the letter

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sums import clipped_sum
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -35,7 +36,6 @@ from pasearch.training.kernels import (
     WeightStandardisedKernel,
 )
 from pasearch.training.per_example import (
-    clipped_sum,
     trainable_layers,
     trainable_parameters,
     validate,

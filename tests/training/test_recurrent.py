@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
 from pasearch.training import kernels, per_example
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.per_example import clipped_sum, trainable_parameters, validate
+from pasearch.training.per_example import trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
 SHAPES = [(3, 9, 6), (40, 2, 2), (1, 1, 1), (1, 5, 3), (28, 28, 8)]

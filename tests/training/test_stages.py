@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.accounting.accountants import price, rdp_price
@@ -35,12 +37,12 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import clipped_sum, formed_gradients
+from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.screening import Annealing
+from pasearch.training.screening import Annealing, losses_of
 from pasearch.training.trainer import State, batch_sum, train
 
 N, FEATURES, CLASSES = 40, 5, 3
@@ -190,7 +192,7 @@ class TestAdaptive:
         total = 2.0 * noisy_sum(data, made, state=state)
         chosen = made.batches(N).batch(N, streams()["batch"], 0)
         z, deviation = bounding.noises(1.2, len(bounds))
-        loss = trainer._Loss(data.y[chosen])
+        loss = partial(losses_of, y=data.y[chosen])
         sums = clipped_sum(network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen])
         expected, scale = (
             torch.cat([each.flatten() for each in sums]), z * bounding.at(bounds).sensitivity
@@ -229,7 +231,9 @@ class TestNoiseFirst:
             noise_before_clip=NoiseBeforeClip(record_bound=0.5), bounding=Flat(clip_norm=0.2)
         )
         chosen = made.batches(N).batch(N, streams()["batch"], 0)
-        gradients = formed_gradients(network(), data.x[chosen], trainer._Loss(data.y[chosen]))
+        gradients = formed_gradients(
+            network(), data.x[chosen], partial(losses_of, y=data.y[chosen])
+        )
         expected = torch.zeros(57)
         for place, (gradient, valid) in enumerate(zip(gradients, data.valid[chosen], strict=True)):
             noisy = gradient * min(1.0, 0.5 / float(gradient.norm())) * float(valid)
@@ -360,7 +364,7 @@ class TestViews:
         views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
         from pasearch.training.per_example import clipped_sum_and_counts
 
-        loss = trainer._Loss(y.repeat_interleave(3))
+        loss = partial(losses_of, y=y.repeat_interleave(3))
         bound = Flat(clip_norm=0.3)
         sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
         gradients = formed_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)

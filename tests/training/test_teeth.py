@@ -32,7 +32,7 @@ from pasearch.training import trainer
 from pasearch.training.bounding import bound
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.noise import GaussianNoise
+from pasearch.training.noise import Noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import batch_sum, train
 
@@ -213,7 +213,7 @@ def test_two_steps_pass_at_the_price_of_two():
 
 
 def forget_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GaussianNoise, "add_", lambda *_: None)
+    patch.setattr(Noise, "add_to", lambda *_: None)
 
 
 def forget_clipping(patch: pytest.MonkeyPatch) -> None:
@@ -221,12 +221,8 @@ def forget_clipping(patch: pytest.MonkeyPatch) -> None:
 
 
 def shrink_noise(patch: pytest.MonkeyPatch) -> None:
-    honest = GaussianNoise.add_
-
-    def add_(self: GaussianNoise, sums: list[Tensor], sensitivity: float, *key: object) -> None:
-        honest(self, sums, sensitivity * 2 / 3, *key)  # pyright: ignore
-
-    patch.setattr(GaussianNoise, "add_", add_)
+    honest = Noise.add_to
+    patch.setattr(Noise, "add_to", lambda self, sums, scale: honest(self, sums, scale * 2 / 3))
 
 
 def clip_to_twice_the_bound(patch: pytest.MonkeyPatch) -> None:
@@ -292,10 +288,8 @@ def test_candidates_that_share_batch_and_noise_are_caught(monkeypatch: pytest.Mo
 @pytest.mark.statistical
 def test_noise_that_is_used_for_two_steps_is_caught(monkeypatch: pytest.MonkeyPatch):
     made = recipe(batch=4)
-    honest = GaussianNoise.add_
-
-    def add_(self: GaussianNoise, sums: list, sensitivity: float, stream: Stream, *_: object):
-        honest(self, sums, sensitivity, stream, 0)
-
-    monkeypatch.setattr(GaussianNoise, "add_", add_)
+    honest = trainer.draw
+    monkeypatch.setattr(
+        trainer, "draw", lambda count, device, stream, _: honest(count, device, stream, 0)
+    )
     assert audited(two_steps, made) > paid(made, 2)

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+import tpvd as module
+from tpvd import tpvd
 
 from pasearch.errors import UsageError
-from pasearch.training import tpvd as module
-from pasearch.training.tpvd import tpvd
 
 PLAIN = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0])]
 NOISY = [torch.tensor([[3.0, 5.0], [0.0, 4.0]]), torch.tensor([5.0])]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -58,12 +58,8 @@ class Study:
     def without(self, name: str) -> Study:
         """Return the study without a data set, unless it is the only one of its kind."""
         kept = [each for each in self.signals if each != name] or list(self.signals)
-        return Study(
-            kind=self.kind,
-            entries=self.entries,
-            signals={each: self.signals[each] for each in kept},
-            accuracy={each: self.accuracy[each] for each in kept},
-        )
+        signals = {each: self.signals[each] for each in kept}
+        return replace(self, signals=signals, accuracy={each: self.accuracy[each] for each in kept})
 
     def at(self, signal: float) -> np.ndarray:
         """Return the accuracy of every entry on every data set, (data sets, entries).
@@ -79,12 +75,8 @@ class Study:
     def ordered(self, signal: float) -> Study:
         """Return the study with its entries in order of their mean accuracy at a signal."""
         order = np.argsort(-self.at(signal).mean(axis=0), kind="stable")
-        return Study(
-            kind=self.kind,
-            entries=tuple(self.entries[place] for place in order),
-            signals=self.signals,
-            accuracy={name: curves[order] for name, curves in self.accuracy.items()},
-        )
+        accuracy = {name: curves[order] for name, curves in self.accuracy.items()}
+        return replace(self, entries=tuple(self.entries[i] for i in order), accuracy=accuracy)
 
     def portfolio(self) -> Portfolio:
         """Return the entries as a space to draw from; the first is its default."""

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pasearch.accounting.checks import fraction, positive
 from pasearch.errors import UsageError
-from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
+from pasearch.registry import Checks
+from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 
@@ -29,6 +30,13 @@ LEAST_MOVED, MOST_MOVED = 1e-6, 1e6
 """Between which the bound stays."""
 MOST_RATE = 10.0
 """The fastest that it may move."""
+
+
+def _rate(name: str, value: object) -> float:
+    rate = positive(name, value)
+    if not rate <= MOST_RATE:
+        raise UsageError(f"{name} is {rate}: expected at most {MOST_RATE}; usual is 0.2.")
+    return rate
 
 
 @BOUNDINGS.register
@@ -46,22 +54,15 @@ class AdaptiveQuantile(Bound):
 
     name: ClassVar[str] = "adaptive"
     adapts: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {
+        "clip_norm": checked_bound, "rate": _rate,
+        "quantile": fraction, "count_share": fraction, "per_layer": flag,
+    }  # fmt: skip
     clip_norm: float = 1.0
     quantile: float = 0.5
     rate: float = 0.2
     per_layer: bool = False
     count_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        if not self.rate <= MOST_RATE:
-            raise UsageError(f"rate is {self.rate}: expected at most {MOST_RATE}; usual is 0.2.")
-        for name in ("quantile", "count_share"):
-            object.__setattr__(self, name, fraction(name, getattr(self, name)))
-        if type(self.per_layer) is not bool:
-            raise UsageError(f"per_layer is {self.per_layer!r}: expected true or false.")
 
     @property
     def sensitivity(self) -> float:
@@ -92,11 +93,9 @@ class AdaptiveQuantile(Bound):
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
         """Return (z_g, s_b): the gradients' noise multiplier, and the counts' noise, in records.
 
-        Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
+        The noise multiplier is z of the step, which releases so many counts: 1, or one a layer.
 
-        Args:
-            noise_multiplier: z of the step.
-            counts: How many counts a step releases: 1, or one a layer.
+        Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
         """
         grown = positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
         gradients = grown / math.sqrt(1.0 - self.count_share)
@@ -105,12 +104,9 @@ class AdaptiveQuantile(Bound):
     def moved(
         self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
     ) -> tuple[float, ...]:
-        """Return the next bounds, from the released counts.
+        """Return the next bounds, one or one a layer, as are C_t and the released counts.
 
-        Args:
-            bounds: C_t, one or one a layer.
-            centred: The noisy sums of [norm_i <= C_t] - 1/2.
-            expected_batch_size: q n, a public constant.
+        These are centred: the noisy sums of [norm_i <= C_t] - 1/2.
         """
         shares = [count / expected_batch_size + 0.5 for count in centred]
         moved = (

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
+from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+
+
+def _gamma(name: str, value: object) -> float:
+    gamma = positive(name, value)
+    if not gamma >= 1e-6:
+        raise UsageError(
+            f"{name} is {gamma}: expected 1e-6 or above, so that a gradient whose norm rounds to 0 "
+            "stays bounded. The usual value is 0.01."
+        )
+    return gamma
 
 
 @BOUNDINGS.register
@@ -30,18 +41,9 @@ class AutoS(Bound):
     phrase: ClassVar[str] = (
         "scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
     )
+    checks: ClassVar[Checks] = {"bound": checked_bound, "gamma": _gamma}
     bound: float = 1.0
     gamma: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "bound", checked_bound("bound", self.bound))
-        object.__setattr__(self, "gamma", positive("gamma", self.gamma))
-        if not self.gamma >= 1e-6:
-            raise UsageError(
-                f"gamma is {self.gamma}: expected 1e-6 or above, so that a gradient whose norm "
-                "rounds to 0 stays bounded. The usual value is 0.01."
-            )
 
     @property
     def sensitivity(self) -> float:

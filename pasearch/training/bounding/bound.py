@@ -1,11 +1,5 @@
 """How a record's gradient is bounded: what every bound says of itself.
 
-    Flat(C)              min(1, C / norm)             sensitivity C       Abadi et al. 2016
-    AutoS(R, gamma)      R / (norm + gamma)           sensitivity R       Bu et al. 2022 ("AUTO-S")
-    PerLayer(C_l)        min(1, C_l / norm_l)         sqrt(sum C_l^2)     McMahan et al. 2018
-    AdaptiveQuantile     Flat or PerLayer, whose C_t follows a noisy quantile of the norms
-    Encoded(C)           rank by rank, by public vectors of norm C        training/encoded
-
 Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are float32, so the
 divisor is taken (1 + 1e-5) times too large. A norm that is not finite gets the factor 0.
 
@@ -126,6 +120,13 @@ def checked_bound(name: str, value: object) -> float:
             "gradients exceed it. A usual value is 1."
         )
     return number
+
+
+def flag(name: str, value: object) -> bool:
+    """Return true or false; raise UsageError for anything else."""
+    if type(value) is not bool:
+        raise UsageError(f"{name} is {value!r}: expected true or false.")
+    return value
 
 
 def finite(norms: Tensor, factors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ Source: Nasr et al., Algorithms 1 and 2. Proof: docs/guarantees/encoding.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import whole
-from pasearch.errors import UsageError
-from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
+from pasearch.registry import Checks
+from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.encoded.codebook import Codebook, public_seed
 from pasearch.training.encoded.gradients import encoded_sum
 from pasearch.training.per_example import Loss, trainable_parameters
@@ -42,18 +42,14 @@ class Encoded(Bound):
     name: ClassVar[str] = "encoded"
     limits_coordinates: ClassVar[bool] = True
     takes_views: ClassVar[bool] = False
+    checks: ClassVar[Checks] = {
+        "clip_norm": checked_bound, "vectors": partial(whole, most=MOST_VECTORS),
+        "seed": lambda _, value: public_seed(value), "exact": flag,
+    }  # fmt: skip
     clip_norm: float = 1.0
     vectors: int = 1000
     seed: int = 0
     exact: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
-        object.__setattr__(self, "vectors", whole("vectors", self.vectors, most=MOST_VECTORS))
-        object.__setattr__(self, "seed", public_seed(self.seed))
-        if type(self.exact) is not bool:
-            raise UsageError(f"exact is {self.exact!r}: expected true or false.")
 
     @property
     def sensitivity(self) -> float:

@@ -46,7 +46,7 @@ class Codebook:
     """Public vectors, sorted, each of norm at most C; constant over bins of ranks.
 
     Guarantee: a function of its settings alone. `values` are what gradients are clamped to, bit by
-    bit, and what `shifts` prices.
+    bit, and what `envelope` prices.
 
     Args:
         values: float32, (vectors, bins), 0 or above, not increasing along a row.
@@ -64,11 +64,8 @@ class Codebook:
 
         Cost: vectors x bins numbers, about 130 bins at 10^5 coordinates: milliseconds.
 
-        Args:
-            dimension: How many coordinates a gradient has, below 2^24.
-            vectors: m, 1 or above.
-            clip_norm: C, of every vector.
-            seed: Public, 0 or above.
+        A gradient has `dimension` coordinates, below 2^24; m is `vectors`, 1 or above, each of norm
+        C; the seed is public, 0 or above.
         """
         counts = _bins(_dimension(dimension))
         generator = _generator(seed)
@@ -94,8 +91,6 @@ class Codebook:
 
         Raises:
             UsageError: More than 2^25 numbers.
-
-        Args: as of `binned`.
         """
         size = _dimension(dimension) * whole("vectors", vectors)
         if not size <= MOST_DENSE:
@@ -130,25 +125,15 @@ class Codebook:
         """Every vector's norm, (vectors,): at most C."""
         return np.sqrt((self.values.astype(np.float64) ** 2 * self.counts).sum(axis=1))
 
-    def shifts(self, ratio: float | None = RATIO) -> list[Shifts]:
-        """Return what an accountant prices, vector by vector, without zeros.
-
-        Guarantee: whatever t, a record's encoded vector has at most as many magnitudes above t as
-        the shifts of the vector that was nearest to it.
-
-        Args:
-            ratio: Above 1 rounds every value up to a power of it, so that all vectors share a few
-                hundred values; None leaves them as they are.
-        """
-        return [_shifts(row, self.counts, ratio) for row in self.values]
-
     def envelope(self, ratio: float | None = RATIO) -> Shifts:
-        """Return one vector that bounds them all, rank by rank: a little dearer, and short.
+        """Return what an accountant prices: one vector that bounds them all, rank by rank.
 
-        Args:
-            ratio: As of `shifts`.
+        Guarantee: whatever t, a record's encoded vector has at most as many magnitudes above t.
+
+        A ratio above 1 rounds every value up to a power of it, so that few hundred are left; None
+        leaves them as they are.
         """
-        return _shifts(self.values.max(axis=0), self.counts, ratio)
+        return shifts_of(self.values.max(axis=0), self.counts, ratio)
 
 
 def _bins(dimension: int) -> NDArray[np.int64]:
@@ -160,7 +145,9 @@ def _bins(dimension: int) -> NDArray[np.int64]:
     return np.diff(np.array(edges, dtype=np.int64))
 
 
-def _shifts(values: NDArray[np.float32], counts: NDArray[np.int64], ratio: float | None) -> Shifts:
+def shifts_of(
+    values: NDArray[np.float32], counts: NDArray[np.int64], ratio: float | None
+) -> Shifts:
     """Return distinct values above 0, rounded up to a grid if one is given, and their counts."""
     exact = values[values > 0].astype(np.float64)
     if ratio is not None:

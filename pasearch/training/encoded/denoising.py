@@ -26,11 +26,22 @@ from torch import Tensor
 from pasearch.accounting.checks import whole
 from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
+from pasearch.registry import Checks
+from pasearch.training.bounding.bound import flag
 from pasearch.training.denoising import DENOISINGS, Denoising
 from pasearch.training.encoded.laws import distribution, edges, edges_on, places
 
 MOST_CELLS = 2**24
 """The most cells that a distance is counted in."""
+
+
+def _cells(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    cells = whole(name, value, most=MOST_CELLS)
+    if not cells >= 2:
+        raise UsageError(f"{name} is {cells}: expected 2 or more; usual is 4096.")
+    return cells
 
 
 @DENOISINGS.register
@@ -47,27 +58,17 @@ class KolmogorovSmirnov(Denoising):
     """
 
     name: ClassVar[str] = "kolmogorov-smirnov"
+    checks: ClassVar[Checks] = {"relative": flag, "cells": _cells}
     cells: int | None = 4096
     relative: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        if type(self.relative) is not bool:
-            raise UsageError(f"relative is {self.relative!r}: expected true or false.")
-        if self.cells is not None:
-            object.__setattr__(self, "cells", whole("cells", self.cells, most=MOST_CELLS))
-            if not self.cells >= 2:
-                raise UsageError(f"cells is {self.cells}: expected 2 or more; usual is 4096.")
 
     def weight(self, noisy: Tensor, density: Density) -> Tensor:
         """Return the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
 
+        Arguments are as of `Denoising`.
+
         Guarantee: a function of its two arguments. By cells, it is at most `error(density)` too
         small, and never too large, but for rounding; and nothing waits for the device.
-
-        Args:
-            noisy: The noisy sum, (d,), of all parameters.
-            density: Of the noise on one coordinate, as it was added.
         """
         if self.cells is None:
             return _by_sorting(noisy, density)

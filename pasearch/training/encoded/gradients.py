@@ -82,12 +82,10 @@ ABSENT = 2.0**12
 def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
     """Return encoded gradients by sorting them: Algorithm 2 to the letter, and its oracle.
 
+    They are (batch, dimension), float32 or float64, and the codebook's dimension is theirs.
+
     Guarantee: sorted, a row's magnitudes are at most those of one vector; a row that is not finite
     becomes 0.
-
-    Args:
-        gradients: (batch, dimension), float32 or float64; they are not changed.
-        codebook: Of that dimension.
     """
     public = _on(codebook, gradients.device)
     usable = torch.isfinite(gradients).all(dim=1)
@@ -105,20 +103,12 @@ def encoded_sum(
     """Return the sum over records of their encoded gradients.
 
     Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of the
-    codebook; a null record, or one with a gradient that is not finite, adds
-    exactly 0. What it adds depends on no other record's content; how many there are decides
-    about roundings.
+    codebook; a null record, or one with a gradient that is not finite, adds exactly 0. What it adds
+    depends on no other record's content; how many there are decides about roundings.
 
-    Args:
-        network: Accepted by `validate`.
-        x: Records, (batch, ...); at least one.
-        loss: Each record's own loss.
-        mask: bool, (batch,); False for null records.
-        codebook: Of as many numbers as are trained.
-        exact: Whether gradients are formed and sorted, instead of ranked by their factors.
-
-    Returns:
-        list[Tensor]: Like `trainable_parameters(network)`, in their order.
+    Arguments and sums are as of `clipped_sum_and_counts`, without views; the codebook is of as many
+    numbers as are trained. If `exact`, gradients are formed and sorted, instead of ranked by their
+    factors.
     """
     parameters = trainable_parameters(network)
     captured = capture(network, x, loss)
@@ -195,9 +185,7 @@ class _Factored:
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter with its sum over records of the factors' products.
 
-        Args:
-            a: (batch, inputs), without signs; it is overwritten.
-            d: (batch, outputs), with them.
+        a is (batch, inputs), without signs, and overwritten; d (batch, outputs), with them.
         """
         if self._weight is not None:
             yield self._weight, d.T @ a[:, : self.a.shape[1]].copysign_(self.a)
@@ -261,10 +249,8 @@ def _places(bits: Tensor, top: Tensor, steps: int) -> Tensor:
 
     Its column says by how many steps, rounded, the number lies below its row's top; of 0, so many.
 
-    Args:
-        bits: (batch, n), of the magnitudes; they are overwritten.
-        top: float32, (batch,), at least each magnitude, but for rounding.
-        steps: What lies further below counts as 0.
+    The bits, (batch, n), are of the magnitudes, and are overwritten; top, float32, (batch,), is at
+    least each magnitude, but for rounding.
     """
     # A top below these has no room for so many steps above 0, so it counts as larger.
     highest = top.view(torch.int32).clamp(min=steps << MANTISSA) + (1 << (MANTISSA - 1))
@@ -333,10 +319,8 @@ def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
     What does not occur gets any A, and a D that is far too small.
 
-    Args:
-        logs: (keys, batch), of clamped magnitudes, by level + key.
-        a: (layers, levels, batch), how many inputs have each level.
-        d: (layers, scales, batch), how many outputs' gradients have each key.
+    Logs, (keys, batch), are of clamped magnitudes, by level + key; a, (layers, levels, batch), and
+    d, (layers, scales, batch), say how many inputs have each level, and gradients each key.
     """
     levels, keys = _column(LEVELS, logs), _column(SCALES, logs)
     level = _mean(a * torch.exp2(-1.5 / OCTAVE * levels), levels)
@@ -352,13 +336,9 @@ def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
     Guarantee: at every pair that occurs, the two falls add up to at most the room.
 
-    Args:
-        room: (depths, batch), bound less product, by depth.
-        a: (layers, FACTORS, batch), 1 for steps of inputs' factors that do not occur, 0 for others.
-        d: (layers, DEPTHS, batch), the same of outputs' factors.
-
-    Returns:
-        tuple[Tensor, Tensor]: 0 or below, with a row more.
+    The room, (depths, batch), is bound less product, by depth; a, (layers, FACTORS, batch), is 1
+    for steps of inputs' factors that do not occur, and 0 for others; d, (layers, DEPTHS, batch),
+    the same of outputs' factors. The falls are 0 or below, with a row more.
     """
     falls_a = a.new_zeros(len(a), FACTORS + 1, a.shape[2])
     falls_d = d.new_zeros(len(d), DEPTHS + 1, d.shape[2])

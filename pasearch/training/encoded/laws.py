@@ -21,16 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.accounting.densities import (
-    Cauchy,
-    GaussianNoise,
-    GeneralisedNormal,
-    HyperbolicSecant,
-    LaplaceNoise,
-    Logistic,
-    StudentT,
-    VarianceGamma,
-)
+from pasearch.accounting import densities
 from pasearch.accounting.density import Density
 from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
 
@@ -45,7 +36,7 @@ def distribution(density: Density, x: Tensor) -> Tensor:
     """Return the probability of x or less, of the shape and kind of x.
 
     Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells, with an
-    error of at most `table_error(density)`; the others are closed forms.
+    error of at most its largest growth within a cell; the others are closed forms.
     """
     if type(density) in TAILS:
         unit = x / density.scale
@@ -57,14 +48,6 @@ def distribution(density: Density, x: Tensor) -> Tensor:
     left = at.floor().clamp_(0, TABLE - 1)
     whole_part = left.long()
     return torch.lerp(knots[whole_part], knots[whole_part + 1], (at - left).clamp_(0.0, 1.0))
-
-
-def table_error(density: Density) -> float:
-    """Bound the error of `distribution`: a curve and its chord both rise within a cell's corners.
-
-    The chord is far better than this where the curve bends little.
-    """
-    return 0.0 if type(density) in TAILS else edges(density, TABLE)[1]
 
 
 def places(x: Tensor, scale: float, cells: int) -> Tensor:
@@ -89,18 +72,20 @@ def edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
 
 
 def _of_power(density: Density, x: Tensor) -> Tensor:
-    assert isinstance(density, GeneralisedNormal)
+    assert isinstance(density, densities.GeneralisedNormal)
     shape = torch.full_like(x, 1 / density.power)
     return torch.special.gammaincc(shape, x**density.power) / 2
 
 
 TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
-    GaussianNoise: lambda _, x: torch.special.ndtr(-x),
-    LaplaceNoise: lambda _, x: torch.exp(-x) / 2,
-    Logistic: lambda _, x: torch.sigmoid(-x),
-    Cauchy: lambda _, x: torch.atan2(torch.ones_like(x), x) / math.pi,
-    HyperbolicSecant: lambda _, x: torch.atan(torch.exp(-math.pi / 2 * x)) * (2 / math.pi),
-    GeneralisedNormal: _of_power,
+    densities.GaussianNoise: lambda _, x: torch.special.ndtr(-x),
+    densities.LaplaceNoise: lambda _, x: torch.exp(-x) / 2,
+    densities.Logistic: lambda _, x: torch.sigmoid(-x),
+    densities.Cauchy: lambda _, x: torch.atan2(torch.ones_like(x), x) / math.pi,
+    densities.HyperbolicSecant: lambda _, x: (
+        torch.atan(torch.exp(-math.pi / 2 * x)) * (2 / math.pi)
+    ),
+    densities.GeneralisedNormal: _of_power,
 }
 """The probability above x, 0 or more, at scale 1: where torch has it."""
 
@@ -117,7 +102,7 @@ def begin_noise(
     """
 
     def make() -> Noise:
-        if isinstance(density, GaussianNoise):
+        if isinstance(density, densities.GaussianNoise):
             return Noise(normals_on(device, count, stream, step), scale=density.scale)
         smooth = normals_on(device, count, stream.child("smoothing"), step)
         values = sample_noise(density.unit, count, device, stream, step)
@@ -158,32 +143,32 @@ Gamma = Callable[[float], Tensor]
 
 
 def _student(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
-    assert isinstance(density, StudentT)
+    assert isinstance(density, densities.StudentT)
     nu = density.freedom
     squares = nu * torch.expm1(torch.log(uniform()) * (-2.0 / nu))
     return squares.sqrt_() * torch.cos(2 * math.pi * uniform()).abs_()
 
 
 def _powered(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
-    assert isinstance(density, GeneralisedNormal)
+    assert isinstance(density, densities.GeneralisedNormal)
     return gamma(1 / density.power) ** (1 / density.power)
 
 
 def _mixed(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
-    assert isinstance(density, VarianceGamma)
+    assert isinstance(density, densities.VarianceGamma)
     normal = torch.sqrt(-2.0 * torch.log(uniform())) * torch.cos(2 * math.pi * uniform())
     return torch.sqrt(2.0 * gamma(density.shape)) * normal.abs_()
 
 
 MAGNITUDES: dict[type[Density], Callable[[Density, Uniform, Gamma], Tensor]] = {
-    StudentT: _student,
-    Cauchy: lambda _, uniform, __: torch.tan(math.pi / 2 * (1.0 - uniform())),
-    LaplaceNoise: lambda _, uniform, __: -torch.log(uniform()),
-    Logistic: lambda _, uniform, __: torch.log(2.0 / uniform() - 1.0),
-    HyperbolicSecant: lambda _, uniform, __: (
+    densities.StudentT: _student,
+    densities.Cauchy: lambda _, uniform, __: torch.tan(math.pi / 2 * (1.0 - uniform())),
+    densities.LaplaceNoise: lambda _, uniform, __: -torch.log(uniform()),
+    densities.Logistic: lambda _, uniform, __: torch.log(2.0 / uniform() - 1.0),
+    densities.HyperbolicSecant: lambda _, uniform, __: (
         -2 / math.pi * torch.log(torch.tan(math.pi / 4 * uniform()))
     ),
-    GeneralisedNormal: _powered,
-    VarianceGamma: _mixed,
+    densities.GeneralisedNormal: _powered,
+    densities.VarianceGamma: _mixed,
 }
 """|noise| at scale 1, drawn by torch; a tabulated density is drawn by numpy on every device."""

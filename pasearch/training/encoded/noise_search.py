@@ -18,22 +18,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pasearch.accounting import calibration
+from pasearch.accounting import calibration, densities
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.comparison import Comparison, compare
-from pasearch.accounting.densities import (
-    DENSITIES,
-    Cauchy,
-    GaussianNoise,
-    GeneralisedNormal,
-    HyperbolicSecant,
-    LaplaceNoise,
-    Logistic,
-    StudentT,
-    VarianceGamma,
-    density_from_json,
-)
 from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
 from pasearch.accounting.tabulated import Tabulated
@@ -43,17 +31,14 @@ from pasearch.training.encoded.bound import Encoded
 logger = logging.getLogger(__name__)
 
 LAWS: tuple[Density, ...] = (
-    GaussianNoise(),
-    StudentT(freedom=5.0),
-    StudentT(freedom=9.0),
-    StudentT(freedom=20.0),
-    GeneralisedNormal(power=1.76),
-    GeneralisedNormal(power=1.5),
-    Logistic(),
-    HyperbolicSecant(),
-    VarianceGamma(shape=3.0),
-    LaplaceNoise(),
-    Cauchy(),
+    densities.GaussianNoise(),
+    *(densities.StudentT(freedom=freedom) for freedom in (5.0, 9.0, 20.0)),
+    *(densities.GeneralisedNormal(power=power) for power in (1.76, 1.5)),
+    densities.Logistic(),
+    densities.HyperbolicSecant(),
+    densities.VarianceGamma(shape=3.0),
+    densities.LaplaceNoise(),
+    densities.Cauchy(),
 )
 """What is ranked. The paper has Student's t with 9 degrees of freedom."""
 
@@ -131,10 +116,10 @@ def ranking(
 
     sigma = calibration.smallest(training, budget, 0.05, 1e6)
     exact = Comparison(
-        density=GaussianNoise(scale=sigma * encoded.sensitivity),
+        density=densities.GaussianNoise(scale=sigma * encoded.sensitivity),
         price=price(training(sigma), delta).epsilon,
     )
-    gaussians = [row for row in rows if isinstance(row.density, GaussianNoise)]
+    gaussians = [row for row in rows if isinstance(row.density, densities.GaussianNoise)]
     best = min([exact, *gaussians], key=lambda row: row.mean_absolute)
     ranked = [
         Ranked(
@@ -161,7 +146,7 @@ def law_of(name: str) -> Density:
     StudentT(scale=1.0, freedom=9.0)
     """
     kind, _, number = name.partition(":")
-    known = [each for each in DENSITIES if each != Tabulated.name]
+    known = [each for each in densities.DENSITIES if each != Tabulated.name]
     given: dict[str, float] = {}
     try:
         if number:
@@ -173,7 +158,7 @@ def law_of(name: str) -> Density:
             f"noise is {name!r}: expected {SEARCH}, or one of {', '.join(known)}; "
             f"{', '.join(PARAMETERS)} take a number, such as student-t:9."
         )
-    return density_from_json({"name": kind, **given})
+    return densities.density_from_json({"name": kind, **given})
 
 
 def name_of(density: Density) -> str:

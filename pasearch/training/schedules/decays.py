@@ -1,11 +1,5 @@
 """Schedules that are fixed before the data: sigma_t = sigma_0 factor(t), epochs counted from 0.
 
-    Uniform                        1
-    TimeBased(k)                   1 / (1 + k t)
-    Exponential(k)                 e^(-k t)
-    StepDecay(k, period)           k^floor(t / period)
-    Polynomial(k, end, period)     (1 - end) (1 - t / period)^k + end,  and `end` from `period` on
-
 With `every` = p, t is floor(epoch / p) in all of these, so the noise changes every p epochs only.
 
 Source: Yu et al., Section IV-A1. Proof: docs/guarantees/schedules.md.
@@ -19,13 +13,7 @@ from typing import ClassVar
 
 from pasearch.accounting.checks import fraction, positive, whole
 from pasearch.registry import Checks
-from pasearch.training.schedules.schedule import (
-    SCHEDULES,
-    Schedule,
-    Steepness,
-    bounded,
-    changes,
-)
+from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness, bounded, changes
 
 
 @SCHEDULES.register

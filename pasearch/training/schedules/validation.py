@@ -1,7 +1,6 @@
 """A schedule that is steered by validation queries: the noise falls when the accuracy stops rising.
 
-The rule alone, which sees accuracies only. The trainer prices it, by a Renyi filter whose limit is
-the uniform plan; the accuracies are of public records, or are charged.
+The rule alone, which sees accuracies only; `schedule` says what it costs.
 
 Source: Yu et al., Section IV-A2. Proof: docs/guarantees/schedules.md.
 """
@@ -107,10 +106,7 @@ class ValidationState:
     before: float = 0.0
 
     def tell(self, accuracy: float) -> ValidationState:
-        """Return the next state.
-
-        Args:
-            accuracy: A share of right answers. A noisy one may lie outside [0, 1].
+        """Return the next state, after a share of right answers; a noisy one may be outside [0, 1].
 
         Raises:
             UsageError: No finite number.
