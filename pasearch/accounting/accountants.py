@@ -97,9 +97,7 @@ def delta_for(event: Event, epsilon: float) -> float:
     """The least delta at which the event costs at most epsilon >= 0."""
     epsilon = nonnegative("epsilon", epsilon)
     found, _ = _best(
-        _known(event),
-        lambda: rdp_delta(event, epsilon),
-        lambda: _delta(event, epsilon),
+        _known(event), lambda: rdp_delta(event, epsilon), lambda: _delta(event, epsilon)
     )
     return min(1.0, found)
 
@@ -124,9 +122,7 @@ def _price(event: Event, delta: float) -> Price:
     if not parts(event):
         return Price(epsilon=0.0, delta=delta, accountant="nothing released")
     epsilon, accountant = _best(
-        event,
-        lambda: rdp_epsilon(event, delta),
-        lambda: _epsilon(event, delta),
+        event, lambda: rdp_epsilon(event, delta), lambda: _epsilon(event, delta)
     )
     return Price(epsilon=epsilon, delta=delta, accountant=accountant)
 

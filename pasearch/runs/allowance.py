@@ -38,15 +38,7 @@ from scipy.special import logsumexp
 from pasearch.accounting.accountants import Price, delta_for, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.events import (
-    Event,
-    Gaussian,
-    NoRelease,
-    Worst,
-    from_json,
-    parts,
-    to_json,
-)
+from pasearch.accounting.events import Event, Gaussian, NoRelease, Worst, from_json, parts, to_json
 from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
