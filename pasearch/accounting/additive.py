@@ -75,7 +75,6 @@ class Shifts:
     counts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name in ("values", "counts"):
             if not isinstance(getattr(self, name), (tuple, list)) or not getattr(self, name):
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected some numbers.")
@@ -113,6 +112,11 @@ class Shifts:
         grid, counts = np.unique(exponents, return_counts=True)
         values = np.exp(grid * step) * (1 + 1e-8)
         return cls(values=tuple(values[::-1].tolist()), counts=tuple(counts[::-1].tolist()))
+
+    @property
+    def coordinates(self) -> int:
+        """How many coordinates a record adds to."""
+        return sum(self.counts)
 
     @property
     def reach(self) -> float:

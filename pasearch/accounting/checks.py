@@ -8,7 +8,7 @@ check is positive-form (NaN fails it), and what comes out is a plain Python floa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -69,6 +69,16 @@ def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
         reason = f", because {why}" if why else ""
         raise UsageError(f"{name} is {_spelt(value)}: expected at most {most:,}{reason}.")
     return int(value)
+
+
+def checked(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
+    """Return a frozen dataclass's `__post_init__`: each field becomes what its check returns."""
+
+    def post_init(self: Any) -> None:
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+    return post_init
 
 
 def kind_of(

@@ -40,7 +40,6 @@ class Density(Stage):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         object.__setattr__(self, "scale", positive("scale", self.scale))
         self._check()
 

@@ -65,7 +65,6 @@ class Law:
     cap: int | None
 
     def __init__(self, mean: float, shape: float | str, cap: int | None = None) -> None:
-        """Check the numbers."""
         base_mean = positive("mean", mean)
         if isinstance(shape, str):
             if shape != POISSON:
@@ -160,23 +159,18 @@ class Law:
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a law is a value."""
         raise AttributeError(f"a Law is frozen; make a new one instead of setting {name}.")
 
     def __reduce__(self) -> tuple[type[Law], tuple[object, ...]]:
-        """Rebuild through the constructor, checks included."""
         return (Law, (self.base_mean, self.shape, self.cap))
 
     def __eq__(self, other: object) -> bool:
-        """Equal parameters."""
         return isinstance(other, Law) and self.__reduce__() == other.__reduce__()
 
     def __hash__(self) -> int:
-        """A hash of the parameters."""
         return hash((self.base_mean, self.shape, self.cap))
 
     def __repr__(self) -> str:
-        """The constructor call."""
         return f"Law(mean={self.base_mean!r}, shape={self.shape!r}, cap={self.cap!r})"
 
 

@@ -102,7 +102,6 @@ class Column:
     vocabulary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check what is declared, and tell the kind from it."""
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a name.")
         self._set("kind", self._checked_kind())

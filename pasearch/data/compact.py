@@ -139,7 +139,6 @@ class CompactRows:
     planes: tuple[_Plane, ...]
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return self.shape[0]
 
     def __getitem__(self, where: slice | np.ndarray) -> torch.Tensor:

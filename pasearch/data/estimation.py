@@ -58,7 +58,6 @@ class SchemaEstimate:
     most: int
 
     def __post_init__(self) -> None:
-        """Check every field."""
         sigma = positive("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "delta", fraction("delta", self.delta))

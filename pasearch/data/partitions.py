@@ -395,7 +395,6 @@ class Dataset:
         return self._partitions[name]
 
     def __iter__(self) -> Iterator[Partition]:
-        """Go through the partitions."""
         return iter(self._partitions.values())
 
     def fingerprint(self) -> str:

@@ -51,7 +51,6 @@ class Schema:
     regression: bool = False
 
     def __post_init__(self) -> None:
-        """Check what is declared."""
         if (self.low is None) != (self.high is None):
             raise UsageError(f"Bounds are {self.low!r}, {self.high!r}: expected both or neither.")
         if self.low is not None:

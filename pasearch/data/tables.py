@@ -65,7 +65,6 @@ class TableSchema:
     quotes: bool = True
 
     def __post_init__(self) -> None:
-        """Check the columns against each other."""
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():

@@ -131,7 +131,6 @@ class TextColumn(ABC):
         return self.map(_same)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the cells as an array of objects, or of another type."""
         cells = np.empty(len(self), object)
         cells[:] = self.tolist()
         return cells if dtype is None else cells.astype(dtype)
@@ -154,7 +153,6 @@ class Coded(TextColumn):
     texts: tuple[str | None, ...]
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(self.codes)
 
     def __getitem__(self, where: Where) -> Coded:
@@ -222,7 +220,6 @@ class Packed(TextColumn):
     stops: np.ndarray
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(self.starts)
 
     def __getitem__(self, where: Where) -> Packed:
@@ -287,7 +284,6 @@ class TextTable:
         return self.cells
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.cells[0])
 
     def __getitem__(self, where: Any) -> Any:
@@ -317,7 +313,6 @@ class TextTable:
         return [list(row) for row in self.rows()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the cells as an array of objects, or of another type."""
         table = np.empty(self.shape, object)
         for place, cells in enumerate(self.cells):
             table[:, place] = cells

@@ -317,7 +317,6 @@ class CFSGreedy(ByMerit, Sized):
     until_no_gain: bool = False
 
     def __post_init__(self) -> None:
-        """Check size, merits and where to stop."""
         check_one_of("merits", self.merits, MERITS)
         if type(self.until_no_gain) is not bool:
             raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
@@ -384,7 +383,6 @@ class CFSGenetic(ByMerit, Evolving):
     p_mu: float = P_MU
 
     def __post_init__(self) -> None:
-        """Check merits and numbers."""
         check_one_of("merits", self.merits, MERITS)
         Evolving.__post_init__(self)
 

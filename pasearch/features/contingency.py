@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive
+from pasearch.accounting.checks import checked, positive
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.data.column import BINS
@@ -94,7 +94,6 @@ class Attributes:
     items: tuple[Attribute, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no memory holds, and what has no table."""
         if not len(self.items) > 1:
             raise UsageError("There is no column beside the target: expected one that is used.")
         if not sum(self.sizes) <= MOST_CODES:
@@ -246,7 +245,6 @@ class Joint:
     slots: int
 
     def __add__(self, other: Joint) -> Joint:
-        """Return the counts of both."""
         return Joint(counts=self.counts + other.counts, slots=self.slots + other.slots)
 
     def independent(self, attributes: Attributes, generator: np.random.Generator) -> Joint:
@@ -301,11 +299,7 @@ class ContingencyTables:
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
+    __post_init__ = checked(noise_multiplier=positive)
 
     @property
     def event(self) -> Gaussian:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import nonnegative, positive
+from pasearch.accounting.checks import checked, nonnegative, positive
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
@@ -50,11 +50,7 @@ class NoisyMoments:
 
     noise_multiplier: float
     data_norm: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("noise_multiplier", "data_norm"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
+    __post_init__ = checked(noise_multiplier=positive, data_norm=positive)
 
     @property
     def event(self) -> Gaussian:
@@ -120,7 +116,6 @@ class Moments:
     noise: float
 
     def __post_init__(self) -> None:
-        """Check the numbers and the shape."""
         matrix = plain("matrix", self.matrix, (-1, -1))
         if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
             raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")

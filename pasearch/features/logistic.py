@@ -85,7 +85,6 @@ class ObjectivePerturbation:
     regularisation: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name in ("epsilon", "data_norm"):
             object.__setattr__(self, name, positive(name, getattr(self, name)))
         object.__setattr__(self, "classes", _classes(self.classes))

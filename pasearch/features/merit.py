@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.accounting.events import SelfComposed
 from pasearch.accounting.profiles import Array
@@ -148,10 +148,7 @@ class NoisyEntropies:
 
     epsilon: float
     attributes: Attributes
-
-    def __post_init__(self) -> None:
-        """Check the price."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+    __post_init__ = checked(epsilon=positive)
 
     @property
     def count(self) -> int:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.runs.mechanisms import ExponentialPick, decays
@@ -54,7 +54,6 @@ class ClassShares:
     thousandths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the shares."""
         given = tuple(self.thousandths)
         if len(given) < 2 or not all(_is_whole(p) and p >= 0 for p in given) or sum(given) != WHOLE:
             raise UsageError(
@@ -176,12 +175,7 @@ class TopFeatures:
     epsilon: float
     k: int
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "k", whole("k", self.k))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(epsilon=positive, k=whole, most=whole)
 
     @property
     def event(self) -> SelfComposed:

@@ -248,7 +248,6 @@ class Sized(Selector):
     """What selectors of a given number of features share."""
 
     def __post_init__(self) -> None:
-        """Check the field `size`."""
         if self.size is not None:
             object.__setattr__(self, "size", whole("k", self.size))
 
@@ -271,7 +270,6 @@ class Choice:
     trainer: str = "dpsgd"
 
     def __post_init__(self) -> None:
-        """Check the trainer's name."""
         check_one_of("trainer", self.trainer, TRAINERS)
 
     def to_json(self) -> dict[str, Any]:

@@ -48,7 +48,6 @@ class Subsets(Selector):
     candidates: float = 8.0
 
     def __post_init__(self) -> None:
-        """Check the law."""
         object.__setattr__(self, "candidates", positive("candidates", self.candidates))
         self.count_law()
 

@@ -62,7 +62,6 @@ class Top(Sized):
     pick: str = "permute-and-flip"
 
     def __post_init__(self) -> None:
-        """Check number and mechanism."""
         Sized.__post_init__(self)
         check_one_of("pick", self.pick, PICKS)
 

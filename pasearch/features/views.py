@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive
+from pasearch.accounting.checks import checked, positive
 from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.data.tables import TableSchema
@@ -61,11 +61,7 @@ class FeatureMeans:
 
     noise_multiplier: float
     row_bound: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("noise_multiplier", "row_bound"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
+    __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
 
     @property
     def event(self) -> Gaussian:

@@ -97,7 +97,6 @@ class Allowance:
     path: Path
 
     def __post_init__(self) -> None:
-        """Make the path absolute, so that it stays the same file."""
         object.__setattr__(self, "path", Path(self.path).absolute())
 
     @classmethod

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Approximate, Composed, Event, Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.runs.keys import Stream
@@ -71,13 +71,7 @@ class CategoryCounts:
     noise_multiplier: float
     delta: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(noise_multiplier=positive, delta=fraction, most=whole)
 
     @property
     def event(self) -> Event:
@@ -131,11 +125,7 @@ class NumberBounds:
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
+    __post_init__ = checked(noise_multiplier=positive)
 
     @property
     def event(self) -> Gaussian:
@@ -173,12 +163,7 @@ class ClassCount:
 
     noise_multiplier: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(noise_multiplier=positive, most=whole)
 
     @property
     def event(self) -> Gaussian:

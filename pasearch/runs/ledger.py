@@ -111,7 +111,6 @@ class Line:
     count: int
 
     def __post_init__(self) -> None:
-        """Check every field."""
         for field in ("name", "partition"):
             if not isinstance(value := getattr(self, field), str) or not value:
                 raise UsageError(f"a line's {field} is {value!r}: expected a name.")

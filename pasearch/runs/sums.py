@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Gaussian, Pure
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
@@ -51,11 +51,7 @@ class NoisySum:
 
     epsilon: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(epsilon=positive, most=whole)
 
     @property
     def event(self) -> Pure:
@@ -100,11 +96,7 @@ class GaussianSum:
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
+    __post_init__ = checked(noise_multiplier=positive)
 
     @property
     def event(self) -> Gaussian:

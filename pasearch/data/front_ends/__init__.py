@@ -98,7 +98,6 @@ class FrontEnd(Stage):
         raise NotImplementedError(f"{self.text} is not fitted.")
 
     def __str__(self) -> str:
-        """Return `text`."""
         return self.text
 
 
@@ -168,7 +167,6 @@ class MaxPool(FrontEnd):
     size: int = 2
 
     def __post_init__(self) -> None:
-        """Check the size."""
         if not whole("size", self.size) >= 2:
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
@@ -262,7 +260,6 @@ class PrincipalComponents(FrontEnd):
     components: int = 60
 
     def __post_init__(self) -> None:
-        """Check the number."""
         whole("components", self.components, most=MOST_COMPONENTS_OF)
 
     def output_shape(self, shape: Shape) -> Shape:
