@@ -55,11 +55,7 @@ def largest(make_event: Callable[[float], Event], budget: Budget, low: float, hi
     def exact(value: float) -> float:
         return _price(make_event(value), budget)
 
-    def rough(value: float) -> float:
-        return rough_price(make_event(value), _delta(budget)).epsilon
-
-    start = _guess(make_event, budget, low, high)
-    value = _climb(rough, budget.epsilon, start, low, high)
+    value, _ = _roughly(make_event, budget, low, high)
     cost = exact(value)
     if not cost >= budget.epsilon * (1 - ACCURACY) and value < high:
         # RDP bounds less than the rough price did: there is room above.
@@ -78,12 +74,7 @@ def about(make_event: Callable[[float], Event], budget: Budget, low: float, high
 
     Args, raises: as of `largest`.
     """
-
-    def rough(value: float) -> float:
-        return rough_price(make_event(value), _delta(budget)).epsilon
-
-    start = _guess(make_event, budget, low, high)
-    value = _climb(rough, budget.epsilon, start, low, high)
+    value, rough = _roughly(make_event, budget, low, high)
     if not rough(value) <= budget.epsilon:
         raise _too_small(budget, rough(value))
     return value
@@ -136,6 +127,18 @@ def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int,
     if not (cost := _price(make_event(high), budget)) <= budget.epsilon:
         raise _too_small(budget, cost)
     return _last_fitting(make_event, budget, high, low - 1)
+
+
+def _roughly(
+    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
+) -> tuple[float, Cost]:
+    """Return about the largest value that fits, and the rough price by which it does."""
+
+    def rough(value: float) -> float:
+        return rough_price(make_event(value), _delta(budget)).epsilon
+
+    start = _guess(make_event, budget, low, high)
+    return _climb(rough, budget.epsilon, start, low, high), rough
 
 
 def _guess(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:

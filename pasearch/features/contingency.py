@@ -30,13 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.checks import checked, positive
-from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.data.column import BINS
 from pasearch.data.schema import Schema
 from pasearch.errors import UsageError
-from pasearch.runs.sums import GaussianSum
+from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 if TYPE_CHECKING:
     from pasearch.data.column import Column
@@ -287,24 +285,15 @@ def count(codes: np.ndarray, attributes: Attributes) -> Joint:
     return Joint(counts=counts, slots=len(codes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContingencyTables:
+class ContingencyTables(GaussianRelease):
     """All tables of pairs of columns, with Gaussian noise: one release.
 
     Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
     Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) move by 1 in L2.
-
-    Args:
-        noise_multiplier: The noise's standard deviation / sqrt(T), in records, above 0.
+    The noise multiplier is the noise's standard deviation / sqrt(T), in records.
     """
 
-    noise_multiplier: float
-    __post_init__ = checked(noise_multiplier=positive)
-
-    @property
-    def event(self) -> Gaussian:
-        """What the release of all tables costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    __slots__ = ()
 
     def tables(self, attributes: Attributes) -> int:
         """Return how many tables are released, T."""

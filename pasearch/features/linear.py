@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from pasearch.accounting.checks import checked, nonnegative, positive
-from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features.logistic import SLACK, plain, usable_rows
 from pasearch.runs.keys import Stream
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
 STRENGTH = 2.0
 """The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
@@ -37,10 +36,11 @@ PUBLIC_RIDGE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMoments:
+class NoisyMoments(GaussianRelease):
     """The second moments of bounded records, features, 1 and target, with Gaussian noise.
 
-    Guarantee: `release` costs `event`, as far as float64 noise is Gaussian.
+    Guarantee: `release` costs `event`, however many models are made of it, as far as float64 noise
+    is Gaussian.
 
     Args:
         noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
@@ -48,14 +48,8 @@ class NoisyMoments:
             shortened to it.
     """
 
-    noise_multiplier: float
     data_norm: float
     __post_init__ = checked(noise_multiplier=positive, data_norm=positive)
-
-    @property
-    def event(self) -> Gaussian:
-        """What the release costs, however many models are made of it."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
 
     def release(self, x: Any, y: Any, valid: Any, stream: Stream) -> Moments:
         """Return the noisy moments.

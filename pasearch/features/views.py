@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.checks import checked, positive
-from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.data.tables import TableSchema
 from pasearch.features.recipe import REACH, ROW_NORM
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +47,7 @@ ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureMeans:
+class FeatureMeans(GaussianRelease):
     """The mean of every feature, over all slots.
 
     Guarantee: `release` costs `event`: a row is cut to norm B before it is added, and a null
@@ -59,14 +58,8 @@ class FeatureMeans:
         row_bound: B, public.
     """
 
-    noise_multiplier: float
     row_bound: float
     __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
-
-    @property
-    def event(self) -> Gaussian:
-        """What one release costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
 
     def release(self, records: AnyRecords, stream: Stream) -> Array:
         """Return the means, float64 (d,), in [0, 1]; the divisor is n, public.

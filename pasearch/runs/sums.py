@@ -85,14 +85,11 @@ class NoisySum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianSum:
-    """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
-
-    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
-    released is a rounding of the sum plus exact Gaussian noise.
+class GaussianRelease:
+    """What costs one Gaussian.
 
     Args:
-        noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
+        noise_multiplier: The noise's standard deviation, above 0, in units of the sensitivity.
     """
 
     noise_multiplier: float
@@ -102,6 +99,16 @@ class GaussianSum:
     def event(self) -> Gaussian:
         """What one release costs."""
         return Gaussian(noise_multiplier=self.noise_multiplier)
+
+
+class GaussianSum(GaussianRelease):
+    """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
+
+    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
+    released is a rounding of the sum plus exact Gaussian noise. The sensitivity is 1.
+    """
+
+    __slots__ = ()
 
     def release(self, total: Array, stream: Stream) -> Array:
         """Return the sum plus noise, float64 of the same shape.

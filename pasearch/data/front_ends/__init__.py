@@ -192,8 +192,6 @@ class Scattering(FrontEnd):
 
     name: ClassVar[str] = "scattering"
     phrase: ClassVar[str] = "scattering coefficients"
-    least: ClassVar[int] = 1
-    """The least number that it may name."""
     costly: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
