@@ -24,9 +24,9 @@ from pasearch.accounting.checks import fraction
 from pasearch.accounting.dials import Dials
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
+from pasearch.features.logistic import check_objective
 from pasearch.features.recipe import linear_recipe
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
-from pasearch.features.size import check_objective
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
     Charged,
