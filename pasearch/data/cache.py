@@ -12,15 +12,13 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from pasearch.data.front_ends import Fitted
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasearch.data.front_ends import Fitted
 
 FOLDER = "transformed-records"
 """A folder of its own within the user's: only the user may enter it."""

@@ -16,20 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pasearch.data.cells import ColumnCells, TableCells, each_whole, present, text_of
 from pasearch.data.column import COLUMN_KEYS, Column
-from pasearch.data.schema import Schema, needed
+from pasearch.data.schema import Form, Schema, needed
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.shown import shown
-
-if TYPE_CHECKING:
-    from pasearch.data.schema import Form
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key that TOML takes without quotes."""

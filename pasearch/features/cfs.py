@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.claims import Claim
 from pasearch.accounting.events import Event, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen
@@ -46,11 +47,8 @@ from pasearch.features.selector import (
     Sized,
     check_one_of,
 )
-
-if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
-    from pasearch.features.trainers import Trainer
-    from pasearch.runs.keys import Stream
+from pasearch.features.trainers import Trainer
+from pasearch.runs.keys import Stream
 
 Values = npt.NDArray[np.float64]
 

@@ -7,14 +7,12 @@ anew, on what is left of epsilon. Second moments, once released, serve every set
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.features.knobs import SCORE, DialledLine
 from pasearch.features.selector import SELECTION_SHARE, Form, Selector
-
-if TYPE_CHECKING:
-    from pasearch.features.trainers import Trainer
+from pasearch.features.trainers import Trainer
 
 
 class Comparing(Selector):

@@ -26,21 +26,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pasearch.accounting.profiles import Array
-from pasearch.data.column import BINS
+from pasearch.data.column import BINS, Column
+from pasearch.data.partitions import AnyRecords
 from pasearch.data.schema import Schema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
-
-if TYPE_CHECKING:
-    from pasearch.data.column import Column
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.data.tables import AnySchema, TableSchema
-    from pasearch.runs.keys import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,28 +13,22 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pasearch.data.front_ends import ready
-from pasearch.data.partitions import CompactRecords
+from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts
+from pasearch.data.tables import AnySchema
 from pasearch.features.chosen import Chosen, mask_of
-from pasearch.features.plan import FINAL, MEANS, SCORES, TEST
+from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
-from pasearch.features.selector import Reads
+from pasearch.features.selector import Compared, Reads
 from pasearch.features.trainers import LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.progress import Progress
-
-if TYPE_CHECKING:
-    from pasearch.data.front_ends import Fitted
-    from pasearch.data.partitions import AnyRecords, Dataset, InParts
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.plan import FeaturePlan
-    from pasearch.features.selector import Compared
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger
 
 Array = np.ndarray[Any, Any]
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +29,9 @@ from pasearch.accounting.claims import Claim, eq8
 from pasearch.accounting.events import SelfComposed
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
+from pasearch.features.contingency import Attributes, Joint
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
-
-if TYPE_CHECKING:
-    from pasearch.features.contingency import Attributes, Joint
-    from pasearch.runs.keys import Stream
 
 CONSTANT = 1e-12
 """Below so many bits of entropy a variable is constant."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -19,11 +19,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from pasearch.data.arrays import stored_arrays
 from pasearch.data.front_ends import MaxPool
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.trainers import LINKS
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import AnySchema
 
 Array = np.ndarray[Any, Any]
 

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,9 @@ import numpy.typing as npt
 from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.errors import UsageError
+from pasearch.features.contingency import Attributes
+from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialPick, decays
-
-if TYPE_CHECKING:
-    from pasearch.features.contingency import Attributes
-    from pasearch.runs.keys import Stream
 
 WHOLE = 1000
 """Class shares are counted in parts of this."""

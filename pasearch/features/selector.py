@@ -18,25 +18,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.claims import Claim
+from pasearch.data.front_ends import MaxPool
+from pasearch.data.partitions import AnyRecords
+from pasearch.data.split import Split
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
+from pasearch.features.chosen import Chosen
 from pasearch.features.knobs import DialledLine
 from pasearch.features.trainers import TRAINERS, LinearModel, Trainer
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
-
-if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
-    from pasearch.data.front_ends import MaxPool
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.data.split import Split
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.chosen import Chosen
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]
 Compared = Callable[[Array, Sequence[str]], list[int]]

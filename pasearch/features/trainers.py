@@ -15,25 +15,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.data.partitions import Records
+from pasearch.data.partitions import AnyRecords, Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.knobs import GAUSSIAN, PURE, Knob
 from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
 from pasearch.features.views import View
 from pasearch.planning import MU_RANGE
+from pasearch.runs.keys import Stream
 from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]
 

@@ -18,24 +18,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pasearch.accounting.checks import checked, positive
-from pasearch.data.partitions import Records
-from pasearch.data.tables import TableSchema
+from pasearch.data.compact import CompactRows
+from pasearch.data.partitions import AnyRecords, CompactRecords, Records
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.features.recipe import REACH, ROW_NORM
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from pasearch.data.compact import CompactRows
-    from pasearch.data.partitions import AnyRecords, CompactRecords
-    from pasearch.data.tables import AnySchema
-    from pasearch.runs.keys import Stream
 
 Array = np.ndarray[Any, Any]
 

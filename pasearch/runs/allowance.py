@@ -43,7 +43,7 @@ from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
-from pasearch.runs.ledger import check_form
+from pasearch.runs.ledger import append_only, check_form, kind_of_file
 
 APPLICATION = int.from_bytes(b"PASA", "big")
 VERSION = 1
@@ -69,12 +69,7 @@ _SEAL = (
     "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
     "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
     "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    *(
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
-        for table in ("total", "runs")
-        for verb in ("UPDATE", "DELETE")
-    ),
+    *append_only("total", "runs"),
 )
 
 Run = tuple[Event, Array]  # what it releases, and its `loss_curve`
@@ -302,13 +297,9 @@ def _plan(run_id: object, events: object) -> str:
     """The run's events as text, after a look at the arguments."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
-    if not isinstance(events, Mapping) or not events or not all(map(_named, events)):
+    if not (isinstance(events, Mapping) and events and all(n and type(n) is str for n in events)):
         raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
     return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
-
-
-def _named(name: object) -> bool:
-    return isinstance(name, str) and name != ""
 
 
 def _worst(events: Mapping[str, Event]) -> Event:
@@ -461,11 +452,7 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    found = [
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version")
-    ]
-    if found != [APPLICATION, VERSION]:
+    if kind_of_file(connection) != (APPLICATION, VERSION):
         raise UsageError(
             f"{path} is no allowance of this version: expected a ledger of runs, as `ledger=` "
             "makes it. Give the file that was made for this data set."

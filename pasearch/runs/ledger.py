@@ -45,15 +45,22 @@ _SCHEMA = (
         < (SELECT count FROM lines WHERE name = NEW.line AND partition = NEW.partition)
         BEGIN SELECT RAISE(ABORT, 'over the plan'); END""",
 )
+
+
+def append_only(*tables: str) -> list[str]:
+    """Return the triggers that let nobody change or delete a row of these tables."""
+    return [
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in tables
+        for verb in ("UPDATE", "DELETE")
+    ]
+
+
 _SEAL = (
     "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
     "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
-    *(
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
-        for table in ("lines", "charges")
-        for verb in ("UPDATE", "DELETE")
-    ),
+    *append_only("lines", "charges"),
 )
 
 
@@ -345,6 +352,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def kind_of_file(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the application and the version that a database says it is of."""
+    kinds = ("application_id", "user_version")
+    application, version = (connection.execute(f"PRAGMA {k}").fetchone()[0] for k in kinds)
+    return application, version
+
+
 def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
     """Refuse a database that is damaged, or has other tables and triggers than were made.
 
@@ -370,11 +384,7 @@ def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
 def _check_whole(connection: sqlite3.Connection) -> None:
     """Refuse what is no ledger, or was one."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
-    found = [
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version")
-    ]
-    if found != [APPLICATION, VERSION]:
+    if kind_of_file(connection) != (APPLICATION, VERSION):
         raise UsageError("it is no ledger of this version")
     check_form(connection, (*_SCHEMA, *_SEAL))
 

@@ -31,11 +31,10 @@ from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
+from pasearch.runs.keys import Stream
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from pasearch.runs.keys import Stream
 
 Shape = tuple[int, ...]
 
