@@ -14,6 +14,7 @@ import math
 from typing import Any, Self
 
 import numpy as np
+import torch
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
@@ -82,8 +83,6 @@ class _ReleasedModel(BaseEstimator):
     def _scores(self, X: Any) -> Array:
         x = self.schema.encode_new(X)
         if self.pool:
-            import torch
-
             x = MaxPool(size=self.pool).module(self.schema.shape)(torch.from_numpy(x)).numpy()
         return x.reshape(len(x), -1) @ self.weights.T + self.intercept
 

@@ -136,8 +136,6 @@ class View:
         Args:
             records: Encoded, in [0, 1].
         """
-        import torch
-
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
@@ -152,8 +150,6 @@ class View:
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
         """Return chosen features, (n, c), centred, scaled and rotated; they are overwritten."""
-        import torch
-
         shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
@@ -193,8 +189,6 @@ class CompactView:
     @classmethod
     def of(cls, view: View, records: CompactRecords) -> CompactView:
         """Return the view of an open partition's records."""
-        import torch
-
         kept = records.x.taking(view.columns)
         return cls(view=view, kept=kept, valid=records.valid, device=torch.device("cpu"))
 
@@ -206,8 +200,6 @@ class CompactView:
     @property
     def dtype(self) -> torch.dtype:
         """Of a batch."""
-        import torch
-
         return torch.float32
 
     def is_floating_point(self) -> bool:
@@ -216,8 +208,6 @@ class CompactView:
 
     def to(self, device: str | torch.device) -> CompactView:
         """Return the same, whose batches go to a device."""
-        import torch
-
         return replace(self, device=torch.device(device))
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:

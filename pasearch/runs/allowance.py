@@ -297,9 +297,13 @@ def _plan(run_id: object, events: object) -> str:
     """The run's events as text, after a look at the arguments."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
-    if not (isinstance(events, Mapping) and events and all(n and type(n) is str for n in events)):
+    if not (isinstance(events, Mapping) and events and all(map(_named, events))):
         raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
     return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
+
+
+def _named(name: object) -> bool:
+    return isinstance(name, str) and name != ""
 
 
 def _worst(events: Mapping[str, Event]) -> Event:
