@@ -74,12 +74,6 @@ def rough_price(event: Event, delta: float) -> Price:
     return _rough_price(_known(event), fraction("delta", delta))
 
 
-def rdp_price(event: Event, delta: float) -> Price:
-    """The price by RDP alone."""
-    epsilon = rdp_epsilon(_known(event), fraction("delta", delta))
-    return Price(epsilon=epsilon, delta=delta, accountant="RDP")
-
-
 def delta_for(event: Event, epsilon: float) -> float:
     """The least delta at which the event costs at most epsilon >= 0."""
     epsilon = nonnegative("epsilon", epsilon)

@@ -115,11 +115,6 @@ class Law:
             raise UsageError("a Poisson law has no gamma.")
         return _log_inverse_gamma(self.base_mean, float(self.shape))
 
-    def pmf(self, k: int) -> float:
-        """P(K = k), k >= 1."""
-        weights = _pmf(self)
-        return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
-
     def quantile(self, p: float) -> int:
         """The smallest k with P(K <= k) >= p, p in (0, 1)."""
         cumulative = _cdf(self)

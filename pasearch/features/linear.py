@@ -39,8 +39,8 @@ PUBLIC_RIDGE = 1e-6
 class NoisyMoments(GaussianRelease):
     """The second moments of bounded records, features, 1 and target, with Gaussian noise.
 
-    Guarantee: `release` costs `event`, however many models are made of it, as far as float64 noise
-    is Gaussian.
+    Guarantee: `release_parts` costs `event`, however many models are made of it, as far as float64
+    noise is Gaussian.
 
     Args:
         noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
@@ -51,30 +51,18 @@ class NoisyMoments(GaussianRelease):
     data_norm: float
     __post_init__ = checked(noise_multiplier=positive, data_norm=positive)
 
-    def release(self, x: Any, y: Any, valid: Any, stream: Stream) -> Moments:
-        """Return the noisy moments.
+    def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
+        """Return the noisy moments of all parts together: one release.
 
         Args:
-            x: (n, d) features; a record that is not finite is null.
-            y: (n,) targets; clamped to [0, 1].
-            valid: (n,) False for a null record.
+            parts: Of each, at least one: x, (n, d) features, a record that is not finite is null;
+                y, (n,) targets, clamped to [0, 1]; valid, (n,) False for a null record.
             stream: The release's own randomness; its key contains the sums.
 
         Raises:
             UsageError: Shapes that do not fit.
 
         Cost: `event`, on every partition that the records are from; charge it first.
-        """
-        return self.release_parts([(x, y, valid)], stream)
-
-    def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
-        """Return the noisy moments of all parts together: one release.
-
-        Args:
-            parts: x, y and valid of each, as of `release`; at least one.
-            stream: As of `release`.
-
-        Raises, cost: as of `release`.
         """
         return self.noised(self.total(parts), stream)
 
@@ -87,9 +75,9 @@ class NoisyMoments(GaussianRelease):
 
         Args:
             total: What `total` returned: private.
-            stream: As of `release`.
+            stream: As of `release_parts`.
 
-        Cost: as of `release`.
+        Cost: as of `release_parts`.
         """
         noisy = GaussianSum(noise_multiplier=self.noise_multiplier).release_symmetric(total, stream)
         return Moments(matrix=noisy, data_norm=self.data_norm, noise=self.noise_multiplier)
@@ -166,7 +154,7 @@ def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
     """Return the moments without noise: of public data only.
 
     Args:
-        x: As of `NoisyMoments.release`, like y and valid.
+        x: As of `NoisyMoments.release_parts`, like y and valid.
         y: See x.
         valid: See x.
         data_norm: As of `NoisyMoments`.

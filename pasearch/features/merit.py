@@ -19,7 +19,6 @@ Source: Bao et al. Section VIII-B, Eq. 7 and VIII-C; Hall 1999; Bindschaedler, S
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,21 +70,8 @@ def uncertainties(entropies: Array) -> tuple[Array, Array]:
     return found[:-1, -1], found[:-1, :-1]
 
 
-def merit(members: Sequence[int], to_class: Array, between: Array) -> float:
-    """Return the merit of a set of features, Eq. 7.
-
-    Args:
-        members: Their places, each once.
-        to_class: (d,) as `symmetrical_uncertainty` returns it.
-        between: (d, d), the same.
-    """
-    masks = np.zeros((1, len(to_class)), bool)
-    masks[0, list(members)] = True
-    return float(merits(masks, to_class, between)[0])
-
-
 def merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
-    """Return the merits of many sets at once: (p,); of an empty set 0.
+    """Return the merits of many sets at once, Eq. 7: (p,); of an empty set 0.
 
     Args:
         masks: (p, d) bool, True of a member.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.events import Composed, Event, SelfComposed, from_json, to_json
+from pasearch.accounting.events import Event, from_json, to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
@@ -306,13 +306,6 @@ class Ledger:
             for line in self._lines
             if (line.name, line.partition) in counts
         ]
-
-    def events_by_partition(self) -> dict[str, Event]:
-        """Return the composition of what was charged to each partition."""
-        events: dict[str, list[Event]] = {}
-        for _, partition, event, count in self.spent():
-            events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
-        return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
 
     def close(self) -> None:
         """Close the file and let another process have it."""

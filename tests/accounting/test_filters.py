@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shortcuts import rdp_price
 
 from pasearch.accounting import filters
-from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.accountants import price
 from pasearch.accounting.events import (
     Approximate,
     Composed,

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shortcuts import rdp_price
 from torch import Tensor, nn
 
-from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import (
     Composed,
