@@ -111,8 +111,6 @@ def largest_count(make_event: Callable[[int], Event], budget: Budget, high: int)
     Raises:
         BudgetError: One costs more already; the message says how much would do.
     """
-    if not (cost := _price(make_event(1), budget)) <= budget.epsilon:
-        raise _too_small(budget, cost)
     return _last_fitting(make_event, budget, 1, high + 1)
 
 
@@ -124,8 +122,6 @@ def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int,
     Raises:
         BudgetError: Even `high` costs more; the message says how much would do.
     """
-    if not (cost := _price(make_event(high), budget)) <= budget.epsilon:
-        raise _too_small(budget, cost)
     return _last_fitting(make_event, budget, high, low - 1)
 
 
@@ -203,12 +199,14 @@ def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goa
 
 
 def _last_fitting(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
-    """Return the last count from `good`, which fits, towards `bad`, which does not or is no count.
+    """Return the last count from `good`, which must fit, towards `bad`, which does not or is none.
 
     Every third try halves; the others interpolate the two ends in logarithms.
     """
     delta, target = _delta(budget), budget.epsilon
     costs = {good: _price(make_event(good), budget)}
+    if not costs[good] <= target:
+        raise _too_small(budget, costs[good])
     aim = _guessed_count(make_event, target, delta, good, bad)
     for turn in range(200):
         if abs(good - bad) <= 1:

@@ -135,19 +135,11 @@ def fu_theorem1(
     values = [
         (accepted * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 65)
     ]
+    worth = "not a valid bound: the rejected updates, and the choice between them, cost too"
     return Claim(
         value=_finite(min(values)),
         source="Fu et al. Theorem 1",
-        verdict="; ".join(
-            filter(
-                None,
-                (
-                    condition,
-                    "not a valid bound: the rejected updates, and the choice between them, cost "
-                    "too",
-                ),
-            )
-        ),
+        verdict="; ".join(filter(None, (condition, worth))),
         formula="min over a in 2..64 of tau rdp(a) + log(1/delta)/(a-1)",
     )
 

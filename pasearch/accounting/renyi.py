@@ -132,7 +132,9 @@ def _curve(event: Event, orders: Array) -> Array:
     """The curve of what is left of an event when nothing leaks."""
     total = np.zeros(len(orders))
     for atom, count in parts(event).items():
-        total = total + count * _sound(_atom(atom, orders))
+        values = _atom(atom, orders)
+        # A NaN or negative bound is a numerical failure at that order: no bound there.
+        total = total + count * np.where(values >= 0, values, np.inf)
     return total
 
 
@@ -194,7 +196,7 @@ def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
 
     accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
     step = GaussianDpEvent(event.noise_multiplier)
-    with _quiet():  # an order whose series does not converge has no bound: `_sound` drops it
+    with _quiet():  # an order whose series does not converge has no bound: `_curve` drops it
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
 
@@ -244,8 +246,3 @@ def _selected(values: Array, law: Law, orders: Array) -> Array:
         constant = (1 + float(law.shape)) * np.min(each)
     bound = values + constant + math.log(law.mean) / (orders - 1)
     return monotone(bound)
-
-
-def _sound(values: Array) -> Array:
-    """A NaN or negative bound is a numerical failure at that order: no bound there."""
-    return np.where(values >= 0, values, np.inf)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, as_numbers, count_texts
 from pasearch.data.column import Column
@@ -53,12 +53,9 @@ class SchemaEstimate:
     noise_multiplier: float
     delta: float
     most: int
-
-    def __post_init__(self) -> None:
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        object.__setattr__(self, "most", whole("max_categories", self.most))
+    __post_init__ = checked(
+        noise_multiplier=positive, delta=fraction, most=lambda _, m: whole("max_categories", m)
+    )
 
     @property
     def event(self) -> Event:

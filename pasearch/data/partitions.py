@@ -89,8 +89,6 @@ class CompactRecords:
     Args:
         x: Features, which become float32 a block at a time; 0 where the slot is null.
         y: As of `Records`, like valid and public.
-        valid: See y.
-        public: See y.
     """
 
     x: CompactRows

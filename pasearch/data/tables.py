@@ -155,17 +155,13 @@ class TableSchema:
         """Return a readable name for each number of an encoded record."""
         return [name for column in self.columns for name in column.feature_names()]
 
-    def widest(self, most: int) -> int:
-        """Return the most numbers a record can become, whatever is estimated privately.
+    def widest_shape(self, most: int) -> tuple[int]:
+        """Return the shape of an encoded record, at most, whatever is estimated privately.
 
         Args:
             most: The most categories that are estimated privately for a column.
         """
-        return sum(_widest(column, most) for column in self.columns)
-
-    def widest_shape(self, most: int) -> tuple[int]:
-        """Return the shape of an encoded record, at most, whatever is estimated privately."""
-        return (self.widest(most),)
+        return (sum(_widest(column, most) for column in self.columns),)
 
     def find(
         self, name: str, features: TableCells, labels: ColumnCells

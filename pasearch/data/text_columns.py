@@ -160,7 +160,6 @@ class Coded(TextColumn):
         return Coded(codes=self.codes[where], texts=self.texts)
 
     def counts(self) -> Iterator[tuple[str | None, int]]:
-        """Go through the different cells, and how often each occurs."""
         codes, times = np.unique(self.codes, return_counts=True)
         return zip(self._decoded(codes), times.tolist(), strict=True)
 
@@ -229,19 +228,15 @@ class Packed(TextColumn):
         )
 
     def counts(self) -> Iterator[tuple[str | None, int]]:
-        """Go through the cells, one by one."""
         return ((cell, 1) for cell in self._cells())
 
     def map(self, function: Callable[[str | None], Made]) -> list[Made]:
-        """Return what a function makes of each cell."""
         return [function(cell) for cell in self._cells()]
 
     def whole(self, function: Callable[[str | None], int]) -> np.ndarray:
-        """Return a whole number for each cell."""
         return np.fromiter(map(function, self._cells()), np.int64, len(self))
 
     def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
-        """Return each cell as a number."""
         return np.fromiter(map(function, self._cells()), np.float64, len(self))
 
     def feed(self, digest: Hash) -> None:
@@ -408,11 +403,7 @@ class _Growing:
 
 
 class _Packing:
-    """A column of many different texts while its cells come in.
-
-    Args:
-        most_rows: As of `_Growing`.
-    """
+    """A column of many different texts while its cells come in."""
 
     def __init__(self, most_rows: int):
         self._length, self._characters = 0, bytearray()

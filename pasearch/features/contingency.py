@@ -333,11 +333,7 @@ LEAST_SHARE = 0.1
 
 
 class _Tables:
-    """Post-processing of noisy tables; no record is looked at.
-
-    Args:
-        attributes: The columns.
-    """
+    """Post-processing of noisy tables; no record is looked at."""
 
     __slots__ = ("_others", "_owners", "_sizes", "_starts")
 
@@ -349,10 +345,7 @@ class _Tables:
     def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
         """Return tables with common marginals, nowhere negative, shrunk towards independence.
 
-        Args:
-            noisy: (S, S), 0 of a column with itself.
-            deviation: Of the noise in one cell, in records.
-            slots: The most records that there can be.
+        The noisy ones, (S, S), are 0 of a column with itself; a cell's noise has the deviation.
         """
         total, marginals = self._marginals(noisy, slots)
         independent = np.outer(marginals, marginals) / total

@@ -187,14 +187,9 @@ class FeatureSearch:
         for size in np.unique(np.geomspace(1, len(order), CURVE_POINTS).round().astype(int)):
             view = View.of(means, mask_of(order[:size], len(means)))
             stream = self.keys.stream("curve", int(size))
-            private, public = trainer.fit(train, view, stream), trainer.fit_public(train, view)
-            found.append(
-                {
-                    "features": int(size),
-                    "private": private.points(test) / best,
-                    "without": public.points(test) / best,
-                }
-            )
+            models = trainer.fit(train, view, stream), trainer.fit_public(train, view)
+            private, without = (model.points(test) / best for model in models)
+            found.append({"features": int(size), "private": private, "without": without})
         return tuple(found)
 
 

@@ -242,14 +242,9 @@ def _entropies(
     *,
     records: float | None = None,
 ) -> Array:
-    """Return the entropies of variables and of their pairs, (k, k) in bits.
+    """Return the entropies of variables, see `Groups`, and of their pairs, (k, k) in bits.
 
-    Args:
-        joint: Tables.
-        values: As of `Groups`, with the next two.
-        starts: (k,)
-        owners: (k,)
-        records: What counts are divided by; how many were counted, if None.
+    Counts are divided by `records`; by how many were counted, if None.
     """
     tables = values.T @ joint.counts @ values
     # Each column's codes add up to how many records were counted.

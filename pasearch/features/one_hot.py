@@ -15,8 +15,7 @@ import numpy as np
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Array, Chosen, best_of
-from pasearch.features.comparing import Comparing
-from pasearch.features.selector import SELECTORS, Form, Reads
+from pasearch.features.selector import SELECTORS, Comparing, Form, Reads
 from pasearch.runs.keys import Stream
 
 

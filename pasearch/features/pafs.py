@@ -17,9 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from pasearch.features.chosen import Array, Chosen, best_of
-from pasearch.features.comparing import Comparing
 from pasearch.features.evolution import P_CO, P_MU, Evolving, labels, masks_of, recalled, unseen
-from pasearch.features.selector import SELECTORS, Compared, Reads
+from pasearch.features.selector import SELECTORS, Compared, Comparing, Reads
 from pasearch.runs.keys import Stream
 
 

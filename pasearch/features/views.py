@@ -230,8 +230,6 @@ class Seen:
     Args:
         x: (n, width), a tensor or what stands for one.
         y: As of `Records`, like valid and public.
-        valid: See y.
-        public: See y.
     """
 
     x: Any = field(repr=False)

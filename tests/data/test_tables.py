@@ -386,8 +386,8 @@ class TestSchema:
             *([Column(name="x", categories=names)] if kind != "number" else []),
         ]
         widths = [schema.completed({"x": column}).shape[0] for column in estimated]
-        assert schema.widest(5) == max(widths)
-        assert SCHEMA.widest(5) == SCHEMA.shape[0]
+        assert schema.widest_shape(5) == (max(widths),)
+        assert SCHEMA.widest_shape(5) == SCHEMA.shape
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
