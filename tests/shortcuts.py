@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import Composed, Event, SelfComposed
+from pasearch.accounting.filters import Filter
+from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import rdp_epsilon
 from pasearch.accounting.selection import Law, _pmf
 from pasearch.runs.ledger import Ledger
@@ -28,3 +35,13 @@ def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
     for _, partition, event, count in ledger.spent():
         events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
     return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
+
+
+def fits(held: Filter, event: Event) -> bool:
+    """Whether a filter would take an event; nothing is spent."""
+    return bool(np.all(held._with(event) <= held._most))
+
+
+def log_density(density: Density, x: Array) -> Array:
+    """Log z(x), float64, of the shape of x."""
+    return density.unit_log_density(np.abs(np.asarray(x)) / density.scale) - math.log(density.scale)

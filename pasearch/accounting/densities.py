@@ -20,7 +20,7 @@ gamma, sech). Proof: docs/guarantees/encoding.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -35,10 +35,21 @@ from pasearch.accounting.profiles import Array
 from pasearch.accounting.quadrature import kronrod
 from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
+from pasearch.registry import Checks
 
 CATALAN = 0.915965594177219015
 LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
 MOST_POWER, MOST_SHAPE = 32.0, 50.0
+
+
+def _within(low: float, high: float) -> Callable[[str, object], float]:
+    def check(name: str, value: object) -> float:
+        number = positive(name, value)
+        if not low <= number <= high:
+            raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
+        return number
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +93,8 @@ class StudentT(Density):
     """
 
     name: ClassVar[str] = "student-t"
+    checks: ClassVar[Checks] = {**Density.checks, "freedom": _within(LEAST_FREEDOM, MOST_FREEDOM)}
     freedom: float = 9.0
-
-    def _check(self) -> None:
-        freedom = _within("freedom", self.freedom, LEAST_FREEDOM, MOST_FREEDOM)
-        object.__setattr__(self, "freedom", freedom)
 
     @property
     def grain(self) -> float:
@@ -238,10 +246,8 @@ class GeneralisedNormal(Density):
 
     name: ClassVar[str] = "generalised-normal"
     light: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {**Density.checks, "power": _within(1.0, MOST_POWER)}
     power: float = 2.0
-
-    def _check(self) -> None:
-        object.__setattr__(self, "power", _within("power", self.power, 1.0, MOST_POWER))
 
     @property
     def grain(self) -> float:
@@ -280,10 +286,8 @@ class VarianceGamma(Density):
     """
 
     name: ClassVar[str] = "variance-gamma"
+    checks: ClassVar[Checks] = {**Density.checks, "shape": _within(1.0, MOST_SHAPE)}
     shape: float = 2.0
-
-    def _check(self) -> None:
-        object.__setattr__(self, "shape", _within("shape", self.shape, 1.0, MOST_SHAPE))
 
     @property
     def grain(self) -> float:
@@ -407,10 +411,3 @@ def _information(density: VarianceGamma) -> float:
 def _uniform(generator: Generator, size: int) -> Array:
     """Uniform on (0, 1]: never 0."""
     return 1.0 - generator.random(size)
-
-
-def _within(name: str, value: object, low: float, high: float) -> float:
-    number = positive(name, value)
-    if not low <= number <= high:
-        raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
-    return number

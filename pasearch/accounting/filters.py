@@ -66,14 +66,6 @@ class Filter:
         """
         return self._spent.copy()
 
-    def fits(self, event: Event) -> bool:
-        """Return whether the event may be spent; nothing is.
-
-        Raises:
-            Unsupported: the event has no RDP bound, or it leaks.
-        """
-        return self._fits(self._with(event))
-
     def spend(self, event: Event) -> None:
         """Spend an event; release it after that.
 
@@ -86,7 +78,7 @@ class Filter:
         """
         with self._lock:
             total = self._with(event)
-            if not self._fits(total):
+            if not np.all(total <= self._most):  # a NaN is not: `rdp` has none, and it would fail
                 raise BudgetError(
                     f"[{describe(event)}] does not fit into what is left of "
                     f"[{describe(self._limit.event)}]: stop here, or take a cheaper release. "
@@ -98,9 +90,6 @@ class Filter:
         """Return the sum with one event more, rounded up."""
         added = monotone(rdp(event))
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
-
-    def _fits(self, total: Array) -> bool:
-        return bool(np.all(total <= self._most))  # a NaN is not: `rdp` has none, and it would fail
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("A Filter is never copied or pickled: two copies would spend twice.")

@@ -44,7 +44,8 @@ class Tabulated(Density):
     knots: tuple[float, ...]
     log_values: tuple[float, ...]
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        Density.__post_init__(self)
         for name in ("knots", "log_values"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MOST_KNOTS:

@@ -139,7 +139,7 @@ class TableSchema:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of what an encoded record holds, in order."""
-        return tuple(self.feature_names())
+        return tuple(name for column in self.columns for name in column.feature_names())
 
     @property
     def undeclared(self) -> tuple[str, ...]:
@@ -150,10 +150,6 @@ class TableSchema:
     def complete(self) -> bool:
         """Whether everything is declared."""
         return not self.undeclared
-
-    def feature_names(self) -> list[str]:
-        """Return a readable name for each number of an encoded record."""
-        return [name for column in self.columns for name in column.feature_names()]
 
     def widest_shape(self, most: int) -> tuple[int]:
         """Return the shape of an encoded record, at most, whatever is estimated privately.
