@@ -136,11 +136,7 @@ class Shifts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: Something else.
-        """
+        """Read what `to_json` wrote; anything else is a UsageError."""
         if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
             raise UsageError("shifts: expected `values` and `counts`, as `to_json` wrote them.")
         return cls(values=values["values"], counts=values["counts"])

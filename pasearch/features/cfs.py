@@ -91,12 +91,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What CFS-GA found.
+    """What CFS-GA found: the fittest set of the last generation, by place, in order; its merit.
 
-    Args:
-        chosen: The fittest set of the last generation, by place, in order.
-        merit: Its merit.
-        best: The largest merit of each generation, the first and the last included: l + 1.
+    And `best`, the largest merit of each generation, the first and the last included: l + 1.
     """
 
     chosen: tuple[int, ...]

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from pasearch.features.trainers import LinearModel
-from pasearch.features.views import View
-
-Array = np.ndarray[Any, Any]
+from pasearch.features.views import Array, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,13 +23,11 @@ from pasearch.features.chosen import Chosen, mask_of
 from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Compared, Reads
-from pasearch.features.trainers import LinearModel, Trainer, points_of_all
+from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.progress import Progress
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
-
-Array = np.ndarray[Any, Any]
 
 CURVE_POINTS = 8
 """At how many numbers of features a curve is drawn, on public data."""

@@ -153,11 +153,7 @@ class Moments:
 def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
     """Return the moments without noise: of public data only.
 
-    Args:
-        x: As of `NoisyMoments.release_parts`, like y and valid.
-        y: See x.
-        valid: See x.
-        data_norm: As of `NoisyMoments`.
+    x, y and valid are as of `NoisyMoments.release_parts`, data_norm as of `NoisyMoments`.
 
     Cost: none is charged, so the records must be public.
     """

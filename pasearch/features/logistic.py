@@ -185,14 +185,9 @@ def fit_many(
     Guarantee: the model of a subset is what `fit_one` gives for its mechanism and stream, to 1e-6
     a weight; so each costs its own `event`, and no two share noise unless they share a stream.
 
-    Args:
-        x: As of `fit_one`, like y and valid.
-        y: See x.
-        valid: See x.
-        masks: (p, d) bool, which features each model uses.
-        mechanisms: p of them, for the same number of classes.
-        streams: p of them, each the own randomness of one model.
-        device: Where torch computes.
+    x, y and valid are as of `fit_one`. Of each of p models: masks, (p, d) bool, say which features
+    it uses, mechanisms, for the same number of classes, its price, streams its own randomness.
+    Torch computes on the device.
 
     Returns:
         (p, outputs, d + 1) float64: weights, 0 for features that are not used; the intercept last.
@@ -237,15 +232,8 @@ def fit_public(
 ) -> Array:
     """Fit one model for each subset without noise: of public data only.
 
-    Args:
-        x: As of `fit_many`, like y, valid and masks.
-        y: See x.
-        valid: See x.
-        masks: See x.
-        data_norms: (p,) as `ObjectivePerturbation.data_norm`.
-        classes: How many classes.
-        regularisation: a, above 0, as `ObjectivePerturbation.regularisation`.
-        device: Where torch computes.
+    x, y, valid, masks and device are as of `fit_many`; data_norms, (p,), and regularisation, a,
+    above 0, as of `ObjectivePerturbation`.
 
     Returns:
         (p, outputs, d + 1) float64, as of `fit_many`.

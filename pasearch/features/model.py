@@ -22,9 +22,7 @@ from pasearch.data.arrays import stored_arrays
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-from pasearch.features.trainers import LINKS
-
-Array = np.ndarray[Any, Any]
+from pasearch.features.trainers import LINKS, Array
 
 
 class _ReleasedModel(BaseEstimator):

@@ -21,10 +21,8 @@ import numpy as np
 from pasearch.data.partitions import AnyRecords, Dataset
 from pasearch.data.tables import AnySchema
 from pasearch.features.selector import Compared, Reads
-from pasearch.features.trainers import LinearModel, Trainer, points_of_all
+from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
 from pasearch.runs.keys import Keys
-
-Array = np.ndarray[Any, Any]
 
 HELD_OUT = 0.2
 """The share of the public records that models are scored on."""

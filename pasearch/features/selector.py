@@ -20,8 +20,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
-
 from pasearch.accounting.checks import whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.data.front_ends import MaxPool
@@ -31,12 +29,11 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen
 from pasearch.features.knobs import SCORE, DialledLine
-from pasearch.features.trainers import TRAINERS, LinearModel, Trainer
+from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
 from pasearch.runs.keys import Stream
 
-Array = np.ndarray[Any, Any]
 Compared = Callable[[Array, Sequence[str]], list[int]]
 """Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
 
@@ -213,11 +210,7 @@ class Selector(Named, ABC):
     ) -> list[Claim]:
         """Return what the papers would charge for the choice on private records; never charged.
 
-        Args:
-            form: As of `lines`, like trainer.
-            trainer: See form.
-            noises: Of each line, by its name.
-            delta: Of the run.
+        Form and trainer are as of `lines`; noises are of each line, by its name; delta the run's.
         """
         return []
 

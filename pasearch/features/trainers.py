@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -26,13 +26,11 @@ from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.knobs import GAUSSIAN, PURE, Knob
 from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
-from pasearch.features.views import View
+from pasearch.features.views import Array, View
 from pasearch.planning import MU_RANGE
 from pasearch.runs.keys import Stream
 from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
-
-Array = np.ndarray[Any, Any]
 
 OnStep = Callable[[int, int], None]
 Told = OnStep | None
