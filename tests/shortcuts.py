@@ -39,7 +39,7 @@ def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
 
 def fits(held: Filter, event: Event) -> bool:
     """Whether a filter would take an event; nothing is spent."""
-    return bool(np.all(held._with(event) <= held._most))
+    return held._fits(held._with(event))
 
 
 def log_density(density: Density, x: Array) -> Array:

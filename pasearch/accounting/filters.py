@@ -78,7 +78,7 @@ class Filter:
         """
         with self._lock:
             total = self._with(event)
-            if not np.all(total <= self._most):  # a NaN is not: `rdp` has none, and it would fail
+            if not self._fits(total):
                 raise BudgetError(
                     f"[{describe(event)}] does not fit into what is left of "
                     f"[{describe(self._limit.event)}]: stop here, or take a cheaper release. "
@@ -90,6 +90,9 @@ class Filter:
         """Return the sum with one event more, rounded up."""
         added = monotone(rdp(event))
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
+
+    def _fits(self, total: Array) -> bool:
+        return bool(np.all(total <= self._most))  # a NaN is not: `rdp` has none, and it would fail
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("A Filter is never copied or pickled: two copies would spend twice.")
