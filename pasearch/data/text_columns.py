@@ -119,7 +119,7 @@ class TextColumn(ABC):
 
     def present(self) -> np.ndarray:
         """Return which cells are not None, bool, (rows,)."""
-        return self.whole(_is_present).astype(bool)
+        return self.whole(lambda cell: cell is not None).astype(bool)
 
     @property
     def shape(self) -> tuple[int]:
@@ -128,7 +128,7 @@ class TextColumn(ABC):
 
     def tolist(self) -> list[str | None]:
         """Return the cells."""
-        return self.map(_same)
+        return self.map(lambda cell: cell)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         cells = np.empty(len(self), object)
@@ -504,11 +504,3 @@ def _written(whole: int, decimals: int) -> str:
 
 def _chunks(length: int) -> Iterator[slice]:
     return (slice(start, start + ROWS) for start in range(0, length, ROWS))
-
-
-def _same(cell: str | None) -> str | None:
-    return cell
-
-
-def _is_present(cell: str | None) -> bool:
-    return cell is not None
