@@ -86,8 +86,8 @@ MUTANTS = (
     ),
     Mutant(
         "accounting: a count of repeats forgotten",
-        "total = total + count * _sound(_atom(atom, orders))",
-        "total = total + _sound(_atom(atom, orders))",
+        "total = total + count * np.where(values >= 0, values, np.inf)",
+        "total = total + np.where(values >= 0, values, np.inf)",
         "accounting/test_accountants.py accounting/test_renyi.py",
     ),
     Mutant(
@@ -106,8 +106,8 @@ MUTANTS = (
     ),
     Mutant(
         "accounting: a leak costs nothing",
-        "case Approximate():\n            return atom.delta",
-        "case Approximate():\n            return 0.0",
+        "case events.Approximate():\n            return atom.delta",
+        "case events.Approximate():\n            return 0.0",
         "accounting/test_renyi.py accounting/test_accountants.py",
     ),
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "data: a receipt of another partition opens it",
-        "isinstance(receipt, Receipt) and receipt.partition == name",
+        "isinstance(receipt, Receipt) and receipt.partition == self.name",
         "isinstance(receipt, Receipt)",
         "data/test_partitions.py",
     ),

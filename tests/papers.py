@@ -10,9 +10,17 @@ import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from zcdp import _rho, _rounded_up, epsilon_of_rho, rho_gaussian
+
 from pasearch.accounting.checks import fraction, positive, probability, whole
-from pasearch.accounting.claims import Claim, _epsilon_prime, _eq9, _finite, _log_moment
-from pasearch.accounting.zcdp import _rho, _rounded_up
+from pasearch.accounting.claims import (
+    Claim,
+    _epsilon_prime,
+    _eq9,
+    _finite,
+    _log_moment,
+    yu_theorem3_schedule,
+)
 
 
 def eq9_as_printed(
@@ -108,3 +116,45 @@ def yu_strong_composition(
         formula="e sqrt(2 k ln(1/d')) + k e (e^e - 1), e = ln(1 + q (e^e1 - 1)), "
         "e1 = sqrt(2 ln(1.25/d)) / sigma, q d = d' = delta / (k + 1)",
     )
+
+
+def yu_reshuffled(*, noise_multiplier: float, epochs: int, delta: float) -> Claim:
+    """Return zCDP's figure for epochs of reshuffled batches, at the same noise throughout.
+
+    Args:
+        noise_multiplier: sigma, above 0.
+        epochs: That were started, 1 or more.
+        delta: In (0, 1).
+
+    Source: Yu et al. Theorem 2 and Proposition 1.
+
+    >>> round(yu_reshuffled(noise_multiplier=6.0, epochs=400, delta=1e-5).value, 3)
+    21.551
+    """
+    rho = whole("epochs", epochs) * rho_gaussian(noise_multiplier)
+    return Claim(
+        value=_finite(epsilon_of_rho(rho, delta)),
+        source="Yu et al. Theorem 2",
+        verdict="a valid bound for reshuffled batches under zero-out, and larger than the price",
+        formula="rho + 2 sqrt(rho ln(1/delta)), rho = epochs / (2 sigma^2)",
+    )
+
+
+def yu_theorem3(
+    *, sampling_probability: float, noise_multiplier: float, steps: int, delta: float
+) -> Claim:
+    """Return the paper's easy estimate for sampled batches; none where q > 1 / (16 sigma).
+
+    Args:
+        sampling_probability: q, in (0, 1].
+        noise_multiplier: sigma, above 0.
+        steps: 1 or more.
+        delta: In (0, 1).
+
+    Source: Yu et al. Theorem 3, P = q^2 / sigma^2.
+
+    >>> settings = {"sampling_probability": 0.01, "noise_multiplier": 6.0, "steps": 40_000}
+    >>> round(yu_theorem3(**settings, delta=1e-5).value, 3)
+    2.373
+    """
+    return yu_theorem3_schedule([(sampling_probability, noise_multiplier, steps)], delta)

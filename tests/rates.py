@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pasearch.accounting import zcdp
+from zcdp import steepest_rate
+
 from pasearch.errors import UsageError
 from pasearch.training.schedules.schedule import SCHEDULES, Schedule
 
@@ -35,6 +36,6 @@ def solve_rate(
     def make(rate: float) -> Schedule:
         return SCHEDULES.from_json({**settings, "name": kind, name: rate})
 
-    return zcdp.steepest_rate(
+    return steepest_rate(
         make, flat=flat, steep=steep, noise_multiplier=noise_multiplier, rho=rho, epochs=epochs
     )

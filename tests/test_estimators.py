@@ -411,7 +411,7 @@ class TestFrames:
         x, _ = frame()
         fitted = regressor(**PUBLIC).fit(x, records()[1])
         encoded = fitted.result_.schema.encode_new(fitted._cells(x, reset=False))
-        smokes = fitted.result_.schema.feature_names().index("smokes = True")
+        smokes = fitted.result_.schema.names.index("smokes = True")
         assert (encoded[:, smokes] == x["smokes"]).all()
 
     def test_with_missing_cells_of_pandas_own(self):

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from zcdp import epochs_within, epsilon_of_rho, uniform_noise
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed
-from pasearch.accounting.zcdp import epochs_within, epsilon_of_rho, uniform_noise
 from pasearch.data.front_ends import front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset

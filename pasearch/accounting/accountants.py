@@ -25,22 +25,9 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
+from pasearch.accounting import events
 from pasearch.accounting.checks import fraction, nonnegative
-from pasearch.accounting.events import (
-    NAMES,
-    Approximate,
-    Event,
-    Gaussian,
-    Geometric,
-    NoisyRecords,
-    PoissonGaussian,
-    Pure,
-    RepeatAndSelect,
-    TruncatedPoissonGaussian,
-    Worst,
-    describe,
-    parts,
-)
+from pasearch.accounting.events import Event, describe, parts
 from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid, leaky_response
 from pasearch.accounting.renyi import Unsupported, leaked_delta, rdp_delta, rdp_epsilon
 from pasearch.accounting.selection import Law, log_constant
@@ -87,19 +74,11 @@ def rough_price(event: Event, delta: float) -> Price:
     return _rough_price(_known(event), fraction("delta", delta))
 
 
-def rdp_price(event: Event, delta: float) -> Price:
-    """The price by RDP alone."""
-    epsilon = rdp_epsilon(_known(event), fraction("delta", delta))
-    return Price(epsilon=epsilon, delta=delta, accountant="RDP")
-
-
 def delta_for(event: Event, epsilon: float) -> float:
     """The least delta at which the event costs at most epsilon >= 0."""
     epsilon = nonnegative("epsilon", epsilon)
     found, _ = _best(
-        _known(event),
-        lambda: rdp_delta(event, epsilon),
-        lambda: _delta(event, epsilon),
+        _known(event), lambda: rdp_delta(event, epsilon), lambda: _delta(event, epsilon)
     )
     return min(1.0, found)
 
@@ -124,9 +103,7 @@ def _price(event: Event, delta: float) -> Price:
     if not parts(event):
         return Price(epsilon=0.0, delta=delta, accountant="nothing released")
     epsilon, accountant = _best(
-        event,
-        lambda: rdp_epsilon(event, delta),
-        lambda: _epsilon(event, delta),
+        event, lambda: rdp_epsilon(event, delta), lambda: _epsilon(event, delta)
     )
     return Price(epsilon=epsilon, delta=delta, accountant=accountant)
 
@@ -167,9 +144,9 @@ def _best(
 def _epsilon(event: Event, delta: float) -> float:
     """Epsilon at delta by loss distributions and profiles; a single selection needs no hull."""
     match _only(event):
-        case Worst(events):
-            return max(_epsilon(each, delta) for each in events)
-        case RepeatAndSelect(inner, law):
+        case events.Worst(several):
+            return max(_epsilon(each, delta) for each in several)
+        case events.RepeatAndSelect(inner, law):
             return _epsilon(inner, delta / law.mean) + _log_constant(inner, law)
     return float(_pld(event).get_epsilon_for_delta(delta))
 
@@ -177,9 +154,9 @@ def _epsilon(event: Event, delta: float) -> float:
 def _delta(event: Event, epsilon: float) -> float:
     """Delta at any real epsilon, the same way."""
     match _only(event):
-        case Worst(events):
-            return max(_delta(each, epsilon) for each in events)
-        case RepeatAndSelect(inner, law):
+        case events.Worst(several):
+            return max(_delta(each, epsilon) for each in several)
+        case events.RepeatAndSelect(inner, law):
             base = _delta(inner, epsilon - _log_constant(inner, law))
             return min(1.0, law.mean * base)
     return float(_pld(event).get_delta_for_epsilon(float(epsilon)))
@@ -194,13 +171,13 @@ def _log_constant(inner: Event, law: Law) -> float:
 def _profile(event: Event) -> Profile:
     """The profile of an event on a grid dense enough to compose and to select from."""
     match _only(event):
-        case Worst(events):
-            profiles = [_profile(each) for each in events]
+        case events.Worst(several):
+            profiles = [_profile(each) for each in several]
             unit = 1e-6 * max(1e-9, *(each.top for each in profiles))
             all_points = np.concatenate([each.epsilons for each in profiles])
             shared = np.unique(np.floor(all_points / unit)) * unit
             return Profile(shared, np.max([each.at(shared) for each in profiles], axis=0))
-        case RepeatAndSelect(inner, law):
+        case events.RepeatAndSelect(inner, law):
             bound, top = _selection_bound(inner, law)
             shared = grid(top, _interval(event))
             return Profile(shared, bound(shared))
@@ -235,7 +212,7 @@ def _pld(event: Event) -> Any:
 def _repeated(atom: Event, count: int, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution
 
-    if isinstance(atom, Gaussian):
+    if isinstance(atom, events.Gaussian):
         sigma = atom.noise_multiplier / math.sqrt(count)
         return privacy_loss_distribution.from_gaussian_mechanism(
             sigma, value_discretization_interval=interval
@@ -250,14 +227,14 @@ def _single(atom: Event, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     match atom:
-        case PoissonGaussian():
+        case events.PoissonGaussian():
             return losses.from_gaussian_mechanism(
                 atom.noise_multiplier,
                 value_discretization_interval=interval,
                 sampling_prob=atom.sampling_probability,
                 neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
             )
-        case TruncatedPoissonGaussian():
+        case events.TruncatedPoissonGaussian():
             return losses.from_truncated_subsampled_gaussian_mechanism(
                 dataset_size=atom.dataset_size,
                 sampling_probability=atom.sampling_probability,
@@ -266,19 +243,19 @@ def _single(atom: Event, interval: float) -> Any:
                 value_discretization_interval=interval,
                 neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
             )
-        case NoisyRecords(q, noise_multiplier):
+        case events.NoisyRecords(q, noise_multiplier):
             bound = _revealed_sample(q, noise_multiplier)
             return bounding_pld(bound, min(reach(noise_multiplier), MOST_LOSS), interval)
-        case Geometric() | Pure():
+        case events.Geometric() | events.Pure():
             return losses.from_discrete_laplace_mechanism(
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
             )
-        case Approximate(epsilon, delta):
+        case events.Approximate(epsilon, delta):
             return bounding_pld(leaky_response(epsilon, delta), epsilon, interval)
-        case Worst():
+        case events.Worst():
             profile = _profile(atom)
             return bounding_pld(profile.at, profile.top, interval)
-        case RepeatAndSelect(inner, law):
+        case events.RepeatAndSelect(inner, law):
             return bounding_pld(*_selection_bound(inner, law), interval)
     raise Unsupported(f"PLD has no bound for [{describe(atom)}]; use an event that PLD or RDP has.")
 
@@ -311,8 +288,8 @@ def _pld_name(event: Event) -> str:
 
 def _selects(event: Event) -> bool:
     return any(
-        isinstance(atom, RepeatAndSelect)
-        or (isinstance(atom, Worst) and any(map(_selects, atom.events)))
+        isinstance(atom, events.RepeatAndSelect)
+        or (isinstance(atom, events.Worst) and any(map(_selects, atom.events)))
         for atom in parts(event)
     )
 
@@ -327,8 +304,9 @@ def _interval(event: Event) -> float:
     interval = max(math.sqrt(size.variance / size.count) / FINENESS, size.width / MOST_POINTS)
     # Coarse grids are for losses so large that nobody would pay them.
     interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MOST_LOSSES))
-    two_valued = [a for a in parts(event) if isinstance(a, Geometric | Pure | Approximate)]
-    values = {atom.epsilon for atom in two_valued} - {0.0}  # a leak's loss is on every grid
+    two_valued = events.Geometric, events.Pure, events.Approximate
+    # A leak's loss, 0, is on every grid.
+    values = {atom.epsilon for atom in parts(event) if isinstance(atom, two_valued)} - {0.0}
     if not values:
         return interval
     if len(values) == 1:
@@ -339,6 +317,6 @@ def _interval(event: Event) -> float:
 
 
 def _known(event: object) -> Event:
-    if type(event) not in NAMES:
+    if type(event) not in events.TYPES.values():
         raise Unsupported(f"{event!r} is no event of pasearch's own table, so it has no price.")
     return event  # type: ignore[return-value]

@@ -75,7 +75,6 @@ class Shifts:
     counts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name in ("values", "counts"):
             if not isinstance(getattr(self, name), (tuple, list)) or not getattr(self, name):
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected some numbers.")
@@ -115,6 +114,11 @@ class Shifts:
         return cls(values=tuple(values[::-1].tolist()), counts=tuple(counts[::-1].tolist()))
 
     @property
+    def coordinates(self) -> int:
+        """How many coordinates a record adds to."""
+        return sum(self.counts)
+
+    @property
     def reach(self) -> float:
         """The largest shift."""
         return self.values[0]
@@ -132,11 +136,7 @@ class Shifts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: Something else.
-        """
+        """Read what `to_json` wrote; anything else is a UsageError."""
         if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
             raise UsageError("shifts: expected `values` and `counts`, as `to_json` wrote them.")
         return cls(values=values["values"], counts=values["counts"])

@@ -26,7 +26,6 @@ class Budget:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        """Check both numbers."""
         object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
         if self.delta is not None:
             object.__setattr__(self, "delta", fraction("delta", self.delta))

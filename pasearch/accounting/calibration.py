@@ -55,11 +55,7 @@ def largest(make_event: Callable[[float], Event], budget: Budget, low: float, hi
     def exact(value: float) -> float:
         return _price(make_event(value), budget)
 
-    def rough(value: float) -> float:
-        return rough_price(make_event(value), _delta(budget)).epsilon
-
-    start = _guess(make_event, budget, low, high)
-    value = _climb(rough, budget.epsilon, start, low, high)
+    value, _ = _roughly(make_event, budget, low, high)
     cost = exact(value)
     if not cost >= budget.epsilon * (1 - ACCURACY) and value < high:
         # RDP bounds less than the rough price did: there is room above.
@@ -78,12 +74,7 @@ def about(make_event: Callable[[float], Event], budget: Budget, low: float, high
 
     Args, raises: as of `largest`.
     """
-
-    def rough(value: float) -> float:
-        return rough_price(make_event(value), _delta(budget)).epsilon
-
-    start = _guess(make_event, budget, low, high)
-    value = _climb(rough, budget.epsilon, start, low, high)
+    value, rough = _roughly(make_event, budget, low, high)
     if not rough(value) <= budget.epsilon:
         raise _too_small(budget, rough(value))
     return value
@@ -120,8 +111,6 @@ def largest_count(make_event: Callable[[int], Event], budget: Budget, high: int)
     Raises:
         BudgetError: One costs more already; the message says how much would do.
     """
-    if not (cost := _price(make_event(1), budget)) <= budget.epsilon:
-        raise _too_small(budget, cost)
     return _last_fitting(make_event, budget, 1, high + 1)
 
 
@@ -133,9 +122,19 @@ def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int,
     Raises:
         BudgetError: Even `high` costs more; the message says how much would do.
     """
-    if not (cost := _price(make_event(high), budget)) <= budget.epsilon:
-        raise _too_small(budget, cost)
     return _last_fitting(make_event, budget, high, low - 1)
+
+
+def _roughly(
+    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
+) -> tuple[float, Cost]:
+    """Return about the largest value that fits, and the rough price by which it does."""
+
+    def rough(value: float) -> float:
+        return rough_price(make_event(value), _delta(budget)).epsilon
+
+    start = _guess(make_event, budget, low, high)
+    return _climb(rough, budget.epsilon, start, low, high), rough
 
 
 def _guess(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
@@ -200,12 +199,14 @@ def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goa
 
 
 def _last_fitting(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
-    """Return the last count from `good`, which fits, towards `bad`, which does not or is no count.
+    """Return the last count from `good`, which must fit, towards `bad`, which does not or is none.
 
     Every third try halves; the others interpolate the two ends in logarithms.
     """
     delta, target = _delta(budget), budget.epsilon
     costs = {good: _price(make_event(good), budget)}
+    if not costs[good] <= target:
+        raise _too_small(budget, costs[good])
     aim = _guessed_count(make_event, target, delta, good, bad)
     for turn in range(200):
         if abs(good - bad) <= 1:

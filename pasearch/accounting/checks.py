@@ -8,7 +8,7 @@ check is positive-form (NaN fails it), and what comes out is a plain Python floa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -20,34 +20,22 @@ Kind = TypeVar("Kind")
 
 def positive(name: str, value: object) -> float:
     """A finite number above 0, as a Python float."""
-    number = _real(name, value, "a finite number above 0")
-    if not (math.isfinite(number) and number > 0):
-        raise _refusal(name, value, "a finite number above 0")
-    return number
+    return _real(name, value, "a finite number above 0", lambda number: 0 < number < math.inf)
 
 
 def nonnegative(name: str, value: object) -> float:
     """A finite number that is 0 or above, as a Python float."""
-    number = _real(name, value, "a finite number, 0 or above")
-    if not (math.isfinite(number) and number >= 0):
-        raise _refusal(name, value, "a finite number, 0 or above")
-    return number
+    return _real(name, value, "a finite number, 0 or above", lambda number: 0 <= number < math.inf)
 
 
 def probability(name: str, value: object) -> float:
     """A number in (0, 1], as a Python float."""
-    number = _real(name, value, "a number in (0, 1]")
-    if not 0 < number <= 1:
-        raise _refusal(name, value, "a number in (0, 1]")
-    return number
+    return _real(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
 
 
 def fraction(name: str, value: object) -> float:
     """A number strictly between 0 and 1, as a Python float."""
-    number = _real(name, value, "a number strictly between 0 and 1")
-    if not 0 < number < 1:
-        raise _refusal(name, value, "a number strictly between 0 and 1")
-    return number
+    return _real(name, value, "a number strictly between 0 and 1", lambda number: 0 < number < 1)
 
 
 MOST = 10**12
@@ -69,6 +57,16 @@ def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
         reason = f", because {why}" if why else ""
         raise UsageError(f"{name} is {_spelt(value)}: expected at most {most:,}{reason}.")
     return int(value)
+
+
+def checked(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
+    """Return a frozen dataclass's `__post_init__`: each field becomes what its check returns."""
+
+    def post_init(self: Any) -> None:
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+    return post_init
 
 
 def kind_of(
@@ -104,13 +102,16 @@ def kind_of(
     return table[name], given
 
 
-def _real(name: str, value: object, expected: str) -> float:
+def _real(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refusal(name, value, expected)
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         raise _refusal(name, value, expected) from None
+    if not holds(number):
+        raise _refusal(name, value, expected)
+    return number
 
 
 def _spelt(value: object) -> str:

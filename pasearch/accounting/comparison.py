@@ -41,11 +41,6 @@ class Comparison:
     price: float
 
     @property
-    def scale(self) -> float:
-        """The density's."""
-        return self.density.scale
-
-    @property
     def mean_absolute(self) -> float:
         """The l1 error of a coordinate; `inf` if there is none."""
         return self.density.mean_absolute
@@ -55,15 +50,10 @@ class Comparison:
         """The l2 error of a coordinate; `inf` if there is none."""
         return self.density.standard_deviation
 
-    @property
-    def fisher_information(self) -> float:
-        """Of the location."""
-        return self.density.fisher_information
-
     def to_json(self) -> dict[str, Any]:
         """Return plain values; null for an error that is infinite."""
-        names = ("price", "mean_absolute", "standard_deviation", "fisher_information")
-        numbers = {name: getattr(self, name) for name in names}
+        names = ("mean_absolute", "standard_deviation", "fisher_information")
+        numbers = {"price": self.price} | {name: getattr(self.density, name) for name in names}
         finite = {name: v if math.isfinite(v) else None for name, v in numbers.items()}
         return {"density": self.density.to_json(), **finite}
 

@@ -20,7 +20,7 @@ gamma, sech). Proof: docs/guarantees/encoding.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -35,10 +35,21 @@ from pasearch.accounting.profiles import Array
 from pasearch.accounting.quadrature import kronrod
 from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
+from pasearch.registry import Checks
 
 CATALAN = 0.915965594177219015
 LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
 MOST_POWER, MOST_SHAPE = 32.0, 50.0
+
+
+def _within(low: float, high: float) -> Callable[[str, object], float]:
+    def check(name: str, value: object) -> float:
+        number = positive(name, value)
+        if not low <= number <= high:
+            raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
+        return number
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +61,18 @@ class GaussianNoise(Density):
 
     @property
     def grain(self) -> float:
-        """A width over which it hardly bends."""
         return 1.0
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         return -(x**2) / 2 - math.log(2 * math.pi) / 2
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return special.ndtr(-x)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         return math.sqrt(2 / math.pi), 1.0, 1.0
 
     def unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|."""
         return np.abs(generator.standard_normal(size))
 
     def unit_steepest(self, x: float) -> float:
@@ -87,15 +93,11 @@ class StudentT(Density):
     """
 
     name: ClassVar[str] = "student-t"
+    checks: ClassVar[Checks] = {**Density.checks, "freedom": _within(LEAST_FREEDOM, MOST_FREEDOM)}
     freedom: float = 9.0
-
-    def _check(self) -> None:
-        freedom = _within("freedom", self.freedom, LEAST_FREEDOM, MOST_FREEDOM)
-        object.__setattr__(self, "freedom", freedom)
 
     @property
     def grain(self) -> float:
-        """A width over which it hardly bends."""
         return 0.5 * min(1.0, math.sqrt(self.freedom))
 
     @property
@@ -104,17 +106,14 @@ class StudentT(Density):
         return False
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         nu = self.freedom
         constant = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2)
         return constant - math.log(nu * math.pi) / 2 - (nu + 1) / 2 * np.log1p(x**2 / nu)
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return special.stdtr(self.freedom, -x)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         nu, first, second = self.freedom, math.inf, math.inf
         if nu > 1:
             gammas = math.exp(special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2))
@@ -147,19 +146,15 @@ class Cauchy(Density):
         return False
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         return -np.log1p(x**2) - math.log(math.pi)
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return np.arctan2(1.0, x) / math.pi
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         return math.inf, math.inf, 0.5
 
     def unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|."""
         return np.abs(generator.standard_cauchy(size))
 
     def unit_steepest(self, x: float) -> float:
@@ -175,19 +170,15 @@ class LaplaceNoise(Density):
     name: ClassVar[str] = "laplace"
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         return -x - math.log(2)
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return np.exp(-x) / 2
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         return 1.0, 2.0, 1.0
 
     def unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|."""
         return generator.standard_exponential(size)
 
     def unit_steepest(self, x: float) -> float:
@@ -202,16 +193,13 @@ class HyperbolicSecant(Density):
     name: ClassVar[str] = "hyperbolic-secant"
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         half = math.pi / 2 * x
         return -half - np.log1p(np.exp(-2 * half))
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return 2 / math.pi * np.arctan(np.exp(-math.pi / 2 * x))
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         return 8 * CATALAN / math.pi**2, 1.0, math.pi**2 / 8
 
     def unit_magnitude(self, generator: Generator, size: int) -> Array:
@@ -230,15 +218,12 @@ class Logistic(Density):
     name: ClassVar[str] = "logistic"
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         return -x - 2 * np.log1p(np.exp(-x))
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return special.expit(-x)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         return 2 * math.log(2), math.pi**2 / 3, 1 / 3
 
     def unit_magnitude(self, generator: Generator, size: int) -> Array:
@@ -261,26 +246,20 @@ class GeneralisedNormal(Density):
 
     name: ClassVar[str] = "generalised-normal"
     light: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {**Density.checks, "power": _within(1.0, MOST_POWER)}
     power: float = 2.0
-
-    def _check(self) -> None:
-        object.__setattr__(self, "power", _within("power", self.power, 1.0, MOST_POWER))
 
     @property
     def grain(self) -> float:
-        """A width over which it hardly bends."""
         return 1.0 / self.power
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         return -(x**self.power) - math.log(2) - special.gammaln(1 + 1 / self.power)
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         return special.gammaincc(1 / self.power, x**self.power) / 2
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         p = self.power
         one, two, three, rest = special.gamma([1 / p, 2 / p, 3 / p, 2 - 1 / p])
         return float(two / one), float(three / one), float(p**2 * rest / one)
@@ -307,18 +286,14 @@ class VarianceGamma(Density):
     """
 
     name: ClassVar[str] = "variance-gamma"
+    checks: ClassVar[Checks] = {**Density.checks, "shape": _within(1.0, MOST_SHAPE)}
     shape: float = 2.0
-
-    def _check(self) -> None:
-        object.__setattr__(self, "shape", _within("shape", self.shape, 1.0, MOST_SHAPE))
 
     @property
     def grain(self) -> float:
-        """A width over which it hardly bends."""
         return 0.5 * math.sqrt(self.shape)
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         order = self.shape - 0.5
         with np.errstate(all="ignore"):
             bessel = order * np.log(x) + np.log(special.kve(order, x)) - x
@@ -335,7 +310,6 @@ class VarianceGamma(Density):
         return np.where(x <= knots[-1], np.clip(spline(inside), 0.0, 0.5), far)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         gammas = math.exp(special.gammaln(self.shape + 0.5) - special.gammaln(self.shape))
         return 2 / math.sqrt(math.pi) * gammas, 2 * self.shape, _information(self.unit)
 
@@ -437,10 +411,3 @@ def _information(density: VarianceGamma) -> float:
 def _uniform(generator: Generator, size: int) -> Array:
     """Uniform on (0, 1]: never 0."""
     return 1.0 - generator.random(size)
-
-
-def _within(name: str, value: object, low: float, high: float) -> float:
-    number = positive(name, value)
-    if not low <= number <= high:
-        raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
-    return number

@@ -19,7 +19,7 @@ import numpy as np
 
 from pasearch.accounting.checks import positive
 from pasearch.accounting.profiles import Array
-from pasearch.registry import Stage
+from pasearch.registry import Checks, Stage
 
 Generator = np.random.Generator
 
@@ -37,15 +37,8 @@ class Density(Stage):
     name: ClassVar[str]
     light: ClassVar[bool] = False
     """Whether it falls so fast that a shift's density ratio has no bound."""
+    checks: ClassVar[Checks] = {"scale": positive}
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "scale", positive("scale", self.scale))
-        self._check()
-
-    def _check(self) -> None:
-        """Check the numbers that a density has beside its scale."""
 
     @abstractmethod
     def unit_log_density(self, x: Array) -> Array:
@@ -116,13 +109,9 @@ class Density(Stage):
         """Return the same density at another scale."""
         return replace(self, scale=scale)
 
-    def log_density(self, x: Array) -> Array:
-        """Return log z(x), float64, of the shape of x."""
-        return self.unit_log_density(np.abs(_reals(x)) / self.scale) - math.log(self.scale)
-
     def cdf(self, x: Array) -> Array:
         """Return the probability of x or less, of the shape of x."""
-        values = _reals(x) / self.scale
+        values = np.asarray(x, dtype=float) / self.scale
         above = self.unit_tail(np.abs(values))
         return np.where(values > 0, 1.0 - above, above)
 
@@ -164,10 +153,6 @@ def _log_twice_sinh(x: Array) -> Array:
     """Return log(2 sinh(x)), x 0 or above."""
     with np.errstate(divide="ignore"):
         return x + np.log(-np.expm1(-2 * x))
-
-
-def _reals(x: Array) -> Array:
-    return np.asarray(x, dtype=float)
 
 
 def law_words(law: str) -> str:

@@ -34,7 +34,6 @@ class Dials:
     """Turns each dial as far as its budget goes, and remembers where it stands, by name."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self.values: dict[str, float] = {}
 
     def largest(
@@ -60,7 +59,6 @@ class StatedDials(Dials):
     """
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        """Take them; `problems` is filled as the plan asks for them."""
         super().__init__()
         self.stated = stated
         self.problems: list[str] = []

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from pasearch.accounting.additive import Shifts
-from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
+from pasearch.accounting.checks import checked, fraction, nonnegative, positive, probability, whole
 from pasearch.accounting.densities import density_from_json, known
 from pasearch.accounting.density import Density
 from pasearch.accounting.selection import Law
@@ -33,51 +33,87 @@ class Event:
     """One release, or a fixed composition of releases."""
 
     __slots__ = ()
+    name: ClassVar[str]
+    """What files call it."""
+    phrase: ClassVar[str] = ""
+    """How it reads, its fields put in; compositions have words of their own, in `describe`."""
+
+
+def _event(name: str, value: object) -> Event:
+    if type(value) not in TYPES.values():
+        raise UsageError(f"{name} is {value!r}; expected an event of pasearch's own table.")
+    return value  # type: ignore[return-value]
+
+
+def _events(name: str, value: object) -> tuple[Event, ...]:
+    if not isinstance(value, tuple | list) or not value:
+        raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
+    return tuple(_event(name, each) for each in value)
+
+
+def _shifts(name: str, value: object) -> Shifts:
+    if type(value) is not Shifts:
+        raise UsageError(f"{name} is {value!r}; expected Shifts.")
+    return value
+
+
+def _law(name: str, value: object) -> Law:
+    if type(value) is not Law:
+        raise UsageError(f"{name} is {value!r}; expected a Law of the number of runs.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class NoRelease(Event):
     """Nothing private is released: public data, or post-processing."""
 
+    name: ClassVar[str] = "no-release"
+    phrase: ClassVar[str] = "nothing private"
+
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(Event):
     """A sum with Gaussian noise; the noise multiplier is sigma / sensitivity."""
 
+    name: ClassVar[str] = "gaussian"
+    phrase: ClassVar[str] = "Gaussian noise (multiplier {noise_multiplier:g})"
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        _check(self, positive, "noise_multiplier")
+    __post_init__ = checked(noise_multiplier=positive)
 
 
 @dataclass(frozen=True, slots=True)
 class PoissonGaussian(Event):
     """One step of DP-SGD: a Gaussian release on an exact Poisson sample of the records."""
 
+    name: ClassVar[str] = "poisson-gaussian"
+    phrase: ClassVar[str] = (
+        "Gaussian noise (multiplier {noise_multiplier:g}) on a Poisson sample (probability "
+        "{sampling_probability:g})"
+    )
     sampling_probability: float
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check(self, probability, "sampling_probability")
-        _check(self, positive, "noise_multiplier")
+    __post_init__ = checked(sampling_probability=probability, noise_multiplier=positive)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonGaussian(Event):
     """A `PoissonGaussian` whose sample keeps at most `truncated_batch_size` slots (PLD only)."""
 
+    name: ClassVar[str] = "truncated-poisson-gaussian"
+    phrase: ClassVar[str] = (
+        "Gaussian noise (multiplier {noise_multiplier:g}) on a Poisson sample (probability "
+        "{sampling_probability:g}) of {dataset_size} records, at most {truncated_batch_size}"
+    )
     dataset_size: int
     sampling_probability: float
     truncated_batch_size: int
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check(self, whole, "dataset_size", "truncated_batch_size")
-        _check(self, probability, "sampling_probability")
-        _check(self, positive, "noise_multiplier")
+    __post_init__ = checked(
+        dataset_size=whole,
+        truncated_batch_size=whole,
+        sampling_probability=probability,
+        noise_multiplier=positive,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +123,14 @@ class NoisyRecords(Event):
     The noise multiplier is the noise's standard deviation / the bound of a record's own value.
     """
 
+    name: ClassVar[str] = "noisy-records"
+    phrase: ClassVar[str] = (
+        "records with Gaussian noise of their own (multiplier {noise_multiplier:g}) in a revealed "
+        "sample (probability {sampling_probability:g})"
+    )
     sampling_probability: float
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check(self, probability, "sampling_probability")
-        _check(self, positive, "noise_multiplier")
+    __post_init__ = checked(sampling_probability=probability, noise_multiplier=positive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +141,36 @@ class Additive(Event):
     same unit.
     """
 
+    name: ClassVar[str] = "additive"
+    phrase: ClassVar[str] = (
+        "{density.name} noise (scale {density.scale:g}) on each of {shifts.coordinates:,} "
+        "coordinates of encoded gradients, which reach {shifts.reach:.3g}, on a Poisson sample "
+        "(probability {sampling_probability:g})"
+    )
     sampling_probability: float
     density: Density
     shifts: Shifts
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        _check(self, probability, "sampling_probability")
-        _check(self, known, "density")
-        _check(self, _shifts, "shifts")
+    __post_init__ = checked(sampling_probability=probability, density=known, shifts=_shifts)
 
 
 @dataclass(frozen=True, slots=True)
 class Geometric(Event):
     """A count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
 
+    name: ClassVar[str] = "geometric"
+    phrase: ClassVar[str] = "a whole number with geometric noise (epsilon {epsilon:g})"
     epsilon: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        _check(self, positive, "epsilon")
+    __post_init__ = checked(epsilon=positive)
 
 
 @dataclass(frozen=True, slots=True)
 class Pure(Event):
     """Any epsilon-DP release, such as an exponential mechanism; priced as `Geometric`."""
 
+    name: ClassVar[str] = "pure"
+    phrase: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
     epsilon: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        _check(self, positive, "epsilon")
+    __post_init__ = checked(epsilon=positive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,73 +180,60 @@ class Approximate(Event):
     Priced as the worst of them: it tells all with probability delta, and is `Pure` otherwise.
     """
 
+    name: ClassVar[str] = "approximate"
+    phrase: ClassVar[str] = "an approximate-DP release (epsilon {epsilon:g}, delta {delta:g})"
     epsilon: float
     delta: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check(self, nonnegative, "epsilon")
-        _check(self, fraction, "delta")
+    __post_init__ = checked(epsilon=nonnegative, delta=fraction)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian(Event):
     """Integers of L2 sensitivity `sensitivity` plus discrete Gaussian noise `sigma` (RDP only)."""
 
+    name: ClassVar[str] = "discrete-gaussian"
+    phrase: ClassVar[str] = "discrete Gaussian noise (sigma {sigma:g} at {sensitivity:g})"
     sigma: float
     sensitivity: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check(self, positive, "sigma", "sensitivity")
+    __post_init__ = checked(sigma=positive, sensitivity=positive)
 
 
 @dataclass(frozen=True, slots=True)
 class Composed(Event):
     """All of these releases, in a fixed plan."""
 
+    name: ClassVar[str] = "composed"
     events: tuple[Event, ...]
-
-    def __post_init__(self) -> None:
-        """Check the events."""
-        _check(self, _events, "events")
+    __post_init__ = checked(events=_events)
 
 
 @dataclass(frozen=True, slots=True)
 class SelfComposed(Event):
     """The same release `count` times, with fresh randomness."""
 
+    name: ClassVar[str] = "self-composed"
     event: Event
     count: int
-
-    def __post_init__(self) -> None:
-        """Check the event and the count."""
-        _check(self, _event, "event")
-        _check(self, whole, "count")
+    __post_init__ = checked(event=_event, count=whole)
 
 
 @dataclass(frozen=True, slots=True)
 class Worst(Event):
     """One of these releases, chosen adaptively: the price is the maximum over all of them."""
 
+    name: ClassVar[str] = "worst"
     events: tuple[Event, ...]
-
-    def __post_init__(self) -> None:
-        """Check the events."""
-        _check(self, _events, "events")
+    __post_init__ = checked(events=_events)
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Event):
     """K runs of `event` (its noisy score included), K secret from `law`; the best is released."""
 
+    name: ClassVar[str] = "repeat-and-select"
     event: Event
     law: Law
-
-    def __post_init__(self) -> None:
-        """Check the event and the law."""
-        _check(self, _event, "event")
-        _check(self, _law, "law")
+    __post_init__ = checked(event=_event, law=_law)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,33 +244,20 @@ class Filtered(Event):
     `filters.Filter` sees to it. At higher orders nothing is claimed.
     """
 
+    name: ClassVar[str] = "filtered"
     event: Event
     highest_order: float = MOST_ORDER
-
-    def __post_init__(self) -> None:
-        """Check the event and the order."""
-        _check(self, _event, "event")
-        _check(self, positive, "highest_order")
+    __post_init__ = checked(event=_event, highest_order=positive)
 
 
 TYPES: dict[str, type[Event]] = {
-    "no-release": NoRelease,
-    "gaussian": Gaussian,
-    "poisson-gaussian": PoissonGaussian,
-    "truncated-poisson-gaussian": TruncatedPoissonGaussian,
-    "noisy-records": NoisyRecords,
-    "additive": Additive,
-    "geometric": Geometric,
-    "pure": Pure,
-    "approximate": Approximate,
-    "discrete-gaussian": DiscreteGaussian,
-    "composed": Composed,
-    "self-composed": SelfComposed,
-    "worst": Worst,
-    "repeat-and-select": RepeatAndSelect,
-    "filtered": Filtered,
-}
-NAMES = {kind: name for name, kind in TYPES.items()}
+    kind.name: kind
+    for kind in (
+        NoRelease, Gaussian, PoissonGaussian, TruncatedPoissonGaussian, NoisyRecords, Additive,
+        Geometric, Pure, Approximate, DiscreteGaussian, Composed, SelfComposed, Worst,
+        RepeatAndSelect, Filtered,
+    )
+}  # fmt: skip
 READERS: dict[str, Callable[[Any], object]] = {
     "law": Law.from_json,
     "density": density_from_json,
@@ -287,9 +297,8 @@ def _atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
 
 def to_json(event: Event) -> dict[str, Any]:
     """The event as plain JSON values, under its short type name."""
-    kind = _event("event", event)
-    values = {field.name: _plain(getattr(kind, field.name)) for field in fields(kind)}  # type: ignore[arg-type]
-    return {"type": NAMES[type(kind)], **values}
+    values = {name: _plain(value) for name, value in _values(_event("event", event)).items()}
+    return {"type": event.name, **values}
 
 
 def from_json(document: object) -> Event:
@@ -344,43 +353,8 @@ def _plain(value: object) -> object:
 def describe(event: Event) -> str:
     """The event in one readable line."""
     match event:
-        case NoRelease():
-            return "nothing private"
-        case Gaussian():
-            return f"Gaussian noise (multiplier {event.noise_multiplier:g})"
-        case PoissonGaussian():
-            return (
-                f"Gaussian noise (multiplier {event.noise_multiplier:g}) on a Poisson sample "
-                f"(probability {event.sampling_probability:g})"
-            )
-        case TruncatedPoissonGaussian():
-            return (
-                f"Gaussian noise (multiplier {event.noise_multiplier:g}) on a Poisson sample "
-                f"(probability {event.sampling_probability:g}) of {event.dataset_size} records, "
-                f"at most {event.truncated_batch_size}"
-            )
-        case NoisyRecords():
-            return (
-                f"records with Gaussian noise of their own (multiplier {event.noise_multiplier:g}) "
-                f"in a revealed sample (probability {event.sampling_probability:g})"
-            )
-        case Additive():
-            return (
-                f"{event.density.name} noise (scale {event.density.scale:g}) on each of "
-                f"{sum(event.shifts.counts):,} coordinates of encoded gradients, which reach "
-                f"{event.shifts.reach:.3g}, on a Poisson sample (probability "
-                f"{event.sampling_probability:g})"
-            )
-        case Geometric():
-            return f"a whole number with geometric noise (epsilon {event.epsilon:g})"
-        case Pure():
-            return f"a pure-DP release (epsilon {event.epsilon:g})"
         case Approximate(epsilon=0.0):
             return f"a leak (delta {event.delta:g})"
-        case Approximate():
-            return f"an approximate-DP release (epsilon {event.epsilon:g}, delta {event.delta:g})"
-        case DiscreteGaussian():
-            return f"discrete Gaussian noise (sigma {event.sigma:g} at {event.sensitivity:g})"
         case SelfComposed():
             return f"{event.count:,} x [{describe(event.event)}]"
         case Composed():
@@ -396,33 +370,10 @@ def describe(event: Event) -> str:
             limited = event.highest_order < MOST_ORDER
             kept = f", at orders up to {event.highest_order:g}" if limited else ""
             return f"adaptive releases within the RDP of [{describe(event.event)}]{kept}"
-    raise UsageError(f"{event!r} is no event of this table.")
+    if not isinstance(event, tuple(TYPES.values())):
+        raise UsageError(f"{event!r} is no event of this table.")
+    return event.phrase.format_map(_values(event))
 
 
-def _check(event: Event, check: Callable[[str, Any], object], *names: str) -> None:
-    for name in names:
-        object.__setattr__(event, name, check(name, getattr(event, name)))
-
-
-def _event(name: str, value: object) -> Event:
-    if type(value) not in NAMES:
-        raise UsageError(f"{name} is {value!r}; expected an event of pasearch's own table.")
-    return value  # type: ignore[return-value]
-
-
-def _events(name: str, value: object) -> tuple[Event, ...]:
-    if not isinstance(value, tuple | list) or not value:
-        raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
-    return tuple(_event(name, each) for each in value)
-
-
-def _shifts(name: str, value: object) -> Shifts:
-    if type(value) is not Shifts:
-        raise UsageError(f"{name} is {value!r}; expected Shifts.")
-    return value
-
-
-def _law(name: str, value: object) -> Law:
-    if type(value) is not Law:
-        raise UsageError(f"{name} is {value!r}; expected a Law of the number of runs.")
-    return value
+def _values(event: Event) -> dict[str, Any]:
+    return {field.name: getattr(event, field.name) for field in fields(event)}  # type: ignore[arg-type]

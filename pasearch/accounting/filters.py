@@ -66,14 +66,6 @@ class Filter:
         """
         return self._spent.copy()
 
-    def fits(self, event: Event) -> bool:
-        """Return whether the event may be spent; nothing is.
-
-        Raises:
-            Unsupported: the event has no RDP bound, or it leaks.
-        """
-        return self._fits(self._with(event))
-
     def spend(self, event: Event) -> None:
         """Spend an event; release it after that.
 

@@ -36,24 +36,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from pasearch.accounting import events
 from pasearch.accounting.additive import additive_rdp
-from pasearch.accounting.events import (
-    MOST_ORDER,
-    Additive,
-    Approximate,
-    DiscreteGaussian,
-    Event,
-    Filtered,
-    Gaussian,
-    Geometric,
-    NoisyRecords,
-    PoissonGaussian,
-    Pure,
-    RepeatAndSelect,
-    Worst,
-    describe,
-    parts,
-)
+from pasearch.accounting.events import MOST_ORDER, Event, describe, parts
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.selection import POISSON, Law
 from pasearch.errors import UsageError
@@ -134,11 +119,11 @@ def monotone(values: Array) -> Array:
 
 def _leak(atom: Event) -> float:
     match atom:
-        case Approximate():
+        case events.Approximate():
             return atom.delta
-        case Worst(events):
-            return max(map(leaked_delta, events))
-        case RepeatAndSelect(inner, law):
+        case events.Worst(several):
+            return max(map(leaked_delta, several))
+        case events.RepeatAndSelect(inner, law):
             return law.mean * leaked_delta(inner)
     return 0.0
 
@@ -147,7 +132,9 @@ def _curve(event: Event, orders: Array) -> Array:
     """The curve of what is left of an event when nothing leaks."""
     total = np.zeros(len(orders))
     for atom, count in parts(event).items():
-        total = total + count * _sound(_atom(atom, orders))
+        values = _atom(atom, orders)
+        # A NaN or negative bound is a numerical failure at that order: no bound there.
+        total = total + count * np.where(values >= 0, values, np.inf)
     return total
 
 
@@ -172,23 +159,23 @@ def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> flo
 
 def _atom(event: Event, orders: Array) -> Array:
     match event:
-        case Gaussian():
+        case events.Gaussian():
             return _quadratic(1.0, event.noise_multiplier, orders)
-        case DiscreteGaussian():
+        case events.DiscreteGaussian():
             return _quadratic(event.sensitivity, event.sigma, orders)
-        case PoissonGaussian():
+        case events.PoissonGaussian():
             return _sampled(event, tuple(orders.tolist()))
-        case NoisyRecords():
+        case events.NoisyRecords():
             return _revealed(event.sampling_probability, event.noise_multiplier, orders)
-        case Additive():
+        case events.Additive():
             return _additive(event, tuple(orders.tolist()))
-        case Geometric() | Pure() | Approximate():
+        case events.Geometric() | events.Pure() | events.Approximate():
             return _two_valued(event.epsilon, orders)
-        case Worst():
+        case events.Worst():
             return np.max([_curve(each, orders) for each in event.events], axis=0)
-        case RepeatAndSelect():
+        case events.RepeatAndSelect():
             return _selected(rdp(event.event, orders), event.law, orders)
-        case Filtered():
+        case events.Filtered():
             limit = filter_limit(event.event, event.highest_order)
             known = np.append(limit, np.inf)  # of no order above the grid
             return known[np.searchsorted(ORDERS, orders)]
@@ -203,19 +190,19 @@ def _quadratic(sensitivity: float, sigma: float, orders: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _sampled(event: PoissonGaussian, orders: tuple[float, ...]) -> Array:
+def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
     step = GaussianDpEvent(event.noise_multiplier)
-    with _quiet():  # an order whose series does not converge has no bound: `_sound` drops it
+    with _quiet():  # an order whose series does not converge has no bound: `_curve` drops it
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
 
 
 @lru_cache(maxsize=256)
-def _additive(event: Additive, orders: tuple[float, ...]) -> Array:
+def _additive(event: events.Additive, orders: tuple[float, ...]) -> Array:
     q = event.sampling_probability
     return additive_rdp(event.density, event.shifts, q, np.array(orders))
 
@@ -259,8 +246,3 @@ def _selected(values: Array, law: Law, orders: Array) -> Array:
         constant = (1 + float(law.shape)) * np.min(each)
     bound = values + constant + math.log(law.mean) / (orders - 1)
     return monotone(bound)
-
-
-def _sound(values: Array) -> Array:
-    """A NaN or negative bound is a numerical failure at that order: no bound there."""
-    return np.where(values >= 0, values, np.inf)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -38,6 +39,7 @@ MOST_RUNS = 10_000
 POISSON = "poisson"
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Law:
     """The law of the number of runs K >= 1; a frozen, hashable value.
 
@@ -53,7 +55,6 @@ class Law:
     Cost: `RepeatAndSelect(event, law)`. K is secret: only the law may be published.
     """
 
-    __slots__ = ("base_mean", "cap", "shape")
     NAMES: ClassVar[dict[str, float | str]] = {
         "logarithmic": 0.0,
         "geometric": 1.0,
@@ -65,7 +66,6 @@ class Law:
     cap: int | None
 
     def __init__(self, mean: float, shape: float | str, cap: int | None = None) -> None:
-        """Check the numbers."""
         base_mean = positive("mean", mean)
         if isinstance(shape, str):
             if shape != POISSON:
@@ -115,11 +115,6 @@ class Law:
             raise UsageError("a Poisson law has no gamma.")
         return _log_inverse_gamma(self.base_mean, float(self.shape))
 
-    def pmf(self, k: int) -> float:
-        """P(K = k), k >= 1."""
-        weights = _pmf(self)
-        return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
-
     def quantile(self, p: float) -> int:
         """The smallest k with P(K <= k) >= p, p in (0, 1)."""
         cumulative = _cdf(self)
@@ -159,24 +154,10 @@ class Law:
             f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
         )
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a law is a value."""
-        raise AttributeError(f"a Law is frozen; make a new one instead of setting {name}.")
-
     def __reduce__(self) -> tuple[type[Law], tuple[object, ...]]:
-        """Rebuild through the constructor, checks included."""
         return (Law, (self.base_mean, self.shape, self.cap))
 
-    def __eq__(self, other: object) -> bool:
-        """Equal parameters."""
-        return isinstance(other, Law) and self.__reduce__() == other.__reduce__()
-
-    def __hash__(self) -> int:
-        """A hash of the parameters."""
-        return hash((self.base_mean, self.shape, self.cap))
-
     def __repr__(self) -> str:
-        """The constructor call."""
         return f"Law(mean={self.base_mean!r}, shape={self.shape!r}, cap={self.cap!r})"
 
 

@@ -22,22 +22,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import log_ndtr
 
-from pasearch.accounting.events import (
-    Additive,
-    Approximate,
-    DiscreteGaussian,
-    Event,
-    Filtered,
-    Gaussian,
-    Geometric,
-    NoisyRecords,
-    PoissonGaussian,
-    Pure,
-    RepeatAndSelect,
-    TruncatedPoissonGaussian,
-    Worst,
-    parts,
-)
+from pasearch.accounting import events
+from pasearch.accounting.events import Event, parts
 from pasearch.accounting.selection import POISSON, Law
 
 MOST = 1e150
@@ -63,7 +49,7 @@ def sketch(event: Event, delta: float) -> Sketch:
     for atom, count in parts(event).items():
         size, loss = _atom(atom, delta)
         variance += count * size
-        releases += 1 if isinstance(atom, Gaussian) else count
+        releases += 1 if isinstance(atom, events.Gaussian) else count
         width = max(width, loss)
     return Sketch(min(variance, MOST), max(1, releases), min(width, MOST))
 
@@ -88,34 +74,34 @@ def _delta(mu: float, epsilon: float) -> float:
 @lru_cache(maxsize=4096)
 def _atom(atom: Event, delta: float) -> tuple[float, float]:
     match atom:
-        case Gaussian():
+        case events.Gaussian():
             return _square(1 / atom.noise_multiplier), reach(atom.noise_multiplier)
-        case DiscreteGaussian():
+        case events.DiscreteGaussian():
             ratio = atom.sigma / atom.sensitivity
             return _square(1 / ratio), reach(ratio)
-        case PoissonGaussian():
+        case events.PoissonGaussian():
             return _sampled(atom.sampling_probability, atom.noise_multiplier)
-        case TruncatedPoissonGaussian():
+        case events.TruncatedPoissonGaussian():
             # A tight cap replaces one record by another: twice the sensitivity in the tail.
             size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
             return size, reach(atom.noise_multiplier / 2)
-        case Additive():
+        case events.Additive():
             # For small shifts the divergence is that of a Gaussian of the same information.
             sigma = 1 / (atom.shifts.norm * math.sqrt(atom.density.fisher_information))
             return _sampled(atom.sampling_probability, sigma)
-        case NoisyRecords():
+        case events.NoisyRecords():
             q, size = atom.sampling_probability, _square(1 / atom.noise_multiplier)
             grown = size + math.log(q) if size > 300 else math.log1p(q * math.expm1(size))
             return grown, reach(atom.noise_multiplier)
-        case Geometric() | Pure() | Approximate():
+        case events.Geometric() | events.Pure() | events.Approximate():
             return 2 * atom.epsilon * math.tanh(atom.epsilon / 2), atom.epsilon
-        case Worst(events):
-            sketches = [sketch(each, delta) for each in events]
+        case events.Worst(several):
+            sketches = [sketch(each, delta) for each in several]
             return max(s.variance for s in sketches), max(_total(s) for s in sketches)
-        case Filtered(inner):
+        case events.Filtered(inner):
             size = sketch(inner, delta)
             return size.variance, _total(size)
-        case RepeatAndSelect(inner, law):
+        case events.RepeatAndSelect(inner, law):
             return _selected(sketch(inner, delta), law, delta)
     return 0.0, 0.0
 

@@ -44,7 +44,8 @@ class Tabulated(Density):
     knots: tuple[float, ...]
     log_values: tuple[float, ...]
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        Density.__post_init__(self)
         for name in ("knots", "log_values"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MOST_KNOTS:
@@ -92,13 +93,11 @@ class Tabulated(Density):
         return self.log_concave
 
     def unit_log_density(self, x: Array) -> Array:
-        """Return log z(x)."""
         table = _pieces(self.unit)
         beyond = np.maximum(x - self.knots[-1], 0.0) * table.slopes[-1]
         return np.interp(x, self.knots, table.logs) + beyond
 
     def unit_tail(self, x: Array) -> Array:
-        """Return the probability above x."""
         table = _pieces(self.unit)
         at = np.minimum(np.searchsorted(self.knots, x, side="right") - 1, len(self.knots) - 1)
         left = x - np.array(self.knots)[at]
@@ -106,7 +105,6 @@ class Tabulated(Density):
         return np.clip(np.append(np.cumsum(table.masses[::-1])[::-1], 0.0)[at] - part, 0.0, 0.5)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information."""
         table = _pieces(self.unit)
         x, weights, _ = kronrod(np.array(self.knots))
         density = weights.ravel() * np.exp(self.unit_log_density(x.ravel()))

@@ -63,7 +63,6 @@ class Stored:
         self.shape, self.dtype = shape, dtype
 
     def __len__(self) -> int:
-        """Return the length of the first axis."""
         return self.shape[0]
 
     @property

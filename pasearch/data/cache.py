@@ -12,15 +12,13 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from pasearch.data.front_ends import Fitted
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-
-if TYPE_CHECKING:
-    from pasearch.data.front_ends import Fitted
 
 FOLDER = "transformed-records"
 """A folder of its own within the user's: only the user may enter it."""
@@ -56,7 +54,7 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
         encode: Slots to (features in [0, 1], usable).
     """
     if dataset.cache is None or not front.front_end.costly:
-        return _transform(dataset, front, encode, _in_memory)
+        return _transform(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
     folder = dataset.cache / FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +65,9 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
         raise UsageError(
             f"{folder} cannot be used as a cache ({error.strerror}): name another folder."
         ) from None
-    path = folder / f"{_key(dataset, front)}.npy"
+    schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
+    key = "\n".join((dataset.fingerprint(), schema, front.digest))
+    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.npy"
     usable = path.with_suffix(".usable.npy")
     if not (path.exists() and usable.exists()):
         # A folder of its own: nothing that lies there already is followed or written through.
@@ -100,16 +100,6 @@ def _kept(
     if path.is_symlink() or found is None or (found.shape, found.dtype) != (shape, dtype):
         raise UsageError(f"{path} is damaged: delete it, and it is made again.")
     return found if memory_mapped else np.array(found)
-
-
-def _key(dataset: Kept, front: Fitted) -> str:
-    schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
-    parts = (dataset.fingerprint(), schema, front.digest)
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _in_memory(shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, np.float32)
 
 
 def _on_disk(path: Path, shape: tuple[int, ...]) -> Any:

@@ -221,18 +221,9 @@ def _table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Pr
     order = np.lexsort(marks.T)
     repeated = np.zeros(len(table), bool)
     repeated[order[1:]] = (marks[order[1:]] == marks[order[:-1]]).all(axis=1)
-    return [
-        *(
-            problem
-            for fault in Fault
-            for problem in _at(None, fault.value, [each is fault for each in faults])
-        ),
-        *_at(
-            None,
-            "the same as an earlier row: one person with k rows pays k times",
-            repeated & parsed,
-        ),
-    ]
+    found = [p for fault in Fault for p in _at(None, fault.value, [f is fault for f in faults])]
+    twice = "the same as an earlier row: one person with k rows pays k times"
+    return found + _at(None, twice, repeated & parsed)
 
 
 def _column_problems(
@@ -289,13 +280,10 @@ def _category_problems(seen: _Seen) -> list[Problem]:
         what = f"{found:,} different values: the {most} most frequent are proposed"
         return [Problem(column=name, what=what)] if found > most else []
     alien = [value for value in _by_frequency(seen.counts) if value not in declared]
-    problems = [
-        problem
-        for value in alien[:SHOWN]
-        for problem in _at(
-            name, f"{_quoted(value)} is not declared", [t == value for t in seen.texts]
-        )
-    ]
+    problems: list[Problem] = []
+    for value in alien[:SHOWN]:
+        there = [text == value for text in seen.texts]
+        problems += _at(name, f"{_quoted(value)} is not declared", there)
     if len(alien) > SHOWN:
         what = f"{len(alien) - SHOWN:,} more values are not declared"
         problems.append(Problem(column=name, what=what))

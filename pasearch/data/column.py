@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pasearch.data.cells import MISSING, ColumnCells, as_numbers, as_text, each_whole, text_of
-from pasearch.data.schema import needed
+from pasearch.data.schema import needed, rising
 from pasearch.errors import UsageError
 
 KINDS = ("number", "category", "text", "ignore")
@@ -102,7 +102,6 @@ class Column:
     vocabulary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check what is declared, and tell the kind from it."""
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a name.")
         self._set("kind", self._checked_kind())
@@ -138,20 +137,13 @@ class Column:
     def _check_bounds(self) -> None:
         if self.low is None and self.high is None:
             return
-        bounds = (self.low, self.high)
-        numbers = all(isinstance(each, Real) and not isinstance(each, bool) for each in bounds)
-        try:
-            low, high = (float(each) for each in bounds) if numbers else (math.nan, math.nan)  # type: ignore[arg-type]
-        except OverflowError:
-            low, high = math.nan, math.nan
-        # A width that overflows would scale every value to 0.
-        if not (math.isfinite(high - low) and low < high):
+        if (bounds := rising(self.low, self.high)) is None:
             raise self._refusal(
                 f"low is {self.low!r} and high is {self.high!r}: expected two finite numbers, "
                 "low < high."
             )
-        self._set("low", low)
-        self._set("high", high)
+        self._set("low", bounds[0])
+        self._set("high", bounds[1])
 
     def _checked_bins(self) -> int | tuple[float, ...] | None:
         bins = self.bins

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -53,9 +53,10 @@ class _Plane(ABC):
     def features(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return the features of some records, (rows, features)."""
 
-    @abstractmethod
-    def taking(self, some: np.ndarray, at: np.ndarray) -> _Plane:
+    def taking(self, some: np.ndarray, at: np.ndarray) -> Self:
         """Return the plane of some of its features, by their places here; they go elsewhere."""
+        own = [each.name for each in fields(self) if each.name not in ("kept", "at")]
+        return replace(self, at=at, **{name: getattr(self, name)[some] for name in own})
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
         """Write the features of some records into their rows."""
@@ -81,10 +82,6 @@ class _Ones(_Plane):
         """Compare the codes, (rows, columns), with those of the features."""
         return self.kept[rows].take(self.columns, axis=1) == self.codes
 
-    def taking(self, some: np.ndarray, at: np.ndarray) -> _Ones:
-        """Look at fewer codes."""
-        return replace(self, at=at, columns=self.columns[some], codes=self.codes[some])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Numbers(_Plane):
@@ -100,10 +97,6 @@ class _Numbers(_Plane):
         """Return the numbers."""
         return self.kept[rows].take(self.columns, axis=1)
 
-    def taking(self, some: np.ndarray, at: np.ndarray) -> _Numbers:
-        """Take fewer numbers."""
-        return replace(self, at=at, columns=self.columns[some])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Words(_Plane):
@@ -118,10 +111,6 @@ class _Words(_Plane):
     def features(self, rows: slice | np.ndarray) -> np.ndarray:
         """Unpack the bits, eight of each kept byte."""
         return np.unpackbits(self.kept[rows], axis=1).take(self.bits, axis=1)
-
-    def taking(self, some: np.ndarray, at: np.ndarray) -> _Words:
-        """Take fewer bits."""
-        return replace(self, at=at, bits=self.bits[some])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -139,7 +128,6 @@ class CompactRows:
     planes: tuple[_Plane, ...]
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return self.shape[0]
 
     def __getitem__(self, where: slice | np.ndarray) -> torch.Tensor:

@@ -20,13 +20,7 @@ from typing import Any
 import numpy as np
 
 from pasearch.data.cells import number_of
-from pasearch.data.lines import (
-    LONGEST_HEADER,
-    Fault,
-    HeaderTooLongError,
-    LineEndError,
-    header_of,
-)
+from pasearch.data.lines import LONGEST_HEADER, Fault, HeaderTooLongError, LineEndError, header_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
 from pasearch.data.tables import AnySchema, TableSchema, undeclared

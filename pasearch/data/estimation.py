@@ -18,22 +18,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
-from pasearch.data.cells import as_numbers, count_texts
+from pasearch.data.cells import ColumnCells, as_numbers, count_texts
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
+from pasearch.data.tables import AnySchema
 from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
-
-if TYPE_CHECKING:
-    from pasearch.data.cells import ColumnCells
-    from pasearch.data.tables import AnySchema
-    from pasearch.runs.keys import Stream
 
 KIND_SHARE = 0.1
 """The share of a column's price, 1 / sigma^2, that asks whether it holds numbers."""
@@ -56,13 +53,9 @@ class SchemaEstimate:
     noise_multiplier: float
     delta: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        object.__setattr__(self, "most", whole("max_categories", self.most))
+    __post_init__ = checked(
+        noise_multiplier=positive, delta=fraction, most=lambda _, m: whole("max_categories", m)
+    )
 
     @property
     def event(self) -> Event:

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from pasearch.data import compact
 from pasearch.data.arrays import Stored
 from pasearch.data.cache import behind
-from pasearch.data.cells import present
+from pasearch.data.cells import ColumnCells, TableCells, present
 from pasearch.data.compact import CompactRows, Room
-from pasearch.data.front_ends import Raw
+from pasearch.data.front_ends import Fitted, Raw
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -35,13 +37,8 @@ from pasearch.errors import UsageError
 from pasearch.runs.ledger import Receipt
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import Tensor
-
-    from pasearch.data.cells import ColumnCells, TableCells
-    from pasearch.data.front_ends import Fitted
 
 ROWS = 4096
 """How many records are rescaled at a time: it bounds the memory that float64 takes."""
@@ -92,8 +89,6 @@ class CompactRecords:
     Args:
         x: Features, which become float32 a block at a time; 0 where the slot is null.
         y: As of `Records`, like valid and public.
-        valid: See y.
-        public: See y.
     """
 
     x: CompactRows
@@ -150,13 +145,23 @@ class Sealed:
         return f"Sealed({self.dtype}, {self.shape})"
 
 
-class _Part:
-    """A named part of the slots; a kind of it says what is shown once it is charged."""
+Opened = TypeVar("Opened")
 
-    __slots__ = ("_dataset", "_name", "_slots")
 
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray):
-        self._name, self._dataset, self._slots = name, dataset, slots
+class _Part(ABC, Generic[Opened]):
+    """A named part of the slots; a kind of it says what is shown once it is charged.
+
+    Args:
+        name: One of `PARTITIONS`, or a portion's.
+        dataset: The data set it belongs to.
+        slots: The slots' numbers, (size,).
+        front: The front end through which its records are seen; None shows them raw.
+    """
+
+    __slots__ = ("_dataset", "_front", "_name", "_slots")
+
+    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
+        self._name, self._dataset, self._slots, self._front = name, dataset, slots, front
 
     @property
     def name(self) -> str:
@@ -171,24 +176,10 @@ class _Part:
         """Show the name and the size, never a record."""
         return f"{type(self).__name__}({self.name!r}, {len(self)} records)"
 
+    @abstractmethod
+    def _shown(self) -> Opened: ...
 
-class Partition(_Part):
-    """One part of the slots. Its size is public, its records are not.
-
-    Args:
-        name: One of `PARTITIONS`, or a portion's.
-        dataset: The data set it belongs to.
-        slots: The slots' numbers, (size,).
-        front: The front end through which its records are seen; None shows them raw.
-    """
-
-    __slots__ = ("_front",)
-
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
-        super().__init__(name, dataset, slots)
-        self._front = front
-
-    def open(self, receipt: Receipt) -> Records:
+    def open(self, receipt: Receipt) -> Opened:
         """Return the records.
 
         Guarantee: only while a ledger's charge for a partition of this name is open.
@@ -196,21 +187,35 @@ class Partition(_Part):
         Raises:
             UnchargedReadError: No charge, another partition's, or one that is closed.
         """
-        _check_charged(self.name, receipt)
-        return self._dataset._records(self._slots, self._front)
+        issued = isinstance(receipt, Receipt) and receipt.partition == self.name
+        if not (issued and receipt.active is True):
+            raise UnchargedReadError(
+                f"Partition {self.name!r} was read without an open charge for it: "
+                "wrap the read in `with ledger.charged(...)`."
+            )
+        return self._shown()
 
-    def through(self, front: Fitted | None) -> Partition:
-        """Return the same partition, whose records are seen through a front end."""
-        return Partition(self._name, self._dataset, self._slots, front)
-
-    def public_records(self) -> Records:
+    def public_records(self) -> Opened:
         """Return the records without a charge; only of data that the user declared public.
 
         Raises:
             UnchargedReadError: Private data.
         """
         _check_public(self._dataset)
+        return self._shown()
+
+
+class Partition(_Part[Records]):
+    """One part of the slots, ready for a network. Its size is public, its records are not."""
+
+    __slots__ = ()
+
+    def _shown(self) -> Records:
         return self._dataset._records(self._slots, self._front)
+
+    def through(self, front: Fitted | None) -> Partition:
+        """Return the same partition, whose records are seen through a front end."""
+        return Partition(self._name, self._dataset, self._slots, front)
 
     def cells(self) -> Cells:
         """Return the same partition, whose records are opened as they are: to estimate a schema."""
@@ -221,53 +226,21 @@ class Partition(_Part):
         return InParts(self._name, self._dataset, self._slots, self._front)
 
 
-class InParts(_Part):
-    """One part of the slots, for who goes through `AnyRecords.parts`.
-
-    Args:
-        name: One of `PARTITIONS`, or a portion's.
-        dataset: The data set it belongs to.
-        slots: The slots' numbers, (size,).
-        front: As of `Partition`.
-    """
-
-    __slots__ = ("_front",)
-
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None):
-        super().__init__(name, dataset, slots)
-        self._front = front
-
-    def open(self, receipt: Receipt) -> AnyRecords:
-        """Return the records, in one tensor or not.
-
-        Guarantee, raises: as of `Partition.open`.
-        """
-        _check_charged(self.name, receipt)
-        return self._dataset._any_records(self._name, self._slots, self._front)
-
-    def public_records(self) -> AnyRecords:
-        """Return the records without a charge, as `Partition.public_records` does."""
-        _check_public(self._dataset)
-        return self._dataset._any_records(self._name, self._slots, self._front)
-
-
-class Cells(_Part):
-    """One part of the slots, before a schema says what its values mean.
-
-    Args:
-        name: One of `PARTITIONS`.
-        dataset: The data set it belongs to.
-        slots: The slots' numbers, (size,).
-    """
+class InParts(_Part[AnyRecords]):
+    """One part of the slots, in one tensor or not, for who goes through `AnyRecords.parts`."""
 
     __slots__ = ()
 
-    def open(self, receipt: Receipt) -> tuple[TableCells, ColumnCells]:
-        """Return features and labels in the data's own units.
+    def _shown(self) -> AnyRecords:
+        return self._dataset._any_records(self._name, self._slots, self._front)
 
-        Guarantee, raises: as of `Partition.open`.
-        """
-        _check_charged(self.name, receipt)
+
+class Cells(_Part[tuple[TableCells, ColumnCells]]):
+    """One part of the slots before a schema says what its values mean: features and labels."""
+
+    __slots__ = ()
+
+    def _shown(self) -> tuple[TableCells, ColumnCells]:
         arrays = self._dataset.features, self._dataset.labels
         features, labels = (Sealed(each)._array[self._slots] for each in arrays)
         return features, labels
@@ -285,16 +258,6 @@ def _check_public(dataset: Dataset) -> None:
     """Refuse to show records of private data without a charge."""
     if dataset.public is not True:
         raise UnchargedReadError(f"Data {dataset.name!r} is private: open a charged partition.")
-
-
-def _check_charged(name: str, receipt: Receipt) -> None:
-    """Refuse to open a partition without an open charge of its own."""
-    issued = isinstance(receipt, Receipt) and receipt.partition == name
-    if not (issued and receipt.active is True):
-        raise UnchargedReadError(
-            f"Partition {name!r} was read without an open charge for it: "
-            "wrap the read in `with ledger.charged(...)`."
-        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -395,7 +358,6 @@ class Dataset:
         return self._partitions[name]
 
     def __iter__(self) -> Iterator[Partition]:
-        """Go through the partitions."""
         return iter(self._partitions.values())
 
     def fingerprint(self) -> str:

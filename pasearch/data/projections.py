@@ -7,17 +7,14 @@ Proof: docs/guarantees/released-sums.md.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
 
 TYPICAL_NORM = 8.0
 """The norm that normalised records are given: that of a raw image, so learning rates agree."""

@@ -51,7 +51,6 @@ class Schema:
     regression: bool = False
 
     def __post_init__(self) -> None:
-        """Check what is declared."""
         if (self.low is None) != (self.high is None):
             raise UsageError(f"Bounds are {self.low!r}, {self.high!r}: expected both or neither.")
         if self.low is not None:
@@ -257,15 +256,20 @@ class Form(Protocol):
 def _bounds(name: str, bounds: object) -> tuple[float, float]:
     """Return (low, high) as floats."""
     low, high = bounds if isinstance(bounds, Sequence) and len(bounds) == 2 else (None, None)
-    numbers = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
-    # A width that overflows would scale every feature to 0.
-    try:
-        width = float(high) - float(low) if numbers else math.nan  # type: ignore[arg-type]
-    except OverflowError:
-        width = math.nan
-    if not (math.isfinite(width) and width > 0.0):
+    if (found := rising(low, high)) is None:
         raise UsageError(f"{name} are {low!r}, {high!r}: expected two finite numbers, low < high.")
-    return float(low), float(high)  # type: ignore[arg-type]
+    return found
+
+
+def rising(low: Any, high: Any) -> tuple[float, float] | None:
+    """Return two finite numbers, low < high, as floats; None of anything else."""
+    try:
+        plain = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
+        low, high = (float(low), float(high)) if plain else (math.nan, math.nan)
+    except OverflowError:
+        return None
+    # A width that overflows would scale every value to 0.
+    return (low, high) if math.isfinite(high - low) and low < high else None
 
 
 def needed(value: Any) -> Any:

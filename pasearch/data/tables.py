@@ -16,20 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pasearch.data.cells import ColumnCells, TableCells, each_whole, present, text_of
 from pasearch.data.column import COLUMN_KEYS, Column
-from pasearch.data.schema import Schema, needed
+from pasearch.data.schema import Form, Schema, needed
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.shown import shown
-
-if TYPE_CHECKING:
-    from pasearch.data.schema import Form
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key that TOML takes without quotes."""
@@ -65,7 +62,6 @@ class TableSchema:
     quotes: bool = True
 
     def __post_init__(self) -> None:
-        """Check the columns against each other."""
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():
@@ -143,7 +139,7 @@ class TableSchema:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of what an encoded record holds, in order."""
-        return tuple(self.feature_names())
+        return tuple(name for column in self.columns for name in column.feature_names())
 
     @property
     def undeclared(self) -> tuple[str, ...]:
@@ -155,21 +151,13 @@ class TableSchema:
         """Whether everything is declared."""
         return not self.undeclared
 
-    def feature_names(self) -> list[str]:
-        """Return a readable name for each number of an encoded record."""
-        return [name for column in self.columns for name in column.feature_names()]
-
-    def widest(self, most: int) -> int:
-        """Return the most numbers a record can become, whatever is estimated privately.
+    def widest_shape(self, most: int) -> tuple[int]:
+        """Return the shape of an encoded record, at most, whatever is estimated privately.
 
         Args:
             most: The most categories that are estimated privately for a column.
         """
-        return sum(_widest(column, most) for column in self.columns)
-
-    def widest_shape(self, most: int) -> tuple[int]:
-        """Return the shape of an encoded record, at most, whatever is estimated privately."""
-        return (self.widest(most),)
+        return (sum(_widest(column, most) for column in self.columns),)
 
     def find(
         self, name: str, features: TableCells, labels: ColumnCells

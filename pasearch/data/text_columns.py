@@ -119,7 +119,7 @@ class TextColumn(ABC):
 
     def present(self) -> np.ndarray:
         """Return which cells are not None, bool, (rows,)."""
-        return self.whole(_is_present).astype(bool)
+        return self.whole(lambda cell: cell is not None).astype(bool)
 
     @property
     def shape(self) -> tuple[int]:
@@ -128,10 +128,9 @@ class TextColumn(ABC):
 
     def tolist(self) -> list[str | None]:
         """Return the cells."""
-        return self.map(_same)
+        return self.map(lambda cell: cell)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the cells as an array of objects, or of another type."""
         cells = np.empty(len(self), object)
         cells[:] = self.tolist()
         return cells if dtype is None else cells.astype(dtype)
@@ -154,7 +153,6 @@ class Coded(TextColumn):
     texts: tuple[str | None, ...]
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(self.codes)
 
     def __getitem__(self, where: Where) -> Coded:
@@ -162,7 +160,6 @@ class Coded(TextColumn):
         return Coded(codes=self.codes[where], texts=self.texts)
 
     def counts(self) -> Iterator[tuple[str | None, int]]:
-        """Go through the different cells, and how often each occurs."""
         codes, times = np.unique(self.codes, return_counts=True)
         return zip(self._decoded(codes), times.tolist(), strict=True)
 
@@ -222,7 +219,6 @@ class Packed(TextColumn):
     stops: np.ndarray
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(self.starts)
 
     def __getitem__(self, where: Where) -> Packed:
@@ -232,19 +228,15 @@ class Packed(TextColumn):
         )
 
     def counts(self) -> Iterator[tuple[str | None, int]]:
-        """Go through the cells, one by one."""
         return ((cell, 1) for cell in self._cells())
 
     def map(self, function: Callable[[str | None], Made]) -> list[Made]:
-        """Return what a function makes of each cell."""
         return [function(cell) for cell in self._cells()]
 
     def whole(self, function: Callable[[str | None], int]) -> np.ndarray:
-        """Return a whole number for each cell."""
         return np.fromiter(map(function, self._cells()), np.int64, len(self))
 
     def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
-        """Return each cell as a number."""
         return np.fromiter(map(function, self._cells()), np.float64, len(self))
 
     def feed(self, digest: Hash) -> None:
@@ -287,7 +279,6 @@ class TextTable:
         return self.cells
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.cells[0])
 
     def __getitem__(self, where: Any) -> Any:
@@ -317,7 +308,6 @@ class TextTable:
         return [list(row) for row in self.rows()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the cells as an array of objects, or of another type."""
         table = np.empty(self.shape, object)
         for place, cells in enumerate(self.cells):
             table[:, place] = cells
@@ -413,11 +403,7 @@ class _Growing:
 
 
 class _Packing:
-    """A column of many different texts while its cells come in.
-
-    Args:
-        most_rows: As of `_Growing`.
-    """
+    """A column of many different texts while its cells come in."""
 
     def __init__(self, most_rows: int):
         self._length, self._characters = 0, bytearray()
@@ -518,11 +504,3 @@ def _written(whole: int, decimals: int) -> str:
 
 def _chunks(length: int) -> Iterator[slice]:
     return (slice(start, start + ROWS) for start in range(0, length, ROWS))
-
-
-def _same(cell: str | None) -> str | None:
-    return cell
-
-
-def _is_present(cell: str | None) -> bool:
-    return cell is not None

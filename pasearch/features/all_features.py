@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pasearch.features.chosen import Chosen
 from pasearch.features.selector import SELECTORS, Reads, Selector
 from pasearch.features.views import View
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
 
 
 @SELECTORS.register

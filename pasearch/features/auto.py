@@ -19,12 +19,9 @@ Source: docs/rules.md, rule 1 (auto reads schema, n, budget and device only).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pasearch.data.tables import TableSchema
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import AnySchema
+from pasearch.data.tables import AnySchema, TableSchema
 
 MANY = 50
 """From how many columns on most of them are expected to tell nothing."""

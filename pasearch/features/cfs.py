@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.claims import Claim
 from pasearch.accounting.events import Event, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen
@@ -46,11 +47,8 @@ from pasearch.features.selector import (
     Sized,
     check_one_of,
 )
-
-if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
-    from pasearch.features.trainers import Trainer
-    from pasearch.runs.keys import Stream
+from pasearch.features.trainers import Trainer
+from pasearch.runs.keys import Stream
 
 Values = npt.NDArray[np.float64]
 
@@ -93,12 +91,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What CFS-GA found.
+    """What CFS-GA found: the fittest set of the last generation, by place, in order; its merit.
 
-    Args:
-        chosen: The fittest set of the last generation, by place, in order.
-        merit: Its merit.
-        best: The largest merit of each generation, the first and the last included: l + 1.
+    And `best`, the largest merit of each generation, the first and the last included: l + 1.
     """
 
     chosen: tuple[int, ...]
@@ -317,7 +312,6 @@ class CFSGreedy(ByMerit, Sized):
     until_no_gain: bool = False
 
     def __post_init__(self) -> None:
-        """Check size, merits and where to stop."""
         check_one_of("merits", self.merits, MERITS)
         if type(self.until_no_gain) is not bool:
             raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
@@ -384,7 +378,6 @@ class CFSGenetic(ByMerit, Evolving):
     p_mu: float = P_MU
 
     def __post_init__(self) -> None:
-        """Check merits and numbers."""
         check_one_of("merits", self.merits, MERITS)
         Evolving.__post_init__(self)
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pasearch.features.views import View
-
-if TYPE_CHECKING:
-    from pasearch.features.trainers import LinearModel
-
-Array = np.ndarray[Any, Any]
+from pasearch.features.trainers import LinearModel
+from pasearch.features.views import Array, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

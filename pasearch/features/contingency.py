@@ -26,23 +26,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive
-from pasearch.accounting.events import Gaussian
 from pasearch.accounting.profiles import Array
-from pasearch.data.column import BINS
+from pasearch.data.column import BINS, Column
+from pasearch.data.partitions import AnyRecords
 from pasearch.data.schema import Schema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
-from pasearch.runs.sums import GaussianSum
-
-if TYPE_CHECKING:
-    from pasearch.data.column import Column
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.data.tables import AnySchema, TableSchema
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
+from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +89,6 @@ class Attributes:
     items: tuple[Attribute, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no memory holds, and what has no table."""
         if not len(self.items) > 1:
             raise UsageError("There is no column beside the target: expected one that is used.")
         if not sum(self.sizes) <= MOST_CODES:
@@ -246,7 +240,6 @@ class Joint:
     slots: int
 
     def __add__(self, other: Joint) -> Joint:
-        """Return the counts of both."""
         return Joint(counts=self.counts + other.counts, slots=self.slots + other.slots)
 
     def independent(self, attributes: Attributes, generator: np.random.Generator) -> Joint:
@@ -289,28 +282,15 @@ def count(codes: np.ndarray, attributes: Attributes) -> Joint:
     return Joint(counts=counts, slots=len(codes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContingencyTables:
+class ContingencyTables(GaussianRelease):
     """All tables of pairs of columns, with Gaussian noise: one release.
 
     Guarantee: `release` costs `event` for the counts of records, as far as float64 noise is
     Gaussian: a record is in one cell of each of T tables, so the tables / sqrt(T) move by 1 in L2.
-
-    Args:
-        noise_multiplier: The noise's standard deviation / sqrt(T), in records, above 0.
+    The noise multiplier is the noise's standard deviation / sqrt(T), in records.
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-
-    @property
-    def event(self) -> Gaussian:
-        """What the release of all tables costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    __slots__ = ()
 
     def tables(self, attributes: Attributes) -> int:
         """Return how many tables are released, T."""
@@ -353,11 +333,7 @@ LEAST_SHARE = 0.1
 
 
 class _Tables:
-    """Post-processing of noisy tables; no record is looked at.
-
-    Args:
-        attributes: The columns.
-    """
+    """Post-processing of noisy tables; no record is looked at."""
 
     __slots__ = ("_others", "_owners", "_sizes", "_starts")
 
@@ -369,10 +345,7 @@ class _Tables:
     def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
         """Return tables with common marginals, nowhere negative, shrunk towards independence.
 
-        Args:
-            noisy: (S, S), 0 of a column with itself.
-            deviation: Of the noise in one cell, in records.
-            slots: The most records that there can be.
+        The noisy ones, (S, S), are 0 of a column with itself; a cell's noise has the deviation.
         """
         total, marginals = self._marginals(noisy, slots)
         independent = np.outer(marginals, marginals) / total

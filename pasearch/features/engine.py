@@ -13,31 +13,22 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.data.front_ends import ready
-from pasearch.data.partitions import CompactRecords
+from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen, mask_of
-from pasearch.features.plan import FINAL, MEANS, SCORES, TEST
+from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
-from pasearch.features.selector import Reads
-from pasearch.features.trainers import LinearModel, Trainer, points_of_all
+from pasearch.features.selector import Compared, Reads
+from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.progress import Progress
-
-if TYPE_CHECKING:
-    from pasearch.data.front_ends import Fitted
-    from pasearch.data.partitions import AnyRecords, Dataset, InParts
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.plan import FeaturePlan
-    from pasearch.features.selector import Compared
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
-
-Array = np.ndarray[Any, Any]
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger
 
 CURVE_POINTS = 8
 """At how many numbers of features a curve is drawn, on public data."""
@@ -194,14 +185,9 @@ class FeatureSearch:
         for size in np.unique(np.geomspace(1, len(order), CURVE_POINTS).round().astype(int)):
             view = View.of(means, mask_of(order[:size], len(means)))
             stream = self.keys.stream("curve", int(size))
-            private, public = trainer.fit(train, view, stream), trainer.fit_public(train, view)
-            found.append(
-                {
-                    "features": int(size),
-                    "private": private.points(test) / best,
-                    "without": public.points(test) / best,
-                }
-            )
+            models = trainer.fit(train, view, stream), trainer.fit_public(train, view)
+            private, without = (model.points(test) / best for model in models)
+            found.append({"features": int(size), "private": private, "without": without})
         return tuple(found)
 
 

@@ -47,7 +47,6 @@ class Generation:
     masks: Masks
 
     def __post_init__(self) -> None:
-        """Check the sets."""
         whole("the generation's number + 1", self.number + 1)
         masks = np.array(self.masks, dtype=np.bool_)
         if masks.ndim != 2 or not len(masks) >= 2 or not masks.any(axis=1).all():
@@ -83,7 +82,6 @@ class Evolution:
     p_mu: float = P_MU
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         population = whole("population", self.population, most=MOST_POPULATION)
         object.__setattr__(self, "population", population)
         object.__setattr__(self, "alpha", probability("alpha", self.alpha))
@@ -151,7 +149,6 @@ class Evolving(Selector):
     p_mu: float
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         count = whole("generations", self.generations, most=MOST_GENERATIONS)
         for name, value in {"generations": count, **asdict(self.evolution)}.items():
             object.__setattr__(self, name, value)

@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import nonnegative, positive
-from pasearch.accounting.events import Gaussian
+from pasearch.accounting.checks import checked, nonnegative, positive
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features.logistic import SLACK, plain, usable_rows
 from pasearch.runs.keys import Stream
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
 STRENGTH = 2.0
 """The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
@@ -37,10 +36,11 @@ PUBLIC_RIDGE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMoments:
+class NoisyMoments(GaussianRelease):
     """The second moments of bounded records, features, 1 and target, with Gaussian noise.
 
-    Guarantee: `release` costs `event`, as far as float64 noise is Gaussian.
+    Guarantee: `release_parts` costs `event`, however many models are made of it, as far as float64
+    noise is Gaussian.
 
     Args:
         noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
@@ -48,43 +48,21 @@ class NoisyMoments:
             shortened to it.
     """
 
-    noise_multiplier: float
     data_norm: float
+    __post_init__ = checked(noise_multiplier=positive, data_norm=positive)
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("noise_multiplier", "data_norm"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
-
-    @property
-    def event(self) -> Gaussian:
-        """What the release costs, however many models are made of it."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
-
-    def release(self, x: Any, y: Any, valid: Any, stream: Stream) -> Moments:
-        """Return the noisy moments.
+    def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
+        """Return the noisy moments of all parts together: one release.
 
         Args:
-            x: (n, d) features; a record that is not finite is null.
-            y: (n,) targets; clamped to [0, 1].
-            valid: (n,) False for a null record.
+            parts: Of each, at least one: x, (n, d) features, a record that is not finite is null;
+                y, (n,) targets, clamped to [0, 1]; valid, (n,) False for a null record.
             stream: The release's own randomness; its key contains the sums.
 
         Raises:
             UsageError: Shapes that do not fit.
 
         Cost: `event`, on every partition that the records are from; charge it first.
-        """
-        return self.release_parts([(x, y, valid)], stream)
-
-    def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
-        """Return the noisy moments of all parts together: one release.
-
-        Args:
-            parts: x, y and valid of each, as of `release`; at least one.
-            stream: As of `release`.
-
-        Raises, cost: as of `release`.
         """
         return self.noised(self.total(parts), stream)
 
@@ -97,9 +75,9 @@ class NoisyMoments:
 
         Args:
             total: What `total` returned: private.
-            stream: As of `release`.
+            stream: As of `release_parts`.
 
-        Cost: as of `release`.
+        Cost: as of `release_parts`.
         """
         noisy = GaussianSum(noise_multiplier=self.noise_multiplier).release_symmetric(total, stream)
         return Moments(matrix=noisy, data_norm=self.data_norm, noise=self.noise_multiplier)
@@ -120,7 +98,6 @@ class Moments:
     noise: float
 
     def __post_init__(self) -> None:
-        """Check the numbers and the shape."""
         matrix = plain("matrix", self.matrix, (-1, -1))
         if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
             raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")
@@ -176,11 +153,7 @@ class Moments:
 def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
     """Return the moments without noise: of public data only.
 
-    Args:
-        x: As of `NoisyMoments.release`, like y and valid.
-        y: See x.
-        valid: See x.
-        data_norm: As of `NoisyMoments`.
+    x, y and valid are as of `NoisyMoments.release_parts`, data_norm as of `NoisyMoments`.
 
     Cost: none is charged, so the records must be public.
     """

@@ -32,7 +32,6 @@ class MaxPooling(AllFeatures):
     pool: int = 2
 
     def __post_init__(self) -> None:
-        """Check the side."""
         object.__setattr__(self, "pool", whole("pool", self.pool, most=MOST_POOL))
 
     @property

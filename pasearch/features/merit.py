@@ -19,22 +19,18 @@ Source: Bao et al. Section VIII-B, Eq. 7 and VIII-C; Hall 1999; Bindschaedler, S
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.accounting.events import SelfComposed
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
+from pasearch.features.contingency import Attributes, Joint
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
-
-if TYPE_CHECKING:
-    from pasearch.features.contingency import Attributes, Joint
-    from pasearch.runs.keys import Stream
 
 CONSTANT = 1e-12
 """Below so many bits of entropy a variable is constant."""
@@ -74,21 +70,8 @@ def uncertainties(entropies: Array) -> tuple[Array, Array]:
     return found[:-1, -1], found[:-1, :-1]
 
 
-def merit(members: Sequence[int], to_class: Array, between: Array) -> float:
-    """Return the merit of a set of features, Eq. 7.
-
-    Args:
-        members: Their places, each once.
-        to_class: (d,) as `symmetrical_uncertainty` returns it.
-        between: (d, d), the same.
-    """
-    masks = np.zeros((1, len(to_class)), bool)
-    masks[0, list(members)] = True
-    return float(merits(masks, to_class, between)[0])
-
-
 def merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
-    """Return the merits of many sets at once: (p,); of an empty set 0.
+    """Return the merits of many sets at once, Eq. 7: (p,); of an empty set 0.
 
     Args:
         masks: (p, d) bool, True of a member.
@@ -148,10 +131,7 @@ class NoisyEntropies:
 
     epsilon: float
     attributes: Attributes
-
-    def __post_init__(self) -> None:
-        """Check the price."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+    __post_init__ = checked(epsilon=positive)
 
     @property
     def count(self) -> int:
@@ -262,14 +242,9 @@ def _entropies(
     *,
     records: float | None = None,
 ) -> Array:
-    """Return the entropies of variables and of their pairs, (k, k) in bits.
+    """Return the entropies of variables, see `Groups`, and of their pairs, (k, k) in bits.
 
-    Args:
-        joint: Tables.
-        values: As of `Groups`, with the next two.
-        starts: (k,)
-        owners: (k,)
-        records: What counts are divided by; how many were counted, if None.
+    Counts are divided by `records`; by how many were counted, if None.
     """
     tables = values.T @ joint.counts @ values
     # Each column's codes add up to how many records were counted.

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from pasearch.data.arrays import stored_arrays
 from pasearch.data.front_ends import MaxPool
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-from pasearch.features.trainers import LINKS
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import AnySchema
-
-Array = np.ndarray[Any, Any]
+from pasearch.features.trainers import LINKS, Array
 
 
 class _ReleasedModel(BaseEstimator):
@@ -84,8 +81,6 @@ class _ReleasedModel(BaseEstimator):
     def _scores(self, X: Any) -> Array:
         x = self.schema.encode_new(X)
         if self.pool:
-            import torch
-
             x = MaxPool(size=self.pool).module(self.schema.shape)(torch.from_numpy(x)).numpy()
         return x.reshape(len(x), -1) @ self.weights.T + self.intercept
 

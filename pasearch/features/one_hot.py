@@ -8,18 +8,15 @@ Source: Bao et al., section C-D.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Array, Chosen, best_of
-from pasearch.features.comparing import Comparing
-from pasearch.features.selector import SELECTORS, Form, Reads
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import AnySchema
-    from pasearch.runs.keys import Stream
+from pasearch.features.selector import SELECTORS, Comparing, Form, Reads
+from pasearch.runs.keys import Stream
 
 
 @SELECTORS.register

@@ -12,18 +12,14 @@ Source: Bao et al., sections VIII-B and VIII-C. Proof: docs/guarantees/feature-s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from pasearch.features.chosen import Chosen, best_of
-from pasearch.features.comparing import Comparing
+from pasearch.features.chosen import Array, Chosen, best_of
 from pasearch.features.evolution import P_CO, P_MU, Evolving, labels, masks_of, recalled, unseen
-from pasearch.features.selector import SELECTORS, Compared, Reads
-
-if TYPE_CHECKING:
-    from pasearch.features.chosen import Array
-    from pasearch.runs.keys import Stream
+from pasearch.features.selector import SELECTORS, Compared, Comparing, Reads
+from pasearch.runs.keys import Stream
 
 
 @SELECTORS.register

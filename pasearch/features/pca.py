@@ -9,19 +9,17 @@ Source: Dwork et al. 2014; Bao et al., section VIII-C. Proof: docs/guarantees/fe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from pasearch.features.chosen import Array, Chosen
 from pasearch.features.knobs import GAUSSIAN, DialledLine
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized
+from pasearch.features.trainers import Trainer
 from pasearch.features.views import View, second_moments
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
-
-if TYPE_CHECKING:
-    from pasearch.features.trainers import Trainer
-    from pasearch.runs.keys import Stream
 
 MOMENTS = "second moments"
 """The line of the one release."""

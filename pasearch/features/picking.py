@@ -25,19 +25,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.errors import UsageError
+from pasearch.features.contingency import Attributes
+from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialPick, decays
-
-if TYPE_CHECKING:
-    from pasearch.features.contingency import Attributes
-    from pasearch.runs.keys import Stream
 
 WHOLE = 1000
 """Class shares are counted in parts of this."""
@@ -54,7 +52,6 @@ class ClassShares:
     thousandths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the shares."""
         given = tuple(self.thousandths)
         if len(given) < 2 or not all(_is_whole(p) and p >= 0 for p in given) or sum(given) != WHOLE:
             raise UsageError(
@@ -176,12 +173,7 @@ class TopFeatures:
     epsilon: float
     k: int
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "k", whole("k", self.k))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(epsilon=positive, k=whole, most=whole)
 
     @property
     def event(self) -> SelfComposed:

@@ -17,16 +17,20 @@ docs/guarantees/feature-selection.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction
+from pasearch.accounting.claims import Claim
 from pasearch.accounting.dials import Dials
+from pasearch.data.estimation import SchemaEstimate
+from pasearch.data.split import Split  # noqa: F401 - of inherited fields
+from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
+from pasearch.features.logistic import check_objective
 from pasearch.features.recipe import linear_recipe
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
-from pasearch.features.size import check_objective
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
     Charged,
@@ -38,13 +42,7 @@ from pasearch.planning import (
     solve_estimate,
 )
 from pasearch.runs.ledger import Line
-
-if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
-    from pasearch.data.estimation import SchemaEstimate
-    from pasearch.data.split import Split  # noqa: F401 - of inherited fields
-    from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
-    from pasearch.training.recipe import Recipe
+from pasearch.training.recipe import Recipe
 
 MEANS, FINAL, SCORES, TEST = "feature means", "final training", "score", "test accuracy"
 """Lines that are no method's own."""

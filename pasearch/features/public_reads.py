@@ -14,20 +14,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pasearch.features.selector import Reads
-from pasearch.features.trainers import LinearModel, Trainer, points_of_all
+from pasearch.data.partitions import AnyRecords, Dataset
+from pasearch.data.tables import AnySchema
+from pasearch.features.selector import Compared, Reads
+from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
 from pasearch.runs.keys import Keys
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnyRecords, Dataset
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.selector import Compared
-
-Array = np.ndarray[Any, Any]
 
 HELD_OUT = 0.2
 """The share of the public records that models are scored on."""

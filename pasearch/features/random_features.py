@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pasearch.features.chosen import Chosen
 from pasearch.features.selector import SELECTORS, Reads, Sized
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
 
 
 @SELECTORS.register

@@ -18,27 +18,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
+from typing import Any, ClassVar
 
 from pasearch.accounting.checks import whole
+from pasearch.accounting.claims import Claim, eq8
+from pasearch.data.front_ends import MaxPool
+from pasearch.data.partitions import AnyRecords
+from pasearch.data.split import Split
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
-from pasearch.features.knobs import DialledLine
-from pasearch.features.trainers import TRAINERS, LinearModel, Trainer
+from pasearch.features.chosen import Chosen
+from pasearch.features.knobs import SCORE, DialledLine
+from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
+from pasearch.runs.keys import Stream
 
-if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
-    from pasearch.data.front_ends import MaxPool
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.data.split import Split
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.chosen import Chosen
-    from pasearch.runs.keys import Stream
-
-Array = np.ndarray[Any, Any]
 Compared = Callable[[Array, Sequence[str]], list[int]]
 """Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
 
@@ -215,11 +210,7 @@ class Selector(Named, ABC):
     ) -> list[Claim]:
         """Return what the papers would charge for the choice on private records; never charged.
 
-        Args:
-            form: As of `lines`, like trainer.
-            trainer: See form.
-            noises: Of each line, by its name.
-            delta: Of the run.
+        Form and trainer are as of `lines`; noises are of each line, by its name; delta the run's.
         """
         return []
 
@@ -248,7 +239,6 @@ class Sized(Selector):
     """What selectors of a given number of features share."""
 
     def __post_init__(self) -> None:
-        """Check the field `size`."""
         if self.size is not None:
             object.__setattr__(self, "size", whole("k", self.size))
 
@@ -256,6 +246,40 @@ class Sized(Selector):
         """Return how many are chosen of so many: d^(2/3) of d, if no size was given."""
         usual = max(1, round(features ** (2 / 3)))
         return min(features, usual if self.size is None else self.size)
+
+
+class Comparing(Selector):
+    """What selectors share that train a model on each of their sets and compare noisy scores.
+
+    Every planned training and score is charged, and all may be shown; the released model is trained
+    anew, on what is left of epsilon. Second moments, once released, serve every set.
+    """
+
+    training_line: ClassVar[str] = "candidate training"
+    share: ClassVar[float | None] = SELECTION_SHARE
+    centred: ClassVar[bool] = True
+    shows_trials: ClassVar[bool] = True
+
+    def charged(self, trainer: type[Trainer]) -> int:
+        """Return how many releases candidates are trained from: one each, if they share none."""
+        return 1 if trainer.shared else self.trainings
+
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+        """Return every planned training and score."""
+        knob = trainer.knob(form.split.trial_slots, form.schema.regression)
+        return (
+            DialledLine(name=self.training_line, knob=knob, times=self.charged(trainer)),
+            DialledLine(name="score", knob=SCORE, times=self.trainings, partition="validation"),
+        )
+
+    def claims(
+        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+    ) -> list[Claim]:
+        """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP."""
+        if trainer.noise_name != "epsilon":
+            return []
+        one = noises[self.training_line]
+        return [eq8(epsilon=one, runs=self.trainings, delta_prime=delta)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +295,6 @@ class Choice:
     trainer: str = "dpsgd"
 
     def __post_init__(self) -> None:
-        """Check the trainer's name."""
         check_one_of("trainer", self.trainer, TRAINERS)
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ Source: Papernot and Steinke 2022. Proof: docs/guarantees/repeat-and-select.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pasearch.accounting.checks import positive
 from pasearch.accounting.events import Event, RepeatAndSelect
@@ -20,10 +20,8 @@ from pasearch.features.chosen import Chosen, places_of
 from pasearch.features.evolution import draw
 from pasearch.features.knobs import SCORE, DialledLine
 from pasearch.features.selector import SELECTORS, Form, Reads, Selector
-
-if TYPE_CHECKING:
-    from pasearch.features.trainers import Trainer
-    from pasearch.runs.keys import Stream
+from pasearch.features.trainers import Trainer
+from pasearch.runs.keys import Stream
 
 
 @SELECTORS.register
@@ -48,7 +46,6 @@ class Subsets(Selector):
     candidates: float = 8.0
 
     def __post_init__(self) -> None:
-        """Check the law."""
         object.__setattr__(self, "candidates", positive("candidates", self.candidates))
         self.count_law()
 

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from pasearch.accounting.events import SelfComposed
+from pasearch.data.partitions import AnyRecords
 from pasearch.features.chosen import Array, Chosen
 from pasearch.features.contingency import Attributes, attributes_of
 from pasearch.features.knobs import GAUSSIAN, PURE, DialledLine
@@ -28,12 +29,9 @@ from pasearch.features.picking import (
     points_of_tables,
 )
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized, check_one_of
+from pasearch.features.trainers import Trainer
+from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.features.trainers import Trainer
-    from pasearch.runs.keys import Stream
 
 SHARES, PICKED = "class shares", "picks"
 """The lines of the two releases."""
@@ -62,7 +60,6 @@ class Top(Sized):
     pick: str = "permute-and-flip"
 
     def __post_init__(self) -> None:
-        """Check number and mechanism."""
         Sized.__post_init__(self)
         check_one_of("pick", self.pick, PICKS)
 

@@ -15,28 +15,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.data.partitions import Records
+from pasearch.data.partitions import AnyRecords, Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.knobs import GAUSSIAN, PURE, Knob
 from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
-from pasearch.features.size import check_objective
-from pasearch.features.views import View
+from pasearch.features.views import Array, View
 from pasearch.planning import MU_RANGE
+from pasearch.runs.keys import Stream
 from pasearch.training.scoring import points_of
 from pasearch.training.trainer import train
-
-if TYPE_CHECKING:
-    from pasearch.data.partitions import AnyRecords
-    from pasearch.runs.keys import Stream
-
-Array = np.ndarray[Any, Any]
 
 OnStep = Callable[[int, int], None]
 Told = OnStep | None
@@ -112,7 +106,7 @@ class Trainer(ABC):
     shared: ClassVar[bool] = False
     """Whether what one training releases serves every set of features."""
     at_once: ClassVar[bool] = False
-    """Whether it holds all records at once; see `size`."""
+    """Whether it holds all records at once; see `logistic.check_objective`."""
     noise: float
     outputs: int
     regression: bool
@@ -378,7 +372,7 @@ def _whole(view: View, records: AnyRecords) -> tuple[Array, Array, Array]:
     Raises:
         UsageError: Its form is more than memory should hold.
     """
-    check_objective(len(records), view.width)
+    logistic.check_objective(len(records), view.width)
     if isinstance(records, Records):
         return next(_parts(view, records))
     rows, start = np.empty((len(records), view.width)), 0

@@ -18,25 +18,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from pasearch.accounting.checks import positive
-from pasearch.accounting.events import Gaussian
-from pasearch.data.partitions import Records
-from pasearch.data.tables import TableSchema
+from pasearch.accounting.checks import checked, positive
+from pasearch.data.compact import CompactRows
+from pasearch.data.partitions import AnyRecords, CompactRecords, Records
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.features.recipe import REACH, ROW_NORM
-from pasearch.runs.sums import GaussianSum, bounded_rows
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from pasearch.data.compact import CompactRows
-    from pasearch.data.partitions import AnyRecords, CompactRecords
-    from pasearch.data.tables import AnySchema
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
+from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +42,7 @@ ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureMeans:
+class FeatureMeans(GaussianRelease):
     """The mean of every feature, over all slots.
 
     Guarantee: `release` costs `event`: a row is cut to norm B before it is added, and a null
@@ -59,18 +53,8 @@ class FeatureMeans:
         row_bound: B, public.
     """
 
-    noise_multiplier: float
     row_bound: float
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("noise_multiplier", "row_bound"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
-
-    @property
-    def event(self) -> Gaussian:
-        """What one release costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
 
     def release(self, records: AnyRecords, stream: Stream) -> Array:
         """Return the means, float64 (d,), in [0, 1]; the divisor is n, public.
@@ -152,8 +136,6 @@ class View:
         Args:
             records: Encoded, in [0, 1].
         """
-        import torch
-
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
@@ -168,8 +150,6 @@ class View:
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
         """Return chosen features, (n, c), centred, scaled and rotated; they are overwritten."""
-        import torch
-
         shift, scale = (torch.from_numpy(e.astype(np.float32)) for e in (self.shift, self.scale))
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
@@ -209,8 +189,6 @@ class CompactView:
     @classmethod
     def of(cls, view: View, records: CompactRecords) -> CompactView:
         """Return the view of an open partition's records."""
-        import torch
-
         kept = records.x.taking(view.columns)
         return cls(view=view, kept=kept, valid=records.valid, device=torch.device("cpu"))
 
@@ -222,8 +200,6 @@ class CompactView:
     @property
     def dtype(self) -> torch.dtype:
         """Of a batch."""
-        import torch
-
         return torch.float32
 
     def is_floating_point(self) -> bool:
@@ -232,8 +208,6 @@ class CompactView:
 
     def to(self, device: str | torch.device) -> CompactView:
         """Return the same, whose batches go to a device."""
-        import torch
-
         return replace(self, device=torch.device(device))
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:
@@ -256,8 +230,6 @@ class Seen:
     Args:
         x: (n, width), a tensor or what stands for one.
         y: As of `Records`, like valid and public.
-        valid: See y.
-        public: See y.
     """
 
     x: Any = field(repr=False)

@@ -38,20 +38,12 @@ from scipy.special import logsumexp
 from pasearch.accounting.accountants import Price, delta_for, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.events import (
-    Event,
-    Gaussian,
-    NoRelease,
-    Worst,
-    from_json,
-    parts,
-    to_json,
-)
+from pasearch.accounting.events import Event, Gaussian, NoRelease, Worst, from_json, parts, to_json
 from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
-from pasearch.runs.ledger import check_form
+from pasearch.runs.ledger import append_only, check_form, kind_of_file
 
 APPLICATION = int.from_bytes(b"PASA", "big")
 VERSION = 1
@@ -77,12 +69,7 @@ _SEAL = (
     "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
     "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
     "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    *(
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
-        for table in ("total", "runs")
-        for verb in ("UPDATE", "DELETE")
-    ),
+    *append_only("total", "runs"),
 )
 
 Run = tuple[Event, Array]  # what it releases, and its `loss_curve`
@@ -105,7 +92,6 @@ class Allowance:
     path: Path
 
     def __post_init__(self) -> None:
-        """Make the path absolute, so that it stays the same file."""
         object.__setattr__(self, "path", Path(self.path).absolute())
 
     @classmethod
@@ -311,7 +297,7 @@ def _plan(run_id: object, events: object) -> str:
     """The run's events as text, after a look at the arguments."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
-    if not isinstance(events, Mapping) or not events or not all(map(_named, events)):
+    if not (isinstance(events, Mapping) and events and all(map(_named, events))):
         raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
     return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
 
@@ -470,11 +456,7 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    found = [
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version")
-    ]
-    if found != [APPLICATION, VERSION]:
+    if kind_of_file(connection) != (APPLICATION, VERSION):
         raise UsageError(
             f"{path} is no allowance of this version: expected a ledger of runs, as `ledger=` "
             "makes it. Give the file that was made for this data set."

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Approximate, Composed, Event, Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import grid
-from pasearch.runs.sums import GaussianSum
+from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 SIZES: Array = np.array(
     # Square roots and powers of 2 are rounded by IEEE rules: every machine has these edges.
@@ -71,13 +71,7 @@ class CategoryCounts:
     noise_multiplier: float
     delta: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(noise_multiplier=positive, delta=fraction, most=whole)
 
     @property
     def event(self) -> Event:
@@ -119,28 +113,14 @@ class CategoryCounts:
         return [name for _, name in sorted(kept, key=lambda pair: (-pair[0], pair[1]))][: self.most]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberBounds:
+class NumberBounds(GaussianRelease):
     """Bounds between which nearly all of the records' numbers lie, on a public scale of sizes.
 
     Guarantee: `release` costs `event` if each record has at most one number, as far as float64
-    noise is Gaussian.
-
-    Args:
-        noise_multiplier: The noise's standard deviation, in records, above 0.
+    noise is Gaussian. The noise is in records.
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-
-    @property
-    def event(self) -> Gaussian:
-        """What one release costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    __slots__ = ()
 
     def release(self, values: np.ndarray[Any, Any], stream: Stream) -> tuple[float, float]:
         """Return (low, high), low < high: each 0, or +-2^(k/2), or -1 and 1 where all is 0.
@@ -160,7 +140,7 @@ class NumberBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassCount:
+class ClassCount(GaussianRelease):
     """How many classes there are, of labels that are whole numbers from 0.
 
     Guarantee: `release` costs `event` if each record has at most one label, as far as float64 noise
@@ -171,19 +151,8 @@ class ClassCount:
         most: The most classes there may be, 1 or above; labels beyond are not counted.
     """
 
-    noise_multiplier: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "most", whole("most", self.most))
-
-    @property
-    def event(self) -> Gaussian:
-        """What one release costs."""
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    __post_init__ = checked(noise_multiplier=positive, most=whole)
 
     def release(self, labels: np.ndarray[Any, Any], stream: Stream) -> int:
         """Return a number of classes, 2 or above.

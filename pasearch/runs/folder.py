@@ -240,18 +240,13 @@ def _started(root: Path) -> int:
     try:
         about = read_json(private / "run.json", follow=False)
         if about["version"] == VERSION and type(about["started"]) is int:
-            if not private.is_symlink() and (root / "release").is_dir():
-                return _time(about["started"])
+            # No clock has shown another time, and a file can have this one.
+            possible = 0 <= about["started"] < 2**33
+            if possible and not private.is_symlink() and (root / "release").is_dir():
+                return about["started"]
     except (UsageError, OSError, ValueError, KeyError, TypeError):
         pass
     raise UsageError(
         f"{root} is no run of this version of pasearch: expected a folder with release/ and "
         "private/run.json. Give the folder that the run printed."
     )
-
-
-def _time(seconds: int) -> int:
-    """Return a time that a file can have; a ValueError is for what no clock has shown."""
-    if not 0 <= seconds < 2**33:
-        raise ValueError(seconds)
-    return seconds

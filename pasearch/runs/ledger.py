@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.events import Composed, Event, SelfComposed, from_json, to_json
+from pasearch.accounting.events import Event, from_json, to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import sync_folder
@@ -45,15 +45,22 @@ _SCHEMA = (
         < (SELECT count FROM lines WHERE name = NEW.line AND partition = NEW.partition)
         BEGIN SELECT RAISE(ABORT, 'over the plan'); END""",
 )
+
+
+def append_only(*tables: str) -> list[str]:
+    """Return the triggers that let nobody change or delete a row of these tables."""
+    return [
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in tables
+        for verb in ("UPDATE", "DELETE")
+    ]
+
+
 _SEAL = (
     "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
     "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
-    *(
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
-        for table in ("lines", "charges")
-        for verb in ("UPDATE", "DELETE")
-    ),
+    *append_only("lines", "charges"),
 )
 
 
@@ -111,7 +118,6 @@ class Line:
     count: int
 
     def __post_init__(self) -> None:
-        """Check every field."""
         for field in ("name", "partition"):
             if not isinstance(value := getattr(self, field), str) or not value:
                 raise UsageError(f"a line's {field} is {value!r}: expected a name.")
@@ -301,13 +307,6 @@ class Ledger:
             if (line.name, line.partition) in counts
         ]
 
-    def events_by_partition(self) -> dict[str, Event]:
-        """Return the composition of what was charged to each partition."""
-        events: dict[str, list[Event]] = {}
-        for _, partition, event, count in self.spent():
-            events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
-        return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
-
     def close(self) -> None:
         """Close the file and let another process have it."""
         self._connection.close()
@@ -346,6 +345,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def kind_of_file(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the application and the version that a database says it is of."""
+    kinds = ("application_id", "user_version")
+    application, version = (connection.execute(f"PRAGMA {k}").fetchone()[0] for k in kinds)
+    return application, version
+
+
 def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
     """Refuse a database that is damaged, or has other tables and triggers than were made.
 
@@ -371,11 +377,7 @@ def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
 def _check_whole(connection: sqlite3.Connection) -> None:
     """Refuse what is no ledger, or was one."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
-    found = [
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version")
-    ]
-    if found != [APPLICATION, VERSION]:
+    if kind_of_file(connection) != (APPLICATION, VERSION):
         raise UsageError("it is no ledger of this version")
     check_form(connection, (*_SCHEMA, *_SEAL))
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Geometric, Pure
 from pasearch.runs.keys import Stream
 
@@ -40,10 +40,7 @@ class NoisyCount:
     """
 
     epsilon: float
-
-    def __post_init__(self) -> None:
-        """Check epsilon."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+    __post_init__ = checked(epsilon=positive)
 
     @property
     def event(self) -> Geometric:
@@ -90,11 +87,7 @@ class ExponentialPick:
 
     epsilon: float
     most: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(epsilon=positive, most=whole)
 
     @property
     def event(self) -> Pure:

@@ -24,12 +24,11 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream
 
 BLOCK = 16384
 """Numbers that are worked on at once: they stay in a processor's cache."""

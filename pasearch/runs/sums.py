@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Gaussian, Pure
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
@@ -51,11 +51,7 @@ class NoisySum:
 
     epsilon: float
     most: int
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "most", whole("most", self.most))
+    __post_init__ = checked(epsilon=positive, most=whole)
 
     @property
     def event(self) -> Pure:
@@ -89,27 +85,30 @@ class NoisySum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianSum:
-    """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
-
-    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
-    released is a rounding of the sum plus exact Gaussian noise.
+class GaussianRelease:
+    """What costs one Gaussian.
 
     Args:
-        noise_multiplier: The noise's standard deviation, above 0; the sensitivity is 1.
+        noise_multiplier: The noise's standard deviation, above 0, in units of the sensitivity.
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        sigma = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
+    __post_init__ = checked(noise_multiplier=positive)
 
     @property
     def event(self) -> Gaussian:
         """What one release costs."""
         return Gaussian(noise_multiplier=self.noise_multiplier)
+
+
+class GaussianSum(GaussianRelease):
+    """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
+
+    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
+    released is a rounding of the sum plus exact Gaussian noise. The sensitivity is 1.
+    """
+
+    __slots__ = ()
 
     def release(self, total: Array, stream: Stream) -> Array:
         """Return the sum plus noise, float64 of the same shape.

@@ -22,11 +22,13 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event
 from pasearch.accounting.sketch import estimate
-from pasearch.accounting.zcdp import MOST_EPOCHS
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MOST_STEPS, Recipe
 from pasearch.training.schedules.decays import Uniform
 from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness
+
+MOST_EPOCHS = 100_000
+"""No budget is followed for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 import pytest
+from shortcuts import rdp_price
 
-from pasearch.accounting.accountants import Price, price, rdp_price
+from pasearch.accounting.accountants import Price, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import (

@@ -9,27 +9,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from papers import moments_accountant, rho_reshuffled, yu_strong_composition
-from rates import solve_rate
-
-from pasearch.accounting.accountants import price
-from pasearch.accounting.claims import (
-    Claim,
+from papers import (
+    moments_accountant,
+    rho_reshuffled,
     yu_reshuffled,
+    yu_strong_composition,
     yu_theorem3,
 )
-from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
-from pasearch.accounting.renyi import rdp
-from pasearch.accounting.zcdp import (
+from rates import solve_rate
+from zcdp import (
     epochs_within,
     epsilon_of_rho,
-    order_limit,
     rho_gaussian,
-    sampled_estimate,
     spent,
     steepest_rate,
     uniform_noise,
 )
+
+from pasearch.accounting.accountants import price
+from pasearch.accounting.claims import Claim, order_limit, sampled_estimate
+from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
+from pasearch.accounting.renyi import rdp
 from pasearch.errors import UsageError
 from pasearch.training.schedules.decays import (
     Exponential,

@@ -91,7 +91,7 @@ class TestTables:
             out = np.zeros((rows, *found.shape), np.float32)
             found.encode(cells[:rows], out=out)
             assert np.isfinite(out).all()
-            assert found.shape[0] <= schema.widest(8)
+            assert found.shape[0] <= schema.widest_shape(8)[0]
 
     @pytest.mark.property
     def test_the_order_of_the_slots_does_not_matter_and_the_keys_do(self):

@@ -276,7 +276,7 @@ class TestEncode:
 
     @pytest.mark.unit
     def test_names_say_what_each_number_is(self):
-        names = SCHEMA.feature_names()
+        names = list(SCHEMA.names)
         assert SCHEMA.shape == (len(names),) == (5 + 4 + 0 + 4,)
         found = encoded(SCHEMA, cells(("35", "State", "17", "win £")))[0]
         assert [n for n, v in zip(names, found, strict=True) if v] == [
@@ -386,8 +386,8 @@ class TestSchema:
             *([Column(name="x", categories=names)] if kind != "number" else []),
         ]
         widths = [schema.completed({"x": column}).shape[0] for column in estimated]
-        assert schema.widest(5) == max(widths)
-        assert SCHEMA.widest(5) == SCHEMA.shape[0]
+        assert schema.widest_shape(5) == (max(widths),)
+        assert SCHEMA.widest_shape(5) == SCHEMA.shape
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -775,7 +775,7 @@ class TestExamples:
         x = np.zeros((len(features), *schema.shape), np.float32)
         assert schema.encode(features, out=x).all()
         assert schema.encode_labels(labels)[1].all()
-        others = [i for i, n in enumerate(schema.feature_names()) if n.endswith("= other")]
+        others = [i for i, n in enumerate(schema.names) if n.endswith("= other")]
         assert not x[:, others].any()
         for column, cells_of in zip(schema.columns, features.T, strict=True):
             if column.kind == "number":

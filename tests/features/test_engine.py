@@ -14,6 +14,7 @@ import pytest
 from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
 from selections import METHODS, WAYS, arrays, dataset, plan_of, search_of, watch_doors
+from shortcuts import pmf
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
@@ -490,7 +491,7 @@ class TestSubsets:
 
         def pvalue(mean: float) -> float:
             charged = Law.named(law, mean=mean)
-            shares = [charged.pmf(k) for k in range(1, 9)]
+            shares = [pmf(charged, k) for k in range(1, 9)]
             observed = [seen.count(k) for k in range(1, 9)]
             observed.append(len(seen) - sum(observed))
             return float(chisquare(observed, 2000 * np.array([*shares, 1 - sum(shares)])).pvalue)

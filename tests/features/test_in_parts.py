@@ -16,7 +16,7 @@ from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Record
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import recipe, size
+from pasearch.features import logistic, recipe
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
 from pasearch.features.picking import ClassShares, class_tables, points_of_tables
@@ -223,13 +223,13 @@ class TestPasses:
 class TestSize:
     @pytest.mark.unit
     def test_too_many_for_objective_perturbation_are_refused_by_their_form(self):
-        size.check_objective(4_500_000, 70)
+        logistic.check_objective(4_500_000, 70)
         with pytest.raises(UsageError, match=r"4,500,000 slots of 112 features.*23 GiB.*dpsgd"):
-            size.check_objective(4_500_000, 112)
+            logistic.check_objective(4_500_000, 112)
 
     @pytest.mark.unit
     def test_a_fit_of_too_many_takes_no_memory(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(size, "MOST_BYTES", 1000)
+        monkeypatch.setattr(logistic, "MOST_BYTES", 1000)
         trainer = Perturbed(outputs=2, regression=False, noise=2.0)
         whole, parts = records()
         means = np.full(whole.x.shape[1], 0.4)

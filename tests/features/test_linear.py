@@ -86,7 +86,7 @@ def test_the_release_has_the_noise_that_is_charged_once_for_all_subsets():
     exact = public_moments(x, y, valid, data_norm=3.0).matrix
     upper = np.triu_indices(7)
     noise = np.array([
-        (mechanism.release(x, y, valid, KEYS.stream("m", i)).matrix - exact)[upper]
+        (mechanism.release_parts([(x, y, valid)], KEYS.stream("m", i)).matrix - exact)[upper]
         for i in range(300)
     ])  # fmt: skip
     assert noise.std() == pytest.approx(2.0, rel=0.03)
@@ -97,8 +97,8 @@ def test_the_release_has_the_noise_that_is_charged_once_for_all_subsets():
 @pytest.mark.parametrize("noise", [0.01, 1.0, 1e6])
 def test_weights_stay_finite_and_bounded_whatever_the_noise(noise: float):
     x, y, valid = records()
-    released = NoisyMoments(noise_multiplier=noise, data_norm=3.0).release(
-        x, y, valid, KEYS.stream("x")
+    released = NoisyMoments(noise_multiplier=noise, data_norm=3.0).release_parts(
+        [(x, y, valid)], KEYS.stream("x")
     )
     weights = released.fit_many(np.ones((1, 5), bool))[0]
     assert np.isfinite(weights).all()
@@ -119,7 +119,9 @@ class TestAudit:
         for world in (True, False):
             valid = np.array([True, True, world])
             streams = (KEYS.stream(int(world), i) for i in range(self.TIMES))
-            released = (self.MECHANISM.release(x, y, valid, each).matrix for each in streams)
+            released = (
+                self.MECHANISM.release_parts([(x, y, valid)], each).matrix for each in streams
+            )
             counts.append(sum(float(each.sum()) > above for each in released))
         low = beta.ppf(5e-4, counts[0], self.TIMES - counts[0] + 1) if counts[0] else 0.0
         high = beta.ppf(1 - 5e-4, counts[1] + 1, self.TIMES - counts[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.stats import chi2, kstest, laplace
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
+from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features import merit as merit_module
 from pasearch.features.contingency import (
@@ -25,12 +27,19 @@ from pasearch.features.merit import (
     NoisyEntropies,
     claimed_sensitivity,
     entropy_sensitivity,
-    merit,
     merits,
     symmetrical_uncertainty,
     uncertainties,
 )
 from pasearch.runs.keys import Keys
+
+
+def merit(members: Sequence[int], to_class: Array, between: Array) -> float:
+    """The merit of one set of features, by their places, each once."""
+    masks = np.zeros((1, len(to_class)), bool)
+    masks[0, list(members)] = True
+    return float(merits(masks, to_class, between)[0])
+
 
 SMALL = Attributes(
     items=(

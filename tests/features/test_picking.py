@@ -215,7 +215,7 @@ class TestPoints:
         number = np.arange(100)
         codes = np.stack([0 * number, number // 50, number % 2, number % 2], axis=1)
         points = feature_points(codes, attributes, ClassShares(thousandths=(500, 500)))
-        assert len(points) == len(schema.feature_names())
+        assert len(points) == len(schema.names)
         assert max(points[:8]) == 0
         assert points[8:10] == [100_000, 100_000]
 

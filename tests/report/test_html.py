@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from papers import yu_theorem3
 
-from pasearch.accounting.claims import yu_theorem3
 from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from papers import yu_theorem3
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import eq8, eq9_corrected, yu_theorem3
+from pasearch.accounting.claims import eq8, eq9_corrected
 from pasearch.accounting.densities import (
     DENSITIES,
     GeneralisedNormal,

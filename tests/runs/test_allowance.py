@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
+from shortcuts import rdp_price
 
-from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import (

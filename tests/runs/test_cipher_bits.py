@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from pasearch.runs.cipher_bits import AT_ONCE, CipherBits
-from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.keys import AT_ONCE, CipherBits, Keys, Stream
 from pasearch.training.batching import Poisson
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shortcuts import charged_by_partition
 
 from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposed, parts
 from pasearch.errors import BudgetError, PasearchError, UsageError
@@ -278,13 +279,13 @@ def test_it_opens_again_as_it_was(ledger: Ledger, path: Path):
 
 @pytest.mark.unit
 def test_the_spent_events_are_composed_by_partition(ledger: Ledger):
-    assert ledger.events_by_partition() == {}
+    assert charged_by_partition(ledger) == {}
     for key in ("trial 0", "trial 1"):
         with ledger.charged("training", Partition("train"), key=key):
             pass
     with ledger.charged("pca", Partition("train"), Partition("search"), key="pca"):
         pass
-    events = ledger.events_by_partition()
+    events = charged_by_partition(ledger)
     assert {name: parts(event) for name, event in events.items()} == {
         "train": {
             PoissonGaussian(sampling_probability=0.01, noise_multiplier=1.5): 200,

@@ -375,7 +375,7 @@ class TestPlan:
             return
         assert made.searched_on is not None
         schemas = made.dataset.schema, made.searched_on.schema
-        names = [each.feature_names() for each in schemas]  # type: ignore[union-attr]
+        names = [list(each.names) for each in schemas]  # type: ignore[union-attr]
         assert names[0] == names[1]
 
 

@@ -24,11 +24,12 @@ import pytest
 import torch
 from audits import ACCEPT, REJECT, WRONG
 from scipy.stats import kstest
+from shortcuts import rdp_price
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch import Budget, verify
-from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.accountants import price
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import Cauchy, GaussianNoise, LaplaceNoise, StudentT
 from pasearch.accounting.density import Density

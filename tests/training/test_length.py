@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from rates import solve_rate
+from zcdp import epsilon_of_rho
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
-from pasearch.accounting.zcdp import epsilon_of_rho
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training import length
 from pasearch.training.length import Course, answer

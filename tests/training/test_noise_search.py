@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shortcuts import rdp_price
 
 from pasearch import Budget
-from pasearch.accounting.accountants import price, rdp_price
+from pasearch.accounting.accountants import price
 from pasearch.accounting.densities import (
     Cauchy,
     GaussianNoise,

@@ -31,11 +31,10 @@ from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
+from pasearch.runs.keys import Stream
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from pasearch.runs.keys import Stream
 
 Shape = tuple[int, ...]
 
@@ -98,7 +97,6 @@ class FrontEnd(Stage):
         raise NotImplementedError(f"{self.text} is not fitted.")
 
     def __str__(self) -> str:
-        """Return `text`."""
         return self.text
 
 
@@ -168,7 +166,6 @@ class MaxPool(FrontEnd):
     size: int = 2
 
     def __post_init__(self) -> None:
-        """Check the size."""
         if not whole("size", self.size) >= 2:
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
@@ -194,8 +191,6 @@ class Scattering(FrontEnd):
 
     name: ClassVar[str] = "scattering"
     phrase: ClassVar[str] = "scattering coefficients"
-    least: ClassVar[int] = 1
-    """The least number that it may name."""
     costly: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -262,7 +257,6 @@ class PrincipalComponents(FrontEnd):
     components: int = 60
 
     def __post_init__(self) -> None:
-        """Check the number."""
         whole("components", self.components, most=MOST_COMPONENTS_OF)
 
     def output_shape(self, shape: Shape) -> Shape:

@@ -1,17 +1,10 @@
-"""Zero-concentrated DP as Yu et al. account by it: one number rho, which adds up.
+"""Zero-concentrated DP as Yu et al. plan by it: one number rho, which adds up; nothing is charged.
 
     a Gaussian release              rho = 1 / (2 sigma^2)
     an epoch of disjoint batches    the largest rho of its batches                      Theorem 2
-    a step on a Poisson sample      P = q^2 / sigma^2, for orders up to
-                                    U = sigma^2 log(1 / (q sigma)) + 1                  Theorem 3
     epsilon(delta)                  rho + 2 sqrt(rho log(1 / delta))
-                                    or, if log(1/delta) > rho (U - 1)^2,
-                                    rho U + log(1/delta) / (U - 1)                      Theorem 3
 
-All of it is proved, but for P: that is a conjecture, and wrong. At sigma 1, q .04 and order 4,
-below U = 4.22, the divergence is .00690, and 4 P is .00640. So it gives an estimate, never charged.
-What a run costs comes from `accountants`; this module is for the paper's own tables and for
-planning: how long a budget lasts, and which decay makes it last so long.
+For the paper's own tables: how long a budget lasts, and which decay makes it last so long.
 
 Source: Yu et al., Sections II-C and IV-B; Bun and Steinke 2016 (Propositions 1.3 and 1.6). Proof:
 docs/guarantees/schedules.md.
@@ -20,11 +13,11 @@ docs/guarantees/schedules.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Protocol
 
-from pasearch.accounting.checks import fraction, nonnegative, positive, probability, whole
+from pasearch.accounting.checks import fraction, nonnegative, positive, whole
 from pasearch.errors import UsageError
 
 MOST_EPOCHS = 100_000
@@ -63,49 +56,6 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     """
     rho = nonnegative("rho", rho)
     return rho + 2 * math.sqrt(rho * -math.log(fraction("delta", delta)))
-
-
-def order_limit(sampling_probability: float, noise_multiplier: float) -> float | None:
-    """Return U, up to which order Theorem 3 is meant; None where it is not: q > 1 / (16 sigma).
-
-    Args:
-        sampling_probability: q, in (0, 1].
-        noise_multiplier: sigma, above 0.
-    """
-    q = probability("sampling_probability", sampling_probability)
-    sigma = positive("noise_multiplier", noise_multiplier)
-    if not q * sigma <= 1 / 16:
-        return None
-    return sigma**2 * -math.log(q * sigma) + 1
-
-
-def sampled_estimate(releases: Iterable[tuple[float, float, int]], delta: float) -> float | None:
-    """Estimate epsilon at delta of steps on Poisson samples: no bound, never charged.
-
-    Args:
-        releases: Any number of (q, sigma, steps).
-        delta: In (0, 1).
-
-    Returns:
-        The estimate; None where the paper gives none.
-
-    Source: Yu et al., Theorem 3 and the paragraph on composition, P = q^2 / sigma^2.
-    """
-    slack = -math.log(fraction("delta", delta))
-    rhos, limits = [], []
-    for q, sigma, steps in releases:
-        q, sigma = probability("q", q), positive("sigma", sigma)
-        limit = order_limit(q, sigma)
-        if limit is None:
-            return None
-        limits.append(limit)
-        rhos.append(whole("steps", steps) * (q / sigma) ** 2)
-    if not rhos:
-        return 0.0
-    rho, most = math.fsum(rhos), min(limits)
-    if slack <= rho * (most - 1) ** 2:
-        return rho + 2 * math.sqrt(rho * slack)
-    return rho * most + slack / (most - 1)
 
 
 def spent(schedule: Decay, *, noise_multiplier: float, epochs: int) -> float:

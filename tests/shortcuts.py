@@ -1,0 +1,47 @@
+"""What tests ask of the package in fewer words than it has for it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pasearch.accounting.accountants import Price
+from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.density import Density
+from pasearch.accounting.events import Composed, Event, SelfComposed
+from pasearch.accounting.filters import Filter
+from pasearch.accounting.profiles import Array
+from pasearch.accounting.renyi import rdp_epsilon
+from pasearch.accounting.selection import Law, _pmf
+from pasearch.runs.ledger import Ledger
+
+
+def rdp_price(event: Event, delta: float) -> Price:
+    """The price by RDP alone."""
+    epsilon = rdp_epsilon(event, fraction("delta", delta))
+    return Price(epsilon=epsilon, delta=delta, accountant="RDP")
+
+
+def pmf(law: Law, k: int) -> float:
+    """P(K = k), k >= 1."""
+    weights = _pmf(law)
+    return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
+
+
+def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
+    """The composition of what was charged to each partition."""
+    events: dict[str, list[Event]] = {}
+    for _, partition, event, count in ledger.spent():
+        events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
+    return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
+
+
+def fits(held: Filter, event: Event) -> bool:
+    """Whether a filter would take an event; nothing is spent."""
+    return held._fits(held._with(event))
+
+
+def log_density(density: Density, x: Array) -> Array:
+    """Log z(x), float64, of the shape of x."""
+    return density.unit_log_density(np.abs(np.asarray(x)) / density.scale) - math.log(density.scale)
