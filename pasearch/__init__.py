@@ -16,10 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
-    from pasearch.api.features import (
-        plan_feature_selection,
-        select_features,
-    )
+    from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.resume import resume
     from pasearch.api.search import plan_architecture_search, search_architecture
     from pasearch.api.train import plan_training, train

@@ -26,6 +26,7 @@ from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
 from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.split import Split
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import NoisyCount
@@ -34,7 +35,6 @@ from pasearch.training.scoring import ERROR_GRID
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
-    from pasearch.data.tables import AnySchema
 
 ScoreNoise = NoisyCount | NoisySum
 ESTIMATE_SHARE = 0.75

@@ -68,23 +68,19 @@ class Bar(Progress):
         self._rich.stop()
 
     def stage(self, line: str) -> None:
-        """Say which line of the plan is read."""
         if not self._hidden:
             self._rich.update(self._task, description=line.capitalize())
 
     def search(self, number: int, finished: int, total: int) -> None:
-        """Count a training; repeats that are remembered count as done."""
         if not self._hidden:
             self._done = number * total + finished
             self._rich.update(self._task, completed=self._done)
 
     def final(self) -> None:
-        """The search is over, the final training begins."""
         if not self._hidden and self._done:
             self._done += 1
             self._rich.update(self._task, completed=self._done)
 
     def step(self, finished: int, total: int) -> None:
-        """Count a step as a share of its training."""
         if not self._hidden:
             self._rich.update(self._task, completed=self._done + finished / total)

@@ -89,7 +89,6 @@ class Stage(Named, ABC):
     """What plan, card and report say of it, in which its numbers are put; or see `words`."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name, check in self.checks.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
 
@@ -177,7 +176,6 @@ class Registry(Generic[Kind]):
         return self._kinds.get(name)
 
     def __getitem__(self, name: str) -> type[Kind]:
-        """Return the class of a name that was found before."""
         found = self.find(name)
         assert found is not None, f"{self.noun} {name!r} is not registered"
         return found

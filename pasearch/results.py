@@ -180,12 +180,10 @@ class SearchResult(Result):
         return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
 
     def predict(self, records: Any) -> np.ndarray:
-        """Return the class of each new record, or its number, (rows,); as of `Result`."""
         scores = self.scores(records)
         return scores if self.schema.regression else self.schema.decode_class(scores.argmax(1))
 
     def predict_proba(self, records: Any) -> np.ndarray:
-        """Return the probability of each of `classes_`, (rows, classes)."""
         from scipy.special import softmax
 
         assert len(self.classes_)
@@ -225,11 +223,9 @@ class FeatureResult(Result):
         return mask
 
     def predict(self, records: Any) -> np.ndarray:
-        """Return the class of each new record, or its number, (rows,); as of `Result`."""
         return self.model.predict(self._cells(records))
 
     def predict_proba(self, records: Any) -> np.ndarray:
-        """Return the probability of each of `classes_`, (rows, classes)."""
         assert len(self.classes_)
         return self.model.predict_proba(self._cells(records))
 

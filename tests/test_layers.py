@@ -7,6 +7,8 @@ or inside a function. A file or a function that does not fit says why.
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -226,3 +228,15 @@ def test_files_are_read_in_one_place(file: Path):
     }
     for reader in called & set(READERS):
         assert str(file.relative_to(PACKAGE)) in READERS[reader], f"{file} calls {reader}"
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+def test_every_public_method_is_documented_by_itself_or_by_its_base(name: str):
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    classes = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == name]
+    for kind in (each for each in classes if not each.__name__.startswith("_")):
+        for method, value in vars(kind).items():
+            told = inspect.getdoc(getattr(kind, method))
+            public = not method.startswith("_") and inspect.isfunction(value)
+            assert told or not public, f"{name}.{kind.__name__}.{method} has no docstring"

@@ -144,7 +144,6 @@ class Density(Stage):
         return halves + math.log(mass)
 
     def words(self) -> str:
-        """Return the law and its own numbers; its scale follows from a noise multiplier."""
         own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
         return law_words(", ".join([self.name, *own]))
 

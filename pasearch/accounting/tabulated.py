@@ -134,7 +134,6 @@ class Tabulated(Density):
         return float(-np.min(slopes[at:]))
 
     def words(self) -> str:
-        """Return what it is, and how many numbers it has."""
         return law_words(f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
 
 

@@ -36,16 +36,16 @@ from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
 from pasearch.features import selectors
 from pasearch.features.auto import choose
+from pasearch.features.chosen import Chosen
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, Choice
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURES, FeatureResult, without_classes
+from pasearch.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from pasearch.features.chosen import Chosen
     from pasearch.features.engine import FeatureOutcome
     from pasearch.progress import Progress
-    from pasearch.runs.folder import RunFolder
 
 
 CALLED = {"logistic": "objective"}

@@ -37,14 +37,14 @@ from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
 from pasearch.registry import extension_files, outside_parts
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.keys import Keys
+from pasearch.runs.ledger import Ledger
 from pasearch.search.plan import Plan
+from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
-    from pasearch.runs.folder import RunFolder
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
-    from pasearch.spaces.candidate import Candidate
 
 
 PACKAGE = Path(pasearch.__file__).parent
@@ -343,11 +343,7 @@ def _stored(path: Path) -> Any:
 
 @contextmanager
 def opened(
-    prepared: Prepared,
-    folder: Any,
-    device: str,
-    *,
-    resumed: bool,
+    prepared: Prepared, folder: Any, device: str, *, resumed: bool
 ) -> Iterator[tuple[Ledger, Keys]]:
     """Open a run's ledger and keys, made anew or found again, its plan reserved.
 

@@ -177,7 +177,6 @@ class Request:
     progress: Progress | None = said(None, "What to report while it runs.", RUN, flag=None)
 
     def __post_init__(self) -> None:
-        """Check what no other part checks."""
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise UsageError(f"budget is {self.budget!r}: expected Budget(epsilon=..., delta=...).")
         if self.image_side is not None:
@@ -248,7 +247,6 @@ class TrainRequest(Request):
     )
 
     def __post_init__(self) -> None:
-        """Check what no other part checks."""
         super().__post_init__()
         for name in ("batch", "steps"):
             if getattr(self, name) is not None:
@@ -318,7 +316,6 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Check what no other part checks."""
         super().__post_init__()
         for name in ("generations", "max_candidates"):
             if getattr(self, name) is not None:

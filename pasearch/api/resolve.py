@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.api.request import Request
 from pasearch.data.array_file import from_arrays
@@ -18,11 +18,9 @@ from pasearch.data.built_in import BUILT_IN
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import Split, make_split
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.planning import ESTIMATE_DELTA, Terms
-
-if TYPE_CHECKING:
-    from pasearch.data.tables import AnySchema
 
 LEDGER_LEAK = 1e-3
 """The share of delta for estimated categories where runs share a ledger: it must do for all."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.densities import GaussianNoise
+from pasearch.accounting.density import Density
 from pasearch.accounting.events import Gaussian
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
@@ -28,19 +29,13 @@ from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
-from pasearch.spaces.candidate import read_candidate
-from pasearch.spaces.portfolio import signal_of, study_for
+from pasearch.search.strategy import Settings, Strategy
+from pasearch.spaces.candidate import Candidate, read_candidate
+from pasearch.spaces.portfolio import Study, signal_of, study_for
 from pasearch.spaces.space import Portfolio, Space
 from pasearch.spaces.space import space as named_space
-from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
+from pasearch.training.presets import Preset, fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
-
-if TYPE_CHECKING:
-    from pasearch.accounting.density import Density
-    from pasearch.search.strategy import Settings, Strategy
-    from pasearch.spaces.candidate import Candidate
-    from pasearch.spaces.portfolio import Study
-    from pasearch.training.presets import Preset
 
 GIVEN = "given"
 """What the space of one given architecture is called."""

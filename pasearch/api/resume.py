@@ -5,17 +5,16 @@ Source: docs/rules.md, rules 11 and 12.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.api import features, search
 from pasearch.api.lifecycle import found_run, request_of
 from pasearch.api.request import FeatureRequest, SearchRequest
+from pasearch.results import Result
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pasearch.progress import Progress
-    from pasearch.results import Result
 
 TASKS: dict[str, Any] = {SearchRequest.task: search, FeatureRequest.task: features}
 """Who finishes what; the training of one network is a search among one."""

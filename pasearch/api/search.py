@@ -25,18 +25,18 @@ from pasearch.api.lifecycle import (
 from pasearch.api.request import SearchRequest, takes
 from pasearch.api.resolve import dataset_of, device_of
 from pasearch.api.resolve_search import assemble, prepared_search, spelt_out
+from pasearch.data.partitions import Dataset
+from pasearch.results import SearchResult
+from pasearch.runs.folder import RunFolder
 from pasearch.search.auto import Option
 from pasearch.search.plan import Plan
+from pasearch.search.strategy import Strategy
+from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import BUILT_IN as SPACES
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Dataset
     from pasearch.progress import Progress
-    from pasearch.results import SearchResult
-    from pasearch.runs.folder import RunFolder
     from pasearch.search.engine import Outcome
-    from pasearch.search.strategy import Strategy
-    from pasearch.spaces.candidate import Candidate
 
 
 @takes(SearchRequest)

@@ -6,15 +6,12 @@ Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from pasearch.api import search
+from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest, TrainRequest, takes
-
-if TYPE_CHECKING:
-    from pasearch.api.lifecycle import Prepared
-    from pasearch.results import SearchResult
-    from pasearch.search.plan import Plan
+from pasearch.results import SearchResult
+from pasearch.search.plan import Plan
 
 run = search.run
 

@@ -52,9 +52,7 @@ def verify(
 
 
 @app.command()
-def key(
-    path: Annotated[Path, typer.Argument(help="A new file, for the private key.")],
-) -> None:
+def key(path: Annotated[Path, typer.Argument(help="A new file, for the private key.")]) -> None:
     """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
     from pasearch.verification.signing import new_key
 
@@ -64,8 +62,7 @@ def key(
 
 @app.command()
 def sign(
-    path: Run,
-    key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")],
+    path: Run, key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")]
 ) -> None:
     """Sign a finished run that verifies: release/result.sig."""
     from pasearch.verification.signing import private_key

@@ -40,11 +40,9 @@ class BuiltIn(Source):
     is_path = False
 
     def takes(self, data: str) -> bool:
-        """Return whether it is one of the names."""
         return data in BUILT_IN
 
     def load(self, data: str, declared: Declared) -> Dataset:
-        """Return the data set."""
         if data == "digits":
             return _digits(declared.public)
         load = _idx_set if data in IDX_SETS else _torchvision_set

@@ -94,7 +94,6 @@ class _Numbers(_Plane):
     columns: np.ndarray
 
     def features(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return the numbers."""
         return self.kept[rows].take(self.columns, axis=1)
 
 

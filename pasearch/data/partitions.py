@@ -173,7 +173,7 @@ class _Part(ABC, Generic[Opened]):
         return len(self._slots)
 
     def __repr__(self) -> str:
-        """Show the name and the size, never a record."""
+        """Show the form, never a value."""
         return f"{type(self).__name__}({self.name!r}, {len(self)} records)"
 
     @abstractmethod

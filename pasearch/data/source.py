@@ -73,7 +73,6 @@ class Source(Stage):
     """Whether what it takes is a path, which a resumed run finds from anywhere."""
 
     def words(self) -> str:
-        """Return what it is."""
         return self.kind
 
     def takes(self, data: str) -> bool:

@@ -156,7 +156,6 @@ class Coded(TextColumn):
         return len(self.codes)
 
     def __getitem__(self, where: Where) -> Coded:
-        """Return the cells at some places."""
         return Coded(codes=self.codes[where], texts=self.texts)
 
     def counts(self) -> Iterator[tuple[str | None, int]]:
@@ -222,7 +221,6 @@ class Packed(TextColumn):
         return len(self.starts)
 
     def __getitem__(self, where: Where) -> Packed:
-        """Return the cells at some places, of the same characters."""
         return Packed(
             characters=self.characters, starts=self.starts[where], stops=self.stops[where]
         )

@@ -22,9 +22,7 @@ class AllFeatures(Selector):
     no_size: ClassVar[str] = "chooses nothing"
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        """Return all of them."""
         return Chosen(view=View.of(reads.means))
 
     def must_choose(self, features: int) -> int:
-        """Return all of them."""
         return features

@@ -323,7 +323,6 @@ class CFSGreedy(ByMerit, Sized):
         Sized.__post_init__(self)
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with where it stops."""
         stops = ", until one raises the merit no more" if self.until_no_gain else ""
         return self.does_words(public=public) + stops + self.unusual("size")
 
@@ -352,7 +351,6 @@ class CFSGreedy(ByMerit, Sized):
         return Chosen.of(means, order.chosen, to_class=to_class, blank=blank, merit=order.merit)
 
     def must_choose(self, features: int) -> int | None:
-        """Return so many as were asked for."""
         return self.size
 
 
@@ -382,7 +380,6 @@ class CFSGenetic(ByMerit, Evolving):
         Evolving.__post_init__(self)
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with its generations."""
         return self.does_words(public=public) + self.evolution_words()
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:

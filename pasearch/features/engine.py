@@ -225,7 +225,6 @@ class PrivateReads(Reads):
         return self.search._open(line, self.search.plan.place(line), *keys)
 
     def noise(self, line: str) -> float:
-        """Return the plan's."""
         return self.search.plan.noise(line)
 
     def compared(self) -> Compared:
@@ -251,7 +250,6 @@ class PrivateReads(Reads):
         return compare
 
     def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
-        """Train a model on each set, from randomness of its own, charged once a key."""
         search, line = self.search, self.search.plan.choice.selector.training_line
         keys = self._one_each(trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
@@ -262,7 +260,6 @@ class PrivateReads(Reads):
     def scored(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
-        """Return a noisy score of each model, charged once a key."""
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
         with self.opened(SCORES, *self._one_each(trials, keys)) as records:

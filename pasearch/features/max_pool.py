@@ -36,7 +36,6 @@ class MaxPooling(AllFeatures):
 
     @property
     def pooling(self) -> MaxPool:
-        """What every record goes through."""
         return MaxPool(size=self.pool)
 
     def check(self, form: Form) -> None:
@@ -46,5 +45,4 @@ class MaxPooling(AllFeatures):
         self.pooling.output_shape(form.shape)
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with its side."""
         return f"{self.does}, {self.pool} x {self.pool}"

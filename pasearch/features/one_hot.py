@@ -35,7 +35,6 @@ class OneHot(Comparing):
 
     @property
     def trainings(self) -> int:
-        """One a set."""
         return 2
 
     def check(self, form: Form) -> None:
@@ -52,13 +51,11 @@ class OneHot(Comparing):
             )
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        """Return the set of more points."""
         sets = one_hot_sets(reads.schema)
         trials = [f"trial {number}" for number in range(len(sets))]
         return best_of(reads.means, sets, reads.compared()(sets, trials))
 
     def sets(self, schema: AnySchema) -> Array:
-        """Return the two."""
         return one_hot_sets(schema)
 
 

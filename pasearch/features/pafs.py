@@ -47,21 +47,17 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     p_mu: float = P_MU
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with its generations."""
         return (self.does_on_public if public else self.does) + self.evolution_words()
 
     @property
     def trainings(self) -> int:
-        """The planned maximum, k l."""
         return self.population * self.generations
 
     @property
     def rounds(self) -> int:
-        """One a generation."""
         return self.generations
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        """Return the set of most points."""
         return self.evolved(reads.means, reads.columns, reads.compared(), stream)
 
     def evolved(

@@ -25,11 +25,9 @@ class RandomFeatures(Sized):
     size: int | None = None
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        """Return them in the order of drawing."""
         features = len(reads.means)
         order = stream.generator().permutation(features)[: self.count(features)].tolist()
         return Chosen.of(reads.means, order)
 
     def must_choose(self, features: int) -> int:
-        """Return how many."""
         return self.count(features)

@@ -59,7 +59,6 @@ class Subsets(Selector):
         return True
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with its law."""
         return f"{self.does}; the number of trainings is secret, {self.count_law().describe()}"
 
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:

@@ -64,7 +64,6 @@ class Top(Sized):
         check_one_of("pick", self.pick, PICKS)
 
     def words(self, *, public: bool = False) -> str:
-        """Return it with its mechanism."""
         words = self.does_on_public if public else f"{self.does}, by {self.pick}"
         return words + self.unusual("size")
 
@@ -80,7 +79,6 @@ class Top(Sized):
         )  # fmt: skip
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        """Return them in the order of picking."""
         # No more than were planned: an estimated schema has at most as many features.
         ranked = self._on_public if reads.public else self._picked
         return Chosen.of(reads.means, ranked(reads, self.count(len(reads.means)), stream))
@@ -106,7 +104,6 @@ class Top(Sized):
         return np.argsort(-np.asarray(points, np.float64), kind="stable")[:size].tolist()
 
     def must_choose(self, features: int) -> int:
-        """Return how many."""
         return self.count(features)
 
 

@@ -206,13 +206,11 @@ class Steps(Trainer):
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
-        """Return the dial mu."""
         return Knob(
             bounds=MU_RANGE, event=lambda mu: linear_recipe(slots, mu, regression).event(slots)
         )
 
     def strengthened(self, factor: float) -> Self:
-        """Return it with a larger mu."""
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
     def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
@@ -243,7 +241,6 @@ class Perturbed(Trainer):
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
-        """Return epsilon."""
         return PURE
 
     @classmethod
@@ -252,7 +249,6 @@ class Perturbed(Trainer):
         return "one-vs-rest" if outputs > 2 else "softmax"
 
     def strengthened(self, factor: float) -> Self:
-        """Return it with a larger epsilon."""
         return replace(self, noise=self.noise * factor)
 
     def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
@@ -289,11 +285,9 @@ class Solved(Trainer):
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
-        """Return the noise multiplier of one release of moments."""
         return GAUSSIAN
 
     def strengthened(self, factor: float) -> Self:
-        """Return it with a smaller noise multiplier."""
         return replace(self, noise=self.noise / factor)
 
     def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:

@@ -139,14 +139,16 @@ class View:
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
-    def seen(self, records: AnyRecords) -> Seen:
+    def seen(self, records: AnyRecords) -> Records:
         """Return records as the model sees them, to train on.
 
         Args:
             records: As of `rows`; of compact ones only a batch becomes float32 at a time.
         """
-        x = self.rows(records) if isinstance(records, Records) else CompactView.of(self, records)
-        return Seen(x=x, y=records.y, valid=records.valid, public=records.public)
+        x: Any = (
+            self.rows(records) if isinstance(records, Records) else CompactView.of(self, records)
+        )
+        return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
         """Return chosen features, (n, c), centred, scaled and rotated; they are overwritten."""
@@ -221,21 +223,6 @@ class CompactView:
         places = places.cpu()
         z = self.view._centre(self.kept[places.numpy()], self.valid.index_select(0, places))
         return z.to(self.device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What `training.trainer` is given of a partition.
-
-    Args:
-        x: (n, width), a tensor or what stands for one.
-        y: As of `Records`, like valid and public.
-    """
-
-    x: Any = field(repr=False)
-    y: Tensor = field(repr=False)
-    valid: Tensor = field(repr=False)
-    public: bool
 
 
 def second_moments(view: View, records: AnyRecords) -> Array:

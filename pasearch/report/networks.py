@@ -10,11 +10,10 @@ from pasearch.data.front_ends import front_end
 from pasearch.report import figures, stages
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.layers import Conv, Dense, Pool
+from pasearch.spaces.layers import Conv, Dense, Layer, Pool
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
-    from pasearch.spaces.layers import Layer
 
 Values = dict[str, Any]
 

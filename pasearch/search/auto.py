@@ -204,10 +204,7 @@ def _won(
 
 
 def _why(
-    chosen: Option,
-    fixed: float,
-    found: list[tuple[float, Option, Plan, Strategy]],
-    study: Study,
+    chosen: Option, fixed: float, found: list[tuple[float, Option, Plan, Strategy]], study: Study
 ) -> str:
     basis = f"on {len(study.signals)} public data sets of this kind ({', '.join(study.signals)})"
     searches = [each for each in found if each[1] != FIXED]

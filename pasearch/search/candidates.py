@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, Worst
-from pasearch.search.strategy import WHOLE, RoundShape
+from pasearch.search.strategy import WHOLE, RoundShape, Settings
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 
 if TYPE_CHECKING:
-    from pasearch.search.strategy import Settings
     from pasearch.spaces.candidate import Candidate
 
 RECIPE = "recipe"

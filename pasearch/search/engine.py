@@ -21,28 +21,26 @@ import torch
 from torch import nn
 
 from pasearch.accounting.events import Event, Geometric
-from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 from pasearch.progress import Progress
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
-from pasearch.search.plan import VALIDATION_QUERY
+from pasearch.search.plan import VALIDATION_QUERY, Plan
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
+from pasearch.spaces.candidate import Candidate
+from pasearch.training.recipe import Recipe
 from pasearch.training.screening import loss_points, mean_loss, mean_of_points
+from pasearch.training.steering import ValidationQuery
 
 if TYPE_CHECKING:
-    from pasearch.data.front_ends import FrontEnd
     from pasearch.data.partitions import Dataset
-    from pasearch.runs.folder import RunFolder
     from pasearch.runs.journal import Journal, TrialRecord
-    from pasearch.runs.keys import Keys, Stream
-    from pasearch.runs.ledger import Ledger
-    from pasearch.search.plan import Plan
     from pasearch.search.proxy import Proxy
-    from pasearch.spaces.candidate import Candidate
-    from pasearch.training.recipe import Recipe
-    from pasearch.training.steering import ValidationQuery
 
 
 CURVE_POINTS = 20

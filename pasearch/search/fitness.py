@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from pasearch.runs.keys import Stream
 from pasearch.training.scoring import points_of
+from pasearch.training.steering import ValidationQuery
 from pasearch.training.trainer import train
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.candidate import Candidate
     from pasearch.training.recipe import Recipe
-    from pasearch.training.steering import ValidationQuery
 
 PURPOSES = ("batch", "noise", "dropout")
 

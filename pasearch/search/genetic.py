@@ -30,6 +30,7 @@ from pasearch.accounting.claims import Claim, eq8
 from pasearch.accounting.events import NoRelease
 from pasearch.accounting.selection import MOST_RUNS
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.strategy import (
     STRATEGIES,
@@ -44,7 +45,6 @@ from pasearch.search.strategy import (
 )
 
 if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Genotype, Space
 
 
@@ -118,7 +118,6 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     @classmethod
     def asked(cls, **given: Any) -> Self:
-        """Return so many generations of so many candidates."""
         own: dict[str, int] = {}
         if "candidates" in given:
             own["population"] = whole_candidates(given["candidates"])
@@ -128,7 +127,6 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     @property
     def finalists(self) -> int:
-        """One generation."""
         return self.population
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
@@ -141,7 +139,6 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return noun, f"trial {trial}"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        """Return the next generation."""
         number = len(state.rounds)
         if number == self.generations:
             return None
@@ -180,11 +177,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     @property
     def expected_trainings(self) -> float:
-        """The planned maximum."""
         return float(self.population * self.generations)
 
     def words(self) -> str:
-        """Return the planned maximum."""
         return (
             f"at most {self.generations} generations of {self.population}: "
             f"{self.population * self.generations} trainings, all charged{self.unusual_words()}"

@@ -21,13 +21,13 @@ from pasearch.accounting.checks import whole
 from pasearch.accounting.events import RepeatAndSelect
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.genetic import mutate
 from pasearch.search.randomized import Secret, check_mean, draw_count, law_asked
 from pasearch.search.strategy import STRATEGIES, WHOLE, Round, RoundPrice, State
 
 if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Genotype, Space
 
 
@@ -84,7 +84,6 @@ class MultiGenerationRandomizedSearch(Secret):
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        """Return it from plain values."""
         laws = values["laws"]
         if not isinstance(laws, list):
             raise UsageError(f"Strategy {cls.name!r} has laws {laws!r}: expected a list of laws.")
@@ -92,7 +91,6 @@ class MultiGenerationRandomizedSearch(Secret):
 
     @property
     def counts(self) -> tuple[Law, ...]:
-        """A law a generation."""
         return self.laws
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
@@ -113,7 +111,6 @@ class MultiGenerationRandomizedSearch(Secret):
         return f"{noun}, generation {number + 1}", "search"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        """Return the next generation."""
         number = len(state.rounds)
         if number == len(self.laws):
             return None
@@ -136,7 +133,6 @@ class MultiGenerationRandomizedSearch(Secret):
 
     @property
     def expected_trainings(self) -> float:
-        """The sum of the laws' means."""
         return sum(law.mean for law in self.laws)
 
     def quantile(self, share: float) -> int:
@@ -144,5 +140,4 @@ class MultiGenerationRandomizedSearch(Secret):
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
     def words(self) -> str:
-        """Return the laws."""
         return "; then ".join(law.describe() for law in self.laws) + self.unusual_words()

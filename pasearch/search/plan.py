@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
@@ -22,6 +22,9 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Geometric
+from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
+from pasearch.data.split import Split
+from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
     MU_RANGE,
@@ -48,20 +51,13 @@ from pasearch.search.candidates import (
     steps_of,
     training_event,
 )
-from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape
+from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.architecture import MOST_PARAMETERS
-from pasearch.spaces.space import Portfolio
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.recipe import Recipe
 from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import GRID
-
-if TYPE_CHECKING:
-    from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
-    from pasearch.data.split import Split
-    from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
-    from pasearch.search.strategy import Strategy
-    from pasearch.spaces.candidate import Candidate
-    from pasearch.spaces.space import Space
 
 Release = ScoreNoise | ExponentialPick
 

@@ -23,6 +23,7 @@ from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Geometric, Pure
 from pasearch.data.split import portion_name
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
 from pasearch.search.strategy import (
@@ -37,7 +38,6 @@ from pasearch.search.strategy import (
 )
 
 if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Space
 
 
@@ -59,7 +59,6 @@ class DisjointPortions(Strategy):
     candidates: int = 4
 
     def __post_init__(self) -> None:
-        """Check k."""
         if not whole("candidates", self.candidates) >= 2:
             raise UsageError(
                 f"candidates is {self.candidates}: expected 2 or more to choose among; a "
@@ -68,12 +67,10 @@ class DisjointPortions(Strategy):
 
     @classmethod
     def asked(cls, **given: Any) -> Self:
-        """Return so many portions as candidates are asked for."""
         return cls(**{name: whole_candidates(value) for name, value in given.items()})
 
     @property
     def portions(self) -> int:
-        """One a candidate."""
         return self.candidates
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
@@ -90,7 +87,6 @@ class DisjointPortions(Strategy):
         return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
 
     def place(self, partition: str, trial: int) -> str:
-        """Return the name of the trial's own portion."""
         return portion_name(partition, trial)
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
@@ -105,9 +101,7 @@ class DisjointPortions(Strategy):
 
     @property
     def expected_trainings(self) -> float:
-        """One a portion."""
         return float(self.candidates)
 
     def words(self) -> str:
-        """Return how many trainings there are, and on what."""
         return f"{self.candidates} trainings, each on a portion of its own"

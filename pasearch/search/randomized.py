@@ -21,6 +21,7 @@ from pasearch.accounting.claims import Claim, eq9_corrected
 from pasearch.accounting.events import RepeatAndSelect
 from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.strategy import (
     STRATEGIES,
@@ -33,7 +34,6 @@ from pasearch.search.strategy import (
 )
 
 if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.space import Genotype, Space
 
 
@@ -109,18 +109,15 @@ class RandomizedSearch(Secret):
     def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
         cls, candidates: float = 10.0, law: str = "geometric", max_candidates: int | None = None
     ) -> Self:
-        """Return the search of so many trainings in the mean, at most `max_candidates` (priced)."""
         check_mean(candidates)
         return cls(law=law_asked(law, candidates, max_candidates))
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        """Return it from plain values."""
         return cls(law=Law.from_json(values["law"]))
 
     @property
     def counts(self) -> tuple[Law, ...]:
-        """The one law."""
         return (self.law,)
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
@@ -133,7 +130,6 @@ class RandomizedSearch(Secret):
         return noun, "search"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        """Return all K candidates in one round."""
         if state.rounds:
             return None
         count = draw_count(self.law, stream.child("count"))
@@ -141,15 +137,12 @@ class RandomizedSearch(Secret):
 
     @property
     def expected_trainings(self) -> float:
-        """The law's mean."""
         return self.law.mean
 
     def quantile(self, share: float) -> int:
-        """Return the law's quantile."""
         return self.law.quantile(share)
 
     def words(self) -> str:
-        """Return the law."""
         return self.law.describe()
 
 

@@ -38,12 +38,12 @@ from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
+from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
     from pasearch.data.front_ends import FrontEnd
-    from pasearch.runs.keys import Stream
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Genotype, Space
 
@@ -69,7 +69,6 @@ class RoundShape:
     steps: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the share."""
         object.__setattr__(self, "steps", probability("steps", self.steps))
 
     def shortened(self, steps: int) -> int:
@@ -315,18 +314,14 @@ class Fixed(Strategy):
         return noun, "only"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        """Return the default candidate, once."""
         return None if state.rounds else Round(number=0, genotypes=(space.fixed(),))
 
     def only(self, space: Space) -> Candidate:
-        """Return the space's default."""
         return space.candidate(space.fixed())
 
     @property
     def expected_trainings(self) -> float:
-        """One."""
         return 1.0
 
     def words(self) -> str:
-        """Return the law of the number of trainings."""
         return "one training of the space's default architecture; nothing is compared"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,12 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.split import VALIDATION_SHARE, Split
 from pasearch.data.tables import TableSchema
+from pasearch.features.chosen import Chosen
 from pasearch.features.model import feature_names
-from pasearch.features.plan import make_feature_plan
+from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.results import FEATURES, price_of
 from pasearch.runs.folder import RunFolder
 from pasearch.sklearn_api.fits import NAME, Array, check_classes_found
-
-if TYPE_CHECKING:
-    from pasearch.features.chosen import Chosen
-    from pasearch.features.plan import FeaturePlan
 
 MIDDLE = 0.5
 """Where a missing number stands within its bounds, scaled to [0, 1]."""

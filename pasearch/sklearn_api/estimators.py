@@ -16,13 +16,14 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import nn
 
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.budget import Budget
@@ -31,17 +32,11 @@ from pasearch.data.cells import as_numbers
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import InterruptedRunError
-from pasearch.results import network_of, price_of, release_of, schema_of
+from pasearch.results import SearchResult, network_of, price_of, release_of, schema_of
 from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit, check_classes_found
 from pasearch.sklearn_api.inputs import array_schema, formed_labels, labels_of, pairs_of
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pasearch.data.tables import AnySchema
-    from pasearch.results import SearchResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +89,8 @@ class KeptResult:
         return outputs.numpy().astype(np.float64)
 
 
-class _Found:
-    result_: KeptResult
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateArchitectureSearch(_Found, PrivateFit):
+class _PrivateArchitectureSearch(PrivateFit):
     """What both estimators share."""
 
     strategy: str = "auto"

@@ -29,7 +29,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
-from pasearch.accounting.accountants import Price
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import Column
 from pasearch.errors import BudgetError
@@ -54,12 +53,8 @@ NAME = "arrays"
 """What plan and card call the data."""
 
 
-class _Priced:
-    price_: Price
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateFit(_Priced, BaseEstimator):
+class PrivateFit(BaseEstimator):
     """A fit under one (epsilon, delta). The constructor stores its arguments; `fit` checks them.
 
     Guarantee: everything a fit leaves in the object, together, is (epsilon, delta)-DP under

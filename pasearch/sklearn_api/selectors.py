@@ -47,8 +47,6 @@ class _PrivateChoice(PrivateFit):
     METHOD: ClassVar[str]
     """One of `features.selector.SELECTORS`."""
 
-    result_: KeptChoice
-
     def _choose(
         self,
         columns: tuple[Column, ...],
@@ -83,12 +81,8 @@ class _PrivateChoice(PrivateFit):
         return found
 
 
-class _Support:
-    support_: Array
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateSelector(SelectorMixin, _Support, _PrivateChoice):
+class _PrivateSelector(SelectorMixin, _PrivateChoice):
     """What the selectors of columns share."""
 
     classes: Iterable[Any] | None = None
@@ -227,14 +221,8 @@ class PAFS(_PrivateSelector):
         }  # fmt: skip
 
 
-class _Components:
-    components_: Array
-    mean_: Array
-    scale_: Array
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Components, _PrivateChoice):
+class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoice):
     """Projects records on principal components of noisy second moments.
 
         z = (x - mean_) scale_ @ components_^T

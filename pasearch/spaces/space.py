@@ -190,18 +190,15 @@ class SearchSpace(Space):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many values each gene has."""
         return tuple(len(values) for _, values in self.choices)
 
     def fixed(self) -> Genotype:
-        """Return the genotype of the default candidate."""
         default = dict(self.default)
         return tuple(
             values.index(default[gene]) if gene in default else 0 for gene, values in self.choices
         )
 
     def candidate(self, genotype: Sequence[int]) -> Candidate:
-        """Return what a genotype means."""
         genes = {
             gene: values[index]
             for (gene, values), index in zip(self.choices, genotype, strict=True)
@@ -215,25 +212,21 @@ class SearchSpace(Space):
         )
 
     def front_ends(self) -> tuple[FrontEnd, ...]:
-        """Return every front end that a candidate may have."""
         return tuple(front_end(each) for each in dict(self.choices).get("front_end", ("raw",)))
 
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
-        """Return every combination of recipe settings that the space can draw."""
         named = [(name, dict(self.choices)[name]) for name in SETTINGS if name in self.genes]
         names = [name for name, _ in named]
         combinations = product(*(values for _, values in named))
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
     def extremes(self) -> Iterator[Candidate]:
-        """Return candidates with every combination of the genes that change a shape."""
         varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPING)]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "name": self.name,
             "family": self.family,
@@ -287,7 +280,6 @@ class Portfolio(Space):
     entries: tuple[Candidate, ...]
 
     def __post_init__(self) -> None:
-        """Check that there is something to draw."""
         if not self.entries:
             raise UsageError(f"Portfolio {self.name!r} is empty: name at least one candidate.")
         if (
@@ -298,32 +290,25 @@ class Portfolio(Space):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """One gene: which entry."""
         return (len(self.entries),)
 
     def candidate(self, genotype: Sequence[int]) -> Candidate:
-        """Return an entry."""
         (index,) = genotype
         return self.entries[index]
 
     def fixed(self) -> Genotype:
-        """Return the first entry."""
         return (0,)
 
     def extremes(self) -> Iterator[Candidate]:
-        """Return every entry."""
         return iter(self.entries)
 
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
-        """Return the settings of every entry."""
         return list(dict.fromkeys(entry.settings for entry in self.entries))
 
     def front_ends(self) -> tuple[FrontEnd, ...]:
-        """Return the front ends of the entries."""
         return tuple(dict.fromkeys(entry.front_end for entry in self.entries))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         entries = [entry.to_json() for entry in self.entries]
         return {"name": self.name, "family": self.family, "entries": entries}
 

@@ -118,7 +118,6 @@ class Augmentation(Stage):
         return views if x.ndim == 4 else views[:, 0]
 
     def words(self) -> str:
-        """Return how many views, and how they are made."""
         pixels = "pixel" if self.shift == 1 else "pixels"
         moves = [f"moved by up to {self.shift:,} {pixels}"] if self.shift else []
         moves += ["mirrored at random"] if self.flip else []

@@ -94,7 +94,6 @@ class Poisson(Batching):
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
-        """Return the sampling of n slots."""
         return cls(sampling_probability=expected_batch_size / n)
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
@@ -118,15 +117,12 @@ class Poisson(Batching):
         return chosen[chosen < n]
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
-        """Return a step's slots, ascending, from the trial's batch stream."""
         return self.indices(n, stream.generator(step))
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
         return math.floor(step * self.sampling_probability * (1 + 1e-12))
 
     def event(self, noise_multiplier: float) -> Event:
-        """Return what a sum over such a batch costs, with Gaussian noise on it."""
         if self.sampling_probability == 1.0:
             return Gaussian(noise_multiplier)
         return PoissonGaussian(self.sampling_probability, noise_multiplier)
@@ -152,7 +148,6 @@ class TruncatedPoisson(Batching):
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers; a cap too tight is refused."""
         whole("n", self.n)
         size = whole("expected_batch_size", self.expected_batch_size)
         if size > self.n:
@@ -169,7 +164,6 @@ class TruncatedPoisson(Batching):
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
-        """Return the sampling of n slots."""
         return cls(n=n, expected_batch_size=expected_batch_size, cap=cap)
 
     @property
@@ -178,7 +172,6 @@ class TruncatedPoisson(Batching):
         return Poisson(sampling_probability=self.expected_batch_size / self.n)
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
-        """Return a step's slots, ascending."""
         generator = stream.generator(step)
         chosen = self.poisson.indices(n, generator)
         assert self.cap is not None
@@ -187,11 +180,9 @@ class TruncatedPoisson(Batching):
         return np.sort(generator.choice(chosen, self.cap, replace=False))
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of a step, as `Poisson.epoch`."""
         return self.poisson.epoch(step)
 
     def event(self, noise_multiplier: float) -> Event:
-        """Return what a sum over such a batch costs, with Gaussian noise on it."""
         assert self.cap is not None
         q = self.expected_batch_size / self.n
         if q == 1.0 or self.cap >= self.n:
@@ -219,7 +210,6 @@ class Reshuffled(Batching):
 
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
-        """Return the batches of n slots."""
         return cls(n=n, batch_size=expected_batch_size)
 
     @property
@@ -228,13 +218,11 @@ class Reshuffled(Batching):
         return math.ceil(self.n / self.batch_size)
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
-        """Return a step's slots, ascending: disjoint from all others of its epoch."""
         epoch, place = divmod(step, self.steps_per_epoch)
         order = stream.generator(epoch).permutation(n)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of a step, both counted from 0."""
         return step // self.steps_per_epoch
 
     def event(self, noise_multiplier: float) -> Event:

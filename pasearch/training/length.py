@@ -50,7 +50,6 @@ class Course:
     batching: str = "poisson"
 
     def __post_init__(self) -> None:
-        """Check what a recipe does not check."""
         for name in ("n", "batch"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
         object.__setattr__(self, "budget", self.budget.resolve(self.n))

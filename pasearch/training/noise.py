@@ -18,16 +18,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from pasearch.runs.keys import Stream
 from pasearch.runs.normals import LEAST, MASK, MOST, Normals, box_muller, further, normals, pairs
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
-
 
 BESIDE = 50_000
 """From how many numbers on a thread pays."""

@@ -17,21 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasearch.registry import Checks, Registry, Stage
+from pasearch.runs.keys import Stream
 from pasearch.training.bounding.bound import Bound, checked_bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise, normals_on
 from pasearch.training.per_example import Loss, formed_gradients, trainable_parameters
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pasearch.runs.keys import Stream
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -57,7 +53,6 @@ class NoiseBeforeClip(Stage):
     record_bound: float | None = 1.0
 
     def words(self) -> str:
-        """Return where the noise comes in."""
         bound = self.record_bound
         size = "which is not bounded" if bound is None else f"bounded to norm {bound:g}"
         return f"noise on each record's own gradient, {size} before, and the clip after the noise"

@@ -61,7 +61,6 @@ class Sgd(Optimizer):
     phrase: ClassVar[str] = "plain SGD"
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        """Return torch's SGD."""
         return torch.optim.SGD(parameters, lr=rate)
 
 
@@ -75,7 +74,6 @@ class Momentum(Optimizer):
     momentum: float = 0.9
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        """Return torch's SGD."""
         return torch.optim.SGD(parameters, lr=rate * (1.0 - self.momentum), momentum=self.momentum)
 
 
@@ -90,7 +88,6 @@ class Adam(Optimizer):
     momentum: float = 0.9
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        """Return torch's Adam."""
         return torch.optim.Adam(parameters, lr=rate, betas=(self.momentum, SECOND))
 
 
@@ -104,7 +101,6 @@ class AdamCorrected(Adam):
     takes_noise_off: ClassVar[bool] = True
 
     def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        """Return the optimizer below."""
         return CorrectedAdam(parameters, rate, self.momentum)
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:

@@ -109,7 +109,6 @@ class Recipe:
     chunk: int = 4096
 
     def __post_init__(self) -> None:
-        """Check every field, and refuse what has no proof."""
         checked: dict[str, Any] = {
             name: whole(name, getattr(self, name))
             for name in ("expected_batch_size", "steps", "chunk")

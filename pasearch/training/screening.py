@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage, Steps
 
 if TYPE_CHECKING:
+    from pasearch.data.partitions import Records
     from pasearch.runs.keys import Stream
 
 GRID = 100
@@ -41,30 +42,6 @@ LOSS_BOUND = 4.0
 """L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
 ERROR_BOUND = 0.5
 """L of half the square of an error, a number's target being in [0, 1]."""
-
-
-class Opened(Protocol):
-    """The records of an open partition."""
-
-    @property
-    def x(self) -> Tensor:
-        """Features, float32, (slots, ...)."""
-        ...
-
-    @property
-    def y(self) -> Tensor:
-        """Classes, int64, (slots,); or numbers to predict, float32."""
-        ...
-
-    @property
-    def valid(self) -> Tensor:
-        """bool, (slots,); False marks a null record."""
-        ...
-
-    @property
-    def public(self) -> bool:
-        """Whether the user declared the data public."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +126,6 @@ class Annealing(Stage):
         return kept, False
 
     def words(self) -> str:
-        """Return when updates are screened, and by what."""
         steps, they = ("step", "it") if self.every == 1 else (f"{self.every:,} steps", "they")
         return (
             f"a validation query after every {steps}: if the loss rose, {they} may be undone "
@@ -186,7 +162,7 @@ def coin(stream: Stream, screening: int) -> float:
 
 @torch.no_grad()
 def loss_points(
-    network: nn.Module, records: Opened, *, device: str = "cpu", chunk: int = 8192
+    network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
     """Return the sum over records of round(G min(loss, L) / L), in whole points.
 
@@ -219,7 +195,7 @@ def loss_bound(y: Tensor) -> float:
 
 @torch.no_grad()
 def mean_loss(
-    network: nn.Module, records: Opened, *, device: str = "cpu", chunk: int = 8192
+    network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
 
@@ -246,7 +222,7 @@ def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _losses(
-    network: nn.Module, records: Opened, device: str, chunk: int
+    network: nn.Module, records: Records, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each record's own loss and whether it is there; the network is as it was, after."""
     with _evaluating(network, device):

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from pasearch.accounting.density import Density
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
+from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
@@ -31,18 +33,17 @@ from pasearch.training.per_example import (
     trainable_parameters,
     validate,
 )
-from pasearch.training.screening import Opened, losses_of
+from pasearch.training.screening import losses_of
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
-    from pasearch.training.bounding.bound import Bound
+    from pasearch.data.partitions import Records
     from pasearch.training.recipe import Recipe
 
 
 def train(
     network: nn.Module,
-    records: Opened,
+    records: Records,
     recipe: Recipe,
     streams: Mapping[str, Stream],
     *,
@@ -94,7 +95,7 @@ class Training:
     def __init__(
         self,
         network: nn.Module,
-        records: Opened,
+        records: Records,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         *,

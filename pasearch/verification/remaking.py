@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive
@@ -24,28 +24,23 @@ from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
+from pasearch.data.column import Column
 from pasearch.data.split import Split, portion_name
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
-from pasearch.features.plan import MOST_FEATURES, make_feature_plan
+from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
+from pasearch.features.selector import Selector
 from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
 from pasearch.results import FEATURES, schema_of, useless
 from pasearch.search.candidates import RECIPE
-from pasearch.search.plan import make_plan
+from pasearch.search.plan import Plan, make_plan
 from pasearch.search.strategies import from_json
+from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import SETTINGS, Candidate
 from pasearch.spaces.space import Portfolio, SearchSpace, Space
 from pasearch.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from pasearch.data.column import Column
-    from pasearch.data.tables import AnySchema
-    from pasearch.features.plan import FeaturePlan
-    from pasearch.features.selector import Selector
-    from pasearch.search.plan import Plan
-    from pasearch.search.strategy import Strategy
 
 Document = dict[str, Any]
 

@@ -19,7 +19,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,19 +31,17 @@ from pasearch.api.resolve import LEDGER_LEAK
 from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
+from pasearch.features.plan import FeaturePlan
 from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
+from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json
 from pasearch.spaces.portfolio import study_for
 from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
-
-if TYPE_CHECKING:
-    from pasearch.features.plan import FeaturePlan
-    from pasearch.search.plan import Plan
 
 Document = dict[str, Any]
 

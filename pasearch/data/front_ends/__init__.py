@@ -141,11 +141,9 @@ class Raw(FrontEnd):
     phrase: ClassVar[str] = "the record as it is"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the same shape."""
         return shape
 
     def module(self, shape: Shape) -> nn.Module:
-        """Return the identity."""
         from torch import nn
 
         return nn.Identity()
@@ -170,7 +168,6 @@ class MaxPool(FrontEnd):
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the smaller image."""
         *channels, height, width = _image(self, shape)
         sides = height // self.size, width // self.size
         if not min(sides) > 0:
@@ -204,7 +201,6 @@ class Scattering(FrontEnd):
         return (81 * math.prod(channels), height // 4, width // 4)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Return the transform."""
         from pasearch.data.projections import NormalisedScattering
 
         return NormalisedScattering(shape)
@@ -224,11 +220,9 @@ class Standardise(FrontEnd):
     fitted: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the same shape."""
         return shape
 
     def module(self, shape: Shape) -> nn.Module:
-        """Return the map, to be fitted or loaded."""
         from pasearch.data.projections import Affine
 
         return Affine(shape)
@@ -260,7 +254,6 @@ class PrincipalComponents(FrontEnd):
         whole("components", self.components, most=MOST_COMPONENTS_OF)
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return (components,)."""
         features = math.prod(shape)
         if not features <= MOST_COMPONENTS_OF:
             raise UsageError(
@@ -270,7 +263,6 @@ class PrincipalComponents(FrontEnd):
         return (self.components,)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Return the projection, to be fitted or loaded."""
         from pasearch.data.projections import Projection
 
         return Projection(math.prod(shape), self.components)

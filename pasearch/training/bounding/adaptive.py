@@ -79,13 +79,11 @@ class AdaptiveQuantile(Bound):
         raise UsageError("an adaptive bound has no factors of its own: give its `at(bounds)`.")
 
     def start(self, layers: int) -> tuple[float, ...]:
-        """Return the first bounds: one, or one a layer."""
         if not self.per_layer:
             return (self.clip_norm,)
         return (self.clip_norm / math.sqrt(layers),) * layers
 
     def at(self, bounds: tuple[float, ...]) -> Flat | PerLayer:
-        """Return the bound of a step whose bounds are these."""
         if self.per_layer:
             return PerLayer(clip_norms=bounds)
         return Flat(clip_norm=bounds[0])
@@ -116,7 +114,6 @@ class AdaptiveQuantile(Bound):
         return tuple(min(max(each, LEAST_MOVED), MOST_MOVED) for each in moved)
 
     def words(self) -> str:
-        """Return what is done to each gradient."""
         where = "layer by layer, each to a norm" if self.per_layer else "to a norm"
         return (
             f"clipped {where} that follows a noisy quantile of all norms, {self.quantile:g} "

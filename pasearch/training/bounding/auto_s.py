@@ -47,9 +47,7 @@ class AutoS(Bound):
 
     @property
     def sensitivity(self) -> float:
-        """R."""
         return self.bound
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
         return finite(norms, self.bound / (norms * SLACK + self.gamma))

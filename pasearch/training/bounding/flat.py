@@ -31,13 +31,10 @@ class Flat(Bound):
 
     @property
     def sensitivity(self) -> float:
-        """C."""
         return self.clip_norm
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
         return finite(norms, (self.clip_norm / (norms * SLACK)).clamp(max=1.0))
 
     def within(self, norms: Tensor) -> Tensor:
-        """Return whether each norm is within the bound, bool of their shape."""
         return norms <= self.clip_norm

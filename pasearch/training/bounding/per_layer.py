@@ -33,7 +33,6 @@ class PerLayer(Bound):
     clip_norms: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         object.__setattr__(self, "clip_norm", checked_bound("clip_norm", self.clip_norm))
         if self.clip_norms is not None:
             if not isinstance(self.clip_norms, (tuple, list)) or not self.clip_norms:
@@ -66,11 +65,9 @@ class PerLayer(Bound):
         return finite(norms, (bounds / (norms * SLACK)).clamp(max=1.0))
 
     def within(self, norms: Tensor) -> Tensor:
-        """Return whether each layer's norm is within its bound, bool, (layers, batch)."""
         return norms <= self.of_layers(len(norms)).to(norms.device)
 
     def words(self) -> str:
-        """Return what is done to each gradient."""
         if self.clip_norms is None:
             return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
         each = ", ".join(f"{value:g}" for value in self.clip_norms)

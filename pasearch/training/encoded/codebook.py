@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from pasearch.accounting.additive import RATIO, Shifts
 from pasearch.accounting.checks import positive, whole
 from pasearch.errors import UsageError
 from pasearch.training.bounding.bound import checked_bound
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PUBLIC_KEY = 0x6E617372_2D656E63_6F64696E_67000000
 """Of the codebook's generator, to which its seed is added: not a secret."""

@@ -82,7 +82,6 @@ class KolmogorovSmirnov(Denoising):
         return 0.0 if self.cells is None else edges(density, self.cells)[1]
 
     def words(self) -> str:
-        """Return what is done to each noisy sum."""
         cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
         mean = "" if self.relative else "; not divided by the mean of the weights so far"
         return (

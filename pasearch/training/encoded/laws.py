@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,10 +22,8 @@ from torch import Tensor
 
 from pasearch.accounting import densities
 from pasearch.accounting.density import Density
+from pasearch.runs.keys import Stream
 from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
 
 TABLE = 2**16
 """Cells of the table of a distribution that torch has no function for."""

@@ -26,7 +26,6 @@ class Uniform(Schedule):
     varies: ClassVar[bool] = False
 
     def factor(self, epoch: int) -> float:
-        """Return 1."""
         changes(epoch, 1)
         return 1.0
 
@@ -49,11 +48,9 @@ class TimeBased(Schedule):
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        """Return sigma_t / sigma_0, in (0, 1]."""
         return bounded(1.0 / (1.0 + self.rate * changes(epoch, self.every)))
 
     def stretched(self, factor: float) -> Schedule:
-        """Return it with a lower rate."""
         return replace(self, rate=self.rate / positive("factor", factor))
 
 
@@ -75,11 +72,9 @@ class Exponential(Schedule):
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        """Return sigma_t / sigma_0, in (0, 1]."""
         return bounded(math.exp(-self.rate * changes(epoch, self.every)))
 
     def stretched(self, factor: float) -> Schedule:
-        """Return it with a lower rate."""
         return replace(self, rate=self.rate / positive("factor", factor))
 
 
@@ -105,11 +100,9 @@ class StepDecay(Schedule):
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        """Return sigma_t / sigma_0, in (0, 1]."""
         return bounded(self.rate ** (changes(epoch, self.every) // self.period))
 
     def stretched(self, factor: float) -> Schedule:
-        """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * positive("factor", factor))))
 
 
@@ -143,10 +136,8 @@ class Polynomial(Schedule):
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        """Return sigma_t / sigma_0, in (0, 1]."""
         left = max(0.0, 1.0 - changes(epoch, self.every) / self.period)
         return bounded((1.0 - self.end) * left**self.power + self.end)
 
     def stretched(self, factor: float) -> Schedule:
-        """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * positive("factor", factor))))

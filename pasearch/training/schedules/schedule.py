@@ -71,7 +71,6 @@ class Schedule(Stage):
         """Return sigma_t / sigma_0, in (0, 1], as it is planned."""
 
     def words(self) -> str:
-        """Return what the noise does, and how many epochs count as one."""
         every = getattr(self, "every", 1)
         return Stage.words(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
 

@@ -45,7 +45,6 @@ class Validation(Schedule):
     every: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         object.__setattr__(self, "rate", fraction("rate", self.rate))
         object.__setattr__(self, "threshold", nonnegative("threshold", self.threshold))
         object.__setattr__(self, "average", whole("average", self.average))
@@ -59,7 +58,6 @@ class Validation(Schedule):
             )
 
     def start(self) -> ValidationState:
-        """Return the state before the first accuracy."""
         return ValidationState(rule=self)
 
     def factor(self, epoch: int) -> float:
@@ -71,11 +69,9 @@ class Validation(Schedule):
         return max(1, epochs // self.every)
 
     def asks_after(self, epoch: int) -> bool:
-        """Return whether a validation query follows so many epochs."""
         return epoch % self.every == 0
 
     def words(self) -> str:
-        """Return what the noise does, and when."""
         mean = "" if self.average == 1 else f"the mean of the last {self.average:,}, "
         when = "after every epoch" if self.every == 1 else f"every {self.every:,} epochs"
         return (
