@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from pasearch.accounting.accountants import Price
+from pasearch.accounting.accountants import Price, _known
 from pasearch.accounting.checks import fraction, whole
 from pasearch.accounting.density import Density
 from pasearch.accounting.events import Composed, Event, SelfComposed
@@ -19,7 +19,7 @@ from pasearch.runs.ledger import Ledger
 
 def rdp_price(event: Event, delta: float) -> Price:
     """The price by RDP alone."""
-    epsilon = rdp_epsilon(event, fraction("delta", delta))
+    epsilon = rdp_epsilon(_known(event), fraction("delta", delta))
     return Price(epsilon=epsilon, delta=delta, accountant="RDP")
 
 

@@ -800,6 +800,17 @@ def keys_of_others(folder: Path) -> dict[str, Path]:
     return {**found, "missing": folder / "missing", "folder": folder}
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("odd", ODD)
+def test_a_candidate_that_did_not_win_has_settings_too(copied: Callable[[str], Copy], odd: Any):
+    copy = copied("recipes")
+    entries = copy.document["space"]["entries"]
+    loser = next(each for each in entries if each["settings"] != copy.document["best"]["settings"])
+    loser["settings"]["learning_rate_scale"] = odd
+    copy.write(copy.document)
+    assert copy.problems()
+
+
 ODD_KEYS = ("empty", "text", "other kind", "passphrase", "public", "der", "missing", "folder")
 
 

@@ -323,12 +323,12 @@ class Portfolio(Space):
                 f"A portfolio has {len(entries):,} entries: expected at most {MOST_ENTRIES:,}."
             )
         for entry in entries:
-            _check_settings(entry.get("settings", {}))
+            check_settings(entry.get("settings", {}))
         made = tuple(Candidate.from_json(each) for each in entries)
         return cls(name=str(values.get("name", "portfolio")), entries=made)
 
 
-def _check_settings(settings: object) -> None:
+def check_settings(settings: object) -> None:
     """Refuse settings of a portfolio's entry that a recipe cannot take."""
     if not isinstance(settings, Mapping):
         raise UsageError(f"A portfolio's settings are {settings!r}: expected a table.")

@@ -39,7 +39,7 @@ from pasearch.search.plan import Plan, make_plan
 from pasearch.search.strategies import from_json
 from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import SETTINGS, Candidate
-from pasearch.spaces.space import Portfolio, SearchSpace, Space
+from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
 from pasearch.training.recipe import Recipe
 
 Document = dict[str, Any]
@@ -204,6 +204,7 @@ def candidate_of(values: Document) -> Candidate:
     settings = values["settings"]
     if unknown := sorted(set(settings) - {*SETTINGS, RECIPE}):
         raise refusal(f"a candidate has no setting {shown(unknown[0])}")
+    check_settings({name: value for name, value in settings.items() if name != RECIPE})
     return replace(plain, settings=tuple(settings.items()))
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
+from shortcuts import rdp_price
 
 from pasearch.accounting import accountants
 from pasearch.accounting.accountants import (
     delta_for,
     price,
     price_partitions,
-    rdp_price,
     rough_price,
 )
 from pasearch.accounting.events import (
