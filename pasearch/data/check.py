@@ -34,8 +34,7 @@ WARNING = (
 TOML_WARNING = """\
 # Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
 # every category by what you would write down without the records (a code book, a law, a form), and
-# delete what you only know from them: what is missing here is estimated privately, with a part of
-# the budget.
+# delete what you only know from them: what is missing is estimated privately, within the budget.
 """
 
 SHOWN = 20
