@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of seconds: programs of their own
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "extensions"
 MODULES = ("smooth_clip", "cosine", "log_scale")

@@ -7,7 +7,9 @@
 | `text` | for each word of the vocabulary, whether it occurs; whether it is missing | words + 1 |
 | `ignore` | nothing | 0 |
 
-A number has ten bins of equal width unless others are declared: a linear model on bins may bend.
+A number has ten bins, unless others are declared: a linear model on bins may bend. Where its bounds
+are estimated privately, so are the edges between its bins, at quantiles; with declared bounds the
+bins are of equal width, or at quantiles where `bins = "quantiles"` asks for it.
 Missing is an empty cell, `?`, and in a column of numbers whatever is no finite number.
 
 Source: docs/rules.md, rules 3 and 13.
@@ -32,7 +34,10 @@ from pasearch.errors import UsageError
 KINDS = ("number", "category", "text", "ignore")
 
 BINS = 10
-"""How many bins of equal width a number has unless its column says otherwise."""
+"""How many bins a number has unless its column says otherwise."""
+
+QUANTILES = "quantiles"
+"""What `bins` says where the edges between them are to be estimated privately."""
 
 WORD = re.compile(r"[£$€]|[^\W_]+(?:['\u2019][^\W_]+)*")
 """What counts as a word: letters and digits, apostrophes inside; or the sign of a currency."""
@@ -84,8 +89,9 @@ class Column:
         kind: One of `KINDS`; None is not declared, unless what is declared tells the kind.
         low: Lower bound of a number; values below are clamped. None: to be estimated privately.
         high: Upper bound of a number.
-        bins: Of a number: how many of equal width, or the edges between them, rising; 0 for none,
-            None for `BINS`.
+        bins: Of a number: how many of equal width, or the edges between them, rising, or
+            "quantiles", to be estimated privately; 0 for none. None is `BINS`, of equal width where
+            the bounds are declared, and at quantiles where they are estimated.
         categories: Of a category; None: to be estimated privately.
         vocabulary: Of a text: single words in lower case.
 
@@ -97,7 +103,7 @@ class Column:
     kind: str | None = None
     low: float | None = None
     high: float | None = None
-    bins: int | tuple[float, ...] | None = None
+    bins: int | tuple[float, ...] | str | None = None
     categories: tuple[str, ...] | None = None
     vocabulary: tuple[str, ...] | None = None
 
@@ -145,10 +151,10 @@ class Column:
         self._set("low", bounds[0])
         self._set("high", bounds[1])
 
-    def _checked_bins(self) -> int | tuple[float, ...] | None:
+    def _checked_bins(self) -> int | tuple[float, ...] | str | None:
         bins = self.bins
-        if bins is None:
-            return None
+        if bins is None or bins == QUANTILES:
+            return bins
         if isinstance(bins, Integral) and not isinstance(bins, bool) and int(bins) >= 0:
             self._check_most("bins", int(bins), MOST_BINS)
             return int(bins)
@@ -162,8 +168,8 @@ class Column:
             if all(map(math.isfinite, edges)) and all(a < b for a, b in pairwise(edges)):
                 return edges
         raise self._refusal(
-            f"bins is {bins!r}: expected how many bins of equal width, or a rising list of the "
-            "edges between them."
+            f"bins is {bins!r}: expected how many bins of equal width, a rising list of the edges "
+            "between them, or 'quantiles'."
         )
 
     def _checked_names(self, what: str, names: object) -> tuple[str, ...]:
@@ -213,13 +219,13 @@ class Column:
     def declared(self) -> bool:
         """Whether its cells can be encoded."""
         if self.kind == "number":
-            return self.low is not None
+            return self.low is not None and self.bins != QUANTILES
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
     def edges(self) -> tuple[float, ...]:
         """The edges between the bins of a number; an edge belongs to the bin above it."""
-        bins = BINS if self.bins is None else self.bins
+        bins = BINS if self.bins is None or isinstance(self.bins, str) else self.bins
         if isinstance(bins, tuple):
             return bins
         low, high = needed(self.low), needed(self.high)
@@ -229,9 +235,8 @@ class Column:
     def width(self) -> int:
         """How many numbers a cell becomes."""
         if self.kind == "number":
-            edges = self.bins if isinstance(self.bins, tuple) else ()
-            bins = BINS if self.bins is None else self.bins
-            many = bins if isinstance(bins, int) else len(edges) + 1
+            bins = len(self.bins) + 1 if isinstance(self.bins, tuple) else self.bins
+            many = bins if isinstance(bins, int) else BINS
             return 2 + (many if many > 1 else 0)
         if self.kind == "ignore":
             return 0
@@ -242,7 +247,9 @@ class Column:
     def describe(self) -> str:
         """Return the column in one readable line."""
         if self.kind == "number":
-            return f"{self.name}: a number in [{self.low:g}, {self.high:g}]"
+            cut = isinstance(self.bins, tuple) and len(self.bins)
+            own = f", {cut + 1} bins" if cut else ""
+            return f"{self.name}: a number in [{self.low:g}, {self.high:g}]{own}"
         if self.kind == "category":
             return f"{self.name}: one of {', '.join(needed(self.categories)) or 'no known value'}"
         return f"{self.name}: {self.kind}"

@@ -6,7 +6,7 @@ price, noise multiplier sigma and a leak delta, whatever it turns out to be:
     arrays   bounds:  of the records' minima and of their maxima, sigma sqrt(2) each
              target:  how many classes its labels are, or the bounds of its numbers, sigma
     tables   a column whose kind is not declared: is it numbers? (a noisy count, sigma / sqrt(.1));
-             then its bounds or its categories (sigma / sqrt(.9)). Otherwise those alone (sigma)
+             then its bounds and bins or its categories (sigma / sqrt(.9)). Otherwise those alone
 
 An estimate is a release: every later step, on any partition, may use it. It is made from the slots
 of scores or of the test, which have epsilon to spare, so training keeps all of its own.
@@ -25,11 +25,12 @@ import numpy as np
 from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, as_numbers, count_texts
-from pasearch.data.column import Column
+from pasearch.data.column import BINS, QUANTILES, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
 from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds
 from pasearch.runs.keys import Stream
+from pasearch.runs.quantiles import NumberBins, bins_of
 from pasearch.runs.sums import GaussianSum
 
 KIND_SHARE = 0.1
@@ -87,7 +88,8 @@ class SchemaEstimate:
         for name in schema.undeclared:
             column, cells = schema.find(name, features, labels)
             own = stream.child("column", name)
-            estimated[name] = self._of_column(column, cells, schema.is_class(name), own)
+            target = name == schema.target.name
+            estimated[name] = self._of_column(column, cells, schema.is_class(name), target, own)
         return schema.completed(estimated)
 
     def _of_arrays(
@@ -118,7 +120,7 @@ class SchemaEstimate:
         return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
 
     def _of_column(
-        self, column: Column, cells: ColumnCells, is_class: bool, stream: Stream
+        self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
         kind, share, numbers = column.kind, 1.0, as_numbers(cells)
         if kind is None and is_class:
@@ -127,8 +129,13 @@ class SchemaEstimate:
             many = self._mostly(np.isfinite(numbers), stream.child("kind"))
             kind, share = "number" if many else "category", 1.0 - KIND_SHARE
         if kind == "number":
-            low, high = self._bounds(share).release(numbers, stream.child("bounds"))
-            return replace(column, kind=kind, low=low, high=high)
+            own = stream.child("bounds")
+            if target or column.bins not in (None, QUANTILES):
+                low, high = self._bounds(share).release(numbers, own)
+                return replace(column, kind=kind, low=low, high=high)
+            binned = NumberBins(noise_multiplier=self._sigma(share), most=BINS)
+            low, high, edges = binned.release(numbers, own, _declared_bounds(column))
+            return replace(column, kind=kind, low=low, high=high, bins=edges)
         counts = count_texts(cells)
         found = self._categories(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
@@ -173,18 +180,28 @@ def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySc
     read = {}
     for name in schema.undeclared:
         column, cells = schema.find(name, features, labels)
-        read[name] = _read_column(column, cells, most, schema.is_class(name))
+        target = name == schema.target.name
+        read[name] = _read_column(column, cells, most, schema.is_class(name), target)
     return schema.completed(read)
 
 
-def _read_column(column: Column, cells: ColumnCells, most: int, is_class: bool) -> Column:
+def _declared_bounds(column: Column) -> tuple[float, float] | None:
+    return None if column.low is None or column.high is None else (column.low, column.high)
+
+
+def _read_column(
+    column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
+) -> Column:
     numbers, kind = as_numbers(cells), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"
     if kind == "number":
-        low, high = _range(numbers)
-        return replace(column, kind=kind, low=low, high=high)
+        low, high = _declared_bounds(column) or _range(numbers)
+        bins = column.bins
+        if not target and bins in (None, QUANTILES):
+            bins = bins_of(numbers, low, high, BINS)
+        return replace(column, kind=kind, low=low, high=high, bins=bins)
     counts = count_texts(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
     return replace(column, kind="category", categories=tuple(sorted(common)))

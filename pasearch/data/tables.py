@@ -382,7 +382,7 @@ class TableSchema:
             [columns.age]
             low = 17                          # bounds make it a number
             high = 90
-            bins = [25, 35, 50, 65]           # or how many of equal width
+            bins = [25, 35, 50, 65]           # or how many of equal width, or "quantiles"
             [columns.workclass]
             categories = ["Private", "State-gov"]
             [columns.fnlwgt]

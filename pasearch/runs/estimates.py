@@ -133,7 +133,14 @@ class NumberBounds(GaussianRelease):
 
         Cost: `event`, on every partition that the values were taken from; charge it first.
         """
-        noisy = _noised(histogram(values), self.noise_multiplier, stream.child("number bounds"))
+        return self.bounds_of(self.look(values, stream))
+
+    def look(self, values: np.ndarray[Any, Any], stream: Stream) -> Array:
+        """Return the noisy histogram of sizes, (321,): the release that bounds are made of."""
+        return _noised(histogram(values), self.noise_multiplier, stream.child("number bounds"))
+
+    def bounds_of(self, noisy: Array) -> tuple[float, float]:
+        """Return the bounds that a noisy histogram tells: post-processing."""
         first, last = in_use(noisy, self.noise_multiplier)
         # 0 alone is hardly all there is: what is rare keeps its sign.
         return (-1.0, 1.0) if first == last == ZERO else (float(LOWER[first]), float(UPPER[last]))

@@ -152,7 +152,7 @@ class Found:
 
 def run(request: FeatureRequest, given: Given, table: TableSchema) -> Found:
     """Plan, charge and choose; the run's folder lives as long as that takes."""
-    dataset, assumed = given.undeclared(table), ()
+    dataset, assumed = given.undeclared(_without_bins(table)), ()
     if request.assume_public_schema:
         dataset, assumed = assume_public(dataset, request.max_categories)
     known: Any = dataset.schema

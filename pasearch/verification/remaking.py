@@ -24,7 +24,7 @@ from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
-from pasearch.data.column import Column
+from pasearch.data.column import QUANTILES, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
@@ -234,8 +234,10 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
         if now is None or each.declared:
             continue  # said above
         name = shown(each.name)
-        if each.kind not in (None, now.kind) or each.bins not in (None, now.bins):
+        if each.kind not in (None, now.kind) or each.bins not in (None, QUANTILES, now.bins):
             yield f"column {name} is of another kind than was declared."
+        if each.low not in (None, now.low) or each.high not in (None, now.high):
+            yield f"column {name} has other bounds than were declared."
         if len(now.categories or ()) > plan.most:
             yield f"column {name} has more categories than could be estimated privately."
 

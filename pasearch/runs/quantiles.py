@@ -1,0 +1,153 @@
+"""Where the bins of a number are cut: at quantiles, estimated privately in two looks.
+
+    first     h_b + N(0, 2 sigma^2) for the 321 bins of sizes that bounds are estimated from
+    cells     those bins, joined or cut into equal parts, so that each holds about a fortieth of the
+              records by the first look: public from then on
+    second    c_j + N(0, 2 sigma^2) for the cells j
+    edges     where the cells' counts, made to rise, reach 1/k, 2/k, ... ; a cell of many records,
+              such as a value that is often repeated, has a bin of its own
+
+A record is in one bin and in one cell at most, so both looks together cost one Gaussian of sigma.
+Numbers whose size varies by powers of ten, or with one value far away, have useful bins so; of
+equal width, one bin would hold nearly all of them (benchmarks/models).
+
+Source: ours. Proof: docs/guarantees/estimated-schema.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from pasearch.accounting.checks import checked, positive, whole
+from pasearch.accounting.profiles import Array
+from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds
+from pasearch.runs.keys import Stream
+from pasearch.runs.sums import GaussianRelease, GaussianSum
+
+CELLS = 40
+"""About how many cells the second look counts: more of them have more noise together."""
+
+HEAVY = 2.0
+"""How many times its share of the records a cell holds that has a bin of its own."""
+
+SPIKE = 3.0
+"""How many deviations of the noise the count of the number 0 shows for a cell of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberBins(GaussianRelease):
+    """Bounds of the records' numbers, and edges between them that hold about equally many each.
+
+    Guarantee: `release` costs `event` if each record has at most one number, as far as float64
+    noise is Gaussian.
+
+    Args:
+        noise_multiplier: Of both looks together, in records, above 0.
+        most: The most bins, 1 or more.
+    """
+
+    most: int
+    __post_init__ = checked(noise_multiplier=positive, most=whole)
+
+    def release(
+        self,
+        values: np.ndarray[Any, Any],
+        stream: Stream,
+        bounds: tuple[float, float] | None = None,
+    ) -> tuple[float, float, tuple[float, ...]]:
+        """Return (low, high, edges): edges rise strictly, between low and high.
+
+        Args:
+            values: (records,) numbers of any type, private; what is not finite is no record.
+            stream: The release's own randomness.
+            bounds: Declared (low, high), public; None estimates them from the first look.
+
+        Cost: `event`, on every partition that the values were taken from; charge it first.
+        """
+        sigma = self.noise_multiplier * math.sqrt(2.0)
+        first = NumberBounds(noise_multiplier=sigma)
+        noisy = first.look(values, stream)
+        low, high = bounds or first.bounds_of(noisy)
+        inner = cells(noisy, sigma, low, high)
+        place = np.searchsorted(inner, _within(values, low, high), side="right")
+        exact = np.bincount(place, minlength=len(inner) + 1).astype(np.float64)
+        knots = np.array([low, *inner, high])
+        own = stream.child("number cells", *(each.hex() for each in knots.tolist()))
+        counts = GaussianSum(noise_multiplier=sigma).release(exact, own)
+        return low, high, cut(knots, counts, self.most)
+
+
+def bins_of(values: np.ndarray[Any, Any], low: float, high: float, most: int) -> tuple[float, ...]:
+    """Return the edges without noise, of values that the user declared or assumed public."""
+    known = _within(values, low, high)
+    if not known.size:
+        return ()
+    found = np.unique(np.quantile(known, np.arange(1, most) / most))
+    return tuple(found[(found > low) & (found < high)].tolist())
+
+
+def cells(noisy: Array, sigma: float, low: float, high: float) -> Array:
+    """Return the edges between cells, rising strictly, between low and high.
+
+    Args:
+        noisy: (321,) counts of the first look; public by now.
+        sigma: The deviation of their noise.
+        low: The lower bound, public.
+        high: The upper bound, public.
+    """
+    used = (low <= UPPER) & (high >= LOWER)
+    counts = np.where(used, np.maximum(noisy, 0.0), 0.0)
+    share = max((counts.sum() - counts[ZERO]) / CELLS, sigma)
+    edges: list[float] = []
+    held = 0.0
+    for place in np.flatnonzero(used):
+        if place == ZERO:
+            if counts[ZERO] >= SPIKE * sigma:
+                edges += [0.0, UPPER[ZERO + 1]]
+                held = 0.0
+            continue
+        held += counts[place]
+        parts = max(1, round(counts[place] / share))
+        if parts > 1:
+            edges.append(LOWER[place])
+        if parts > 1 or held >= share:
+            edges += np.linspace(LOWER[place], UPPER[place], parts + 1)[1:].tolist()
+            held = 0.0
+    found = np.unique(edges)
+    return found[(found > low) & (found < high)]
+
+
+def cut(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
+    """Return the edges between at most so many bins of about equal counts.
+
+    Args:
+        knots: The edges of all cells, the outer ones included, (cells + 1,).
+        counts: Of the cells, with noise, (cells,); public by now.
+        most: Bins.
+    """
+    rising = isotonic_regression(np.concatenate([[0.0], np.cumsum(counts)])).x
+    total = rising[-1] - rising[0]
+    if not total > 0.0:
+        return ()
+    shares = np.diff(rising) / total
+    heaviest = np.argsort(-shares, kind="stable")[: (most - 1) // 3]
+    heavy = heaviest[shares[heaviest] > HEAVY / most]
+    rest = shares.copy()
+    rest[heavy] = 0.0
+    before = np.concatenate([[0.0], np.cumsum(rest)])
+    left = most - 2 * len(heavy)
+    light = np.interp(np.arange(1, left) / left * before[-1], before, knots)
+    found = np.unique(np.concatenate([knots[heavy], knots[heavy + 1], light]))
+    return tuple(found[(found > knots[0]) & (found < knots[-1])].tolist())
+
+
+def _within(values: np.ndarray[Any, Any], low: float, high: float) -> Array:
+    """Return the finite numbers, clamped to the bounds."""
+    with np.errstate(all="ignore"):
+        numbers = np.asarray(values).astype(np.float64)
+    return np.clip(numbers[np.isfinite(numbers)], low, high)

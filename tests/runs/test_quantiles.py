@@ -1,0 +1,214 @@
+"""Bins at privately estimated quantiles: where they are cut, what they cost, and an audit of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta, norm
+
+from pasearch.accounting.events import Gaussian
+from pasearch.errors import UsageError
+from pasearch.runs import quantiles, sums
+from pasearch.runs.estimates import UPPER, ZERO, NumberBounds
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.quantiles import NumberBins, bins_of, cells, cut
+
+Trial = Callable[[Stream], bool]
+
+
+def stream(*context: object) -> Stream:
+    return Keys.from_seed(5).stream("bins", *context)
+
+
+def shares(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
+    places = np.searchsorted(edges, values, side="right")
+    return np.bincount(places, minlength=len(edges) + 1) / len(values)
+
+
+class TestEdges:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+    @pytest.mark.parametrize("sigma", [1.0, 12.0])
+    def test_hold_about_equally_many_of_a_long_tail(self, scale: float, sigma: float):
+        values = scale * np.exp(2.0 * np.random.default_rng(1).standard_normal(1500))
+        low, high, edges = NumberBins(noise_multiplier=sigma, most=10).release(values, stream())
+        assert low < min(edges)
+        assert max(edges) < high
+        assert 7 <= len(edges) <= 9
+        assert shares(values, edges) == pytest.approx(0.1, abs=0.02 + 0.006 * sigma)
+
+    @pytest.mark.unit
+    def test_a_value_that_is_often_repeated_has_a_bin_of_its_own(self):
+        draw = np.random.default_rng(2)
+        values = np.where(draw.random(5000) < 0.6, 0.0, np.exp(8 + draw.standard_normal(5000)))
+        _, _, edges = NumberBins(noise_multiplier=5.0, most=10).release(values, stream())
+        zero = np.searchsorted(edges, 0.0, side="right")
+        assert not np.any((values > 0) & (np.searchsorted(edges, values, side="right") == zero))
+        assert len(edges) >= 6, "and the others are cut too"
+        assert max(np.delete(shares(values, edges), zero)) < 0.15
+
+    @pytest.mark.unit
+    def test_of_whole_numbers_tell_the_frequent_ones_apart(self):
+        values = np.random.default_rng(3).choice(
+            [7.0, 9.0, 10.0, 13.0], 4000, p=[0.1, 0.4, 0.3, 0.2]
+        )
+        _, _, edges = NumberBins(noise_multiplier=3.0, most=10).release(values, stream())
+        places = np.searchsorted(edges, [7.0, 9.0, 10.0, 13.0], side="right")
+        assert len(set(places.tolist())) >= 3
+
+    @pytest.mark.unit
+    def test_declared_bounds_are_kept(self):
+        values = np.exp(3.0 * np.random.default_rng(4).standard_normal(2000))
+        mechanism = NumberBins(noise_multiplier=2.0, most=10)
+        low, high, edges = mechanism.release(values, stream(), (0.5, 50.0))
+        assert (low, high) == (0.5, 50.0)
+        assert all(0.5 < edge < 50.0 for edge in edges)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("sigma", [0.5, 20.0, 1000.0])
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(
+            st.one_of(
+                st.floats(allow_nan=True, allow_infinity=True, width=64),
+                st.sampled_from([0.0, 1.0, -1.0, 1e300, 5e-324]),
+            ),
+            max_size=40,
+        )
+    )
+    def test_of_anything_rise_strictly_between_the_bounds(self, sigma: float, values: list[float]):
+        mechanism = NumberBins(noise_multiplier=sigma, most=10)
+        low, high, edges = mechanism.release(np.array(values), stream(str(sigma)))
+        assert all(a < b for a, b in pairwise((low, *edges, high)))
+        assert len(edges) < 10
+
+    @pytest.mark.unit
+    def test_the_order_of_records_says_nothing(self):
+        values = np.exp(np.random.default_rng(6).standard_normal(500))
+        mechanism = NumberBins(noise_multiplier=4.0, most=8)
+        assert mechanism.release(values, stream()) == mechanism.release(values[::-1], stream())
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("most", [1, 2, 3, 40])
+    def test_at_most_so_many_as_are_asked_for(self, most: int):
+        values = np.random.default_rng(7).standard_normal(3000)
+        _, _, edges = NumberBins(noise_multiplier=1.0, most=most).release(values, stream())
+        assert len(edges) <= most - 1
+
+    @pytest.mark.unit
+    def test_without_noise_they_are_the_quantiles(self):
+        values = np.arange(1000.0)
+        assert bins_of(values, 0.0, 999.0, 4) == pytest.approx((249.75, 499.5, 749.25))
+        assert bins_of(np.array([math.nan]), 0.0, 1.0, 4) == ()
+        assert bins_of(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("sigma", "most"), [(0.0, 10), (math.nan, 10), (1.0, 0)])
+    def test_other_numbers_are_refused(self, sigma: float, most: int):
+        with pytest.raises(UsageError):
+            NumberBins(noise_multiplier=sigma, most=most)
+
+
+class TestCells:
+    @pytest.mark.unit
+    def test_nothing_counted_gives_no_edges(self):
+        assert cut(np.array([0.0, 1.0, 2.0]), np.array([-1.0, -2.0]), 10) == ()
+
+    @pytest.mark.unit
+    def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
+        noisy = np.zeros(len(UPPER))
+        noisy[ZERO + 40 : ZERO + 60] = 1.0
+        noisy[ZERO + 60] = 1000.0
+        low, high = 0.0, float(UPPER[ZERO + 60])
+        found = cells(noisy, 1.0, low, high)
+        edge = float(UPPER[ZERO + 59])
+        assert np.count_nonzero(found < edge) <= 1
+        assert np.count_nonzero(found > edge) > 30
+
+
+def hits(trial: Trial, trials: int, name: str) -> int:
+    return sum(trial(stream(name, number)) for number in range(trials))
+
+
+class TestAudit:
+    """Both looks tell a record from none by no more than one Gaussian of sigma."""
+
+    SIGMA = 1.0
+    TRIALS = 1500
+
+    def audited_mu(self, monkeypatch: pytest.MonkeyPatch) -> float:
+        """The least mu that a test of both looks allows, at 99.9% confidence."""
+        mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
+        seen: dict[str, float] = {}
+        first, honest = quantiles.NumberBounds.look, quantiles.cut
+
+        def look(self: NumberBounds, values: np.ndarray, source: Stream) -> np.ndarray:
+            noisy = first(self, values, source)
+            seen["first"] = float(noisy[ZERO + 41])
+            return noisy
+
+        def cut(knots: np.ndarray, counts: np.ndarray, most: int) -> tuple[float, ...]:
+            seen["second"] = float(counts[np.searchsorted(knots[1:-1], 1.2, side="right")])
+            return honest(knots, counts, most)
+
+        monkeypatch.setattr(quantiles.NumberBounds, "look", look)
+        monkeypatch.setattr(quantiles, "cut", cut)
+
+        def look_full(count: int) -> Trial:
+            def trial(source: Stream) -> bool:
+                mechanism.release(np.full(count, 1.2), source, (0.0, 1.5))
+                return seen["first"] + seen["second"] > 11.0
+
+            return trial
+
+        here = hits(look_full(6), self.TRIALS, "here")
+        there = hits(look_full(5), self.TRIALS, "there")
+        low = beta.ppf(5e-4, here, self.TRIALS - here + 1) if here else 0.0
+        high = beta.ppf(1 - 5e-4, there + 1, self.TRIALS - there) if there < self.TRIALS else 1.0
+        return float(norm.ppf(low) - norm.ppf(high))
+
+    @pytest.mark.unit
+    def test_costs_one_gaussian(self):
+        assert NumberBins(noise_multiplier=3.0, most=10).event == Gaussian(noise_multiplier=3.0)
+
+    @pytest.mark.statistical
+    def test_finds_nothing_wrong(self, monkeypatch: pytest.MonkeyPatch):
+        assert 0.6 < self.audited_mu(monkeypatch) <= 1.0
+
+    @pytest.mark.statistical
+    @pytest.mark.parametrize("root", [1.0, 0.5])
+    def test_sees_that_each_look_has_the_noise_of_one(
+        self, root: float, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(quantiles.math, "sqrt", lambda _: root)
+        assert self.audited_mu(monkeypatch) > 1.0
+
+    @pytest.mark.unit
+    def test_the_noise_of_both_looks_adds_up_to_the_price(self, monkeypatch: pytest.MonkeyPatch):
+        drawn: list[float] = []
+        honest = sums.GaussianSum.release
+
+        def release(self: sums.GaussianSum, total: np.ndarray, source: Stream) -> np.ndarray:
+            drawn.append(self.noise_multiplier)
+            return honest(self, total, source)
+
+        monkeypatch.setattr(sums.GaussianSum, "release", release)
+        NumberBins(noise_multiplier=4.0, most=10).release(np.arange(50.0), stream())
+        assert sum(1 / each**2 for each in drawn) == pytest.approx(1 / 4.0**2)
+
+    @pytest.mark.unit
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.integers(0, 19))
+    def test_a_record_moves_the_second_look_by_one_at_most(self, values: list[float], gone: int):
+        counted: list[np.ndarray] = []
+        inner = cells(np.zeros(len(UPPER)) + 5.0, 1.0, -1e6, 1e6)
+        for each in (values, [v for place, v in enumerate(values) if place != gone % len(values)]):
+            place = np.searchsorted(inner, np.clip(np.array(each), -1e6, 1e6), side="right")
+            counted.append(np.bincount(place, minlength=len(inner) + 1))
+        assert np.abs(counted[0] - counted[1]).sum() == 1
