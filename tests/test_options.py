@@ -6,6 +6,7 @@ import inspect
 import re
 import runpy
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from pasearch.api.request import (
 from pasearch.cli import app, main
 from pasearch.cli.options import Grouped, flag_of, with_flags
 from pasearch.errors import UsageError
+from pasearch.features.selector import SELECTORS
+from pasearch.search.strategy import STRATEGIES
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier,
     PrivateArchitectureSearchRegressor,
@@ -250,3 +253,19 @@ def test_a_training_is_planned_as_it_is_run():
     )
     assert plan.strategy.name == "fixed"
     assert plan.price.epsilon <= 2.0
+
+
+@pytest.mark.contract
+def test_who_takes_an_option_is_who_is_said_to():
+    """What a request says of strategies and methods, lightly, is what their classes say."""
+    for request, registry, taken in (
+        (SearchRequest, STRATEGIES, lambda kind: set(kind.takes)),
+        (FeatureRequest, SELECTORS, lambda kind: {each.name for each in fields(kind)}),
+    ):
+        kinds = registry.kinds()
+        shipped = {n: k for n, k in kinds.items() if k.__module__.startswith("pasearch.")}
+        assert set(request.among) == set(shipped)
+        for option, _, said in options_of(request):
+            if said.of:
+                takers = {name for name, kind in shipped.items() if option in taken(kind)}
+                assert set(said.of) == takers, option
