@@ -112,7 +112,7 @@ def _statement(document: dict[str, Any]) -> list[str]:
     return [
         f"The joint release of {_released(document)} is "
         f"({price['epsilon']:.4f}, {price['delta']:g})-differentially private: for any two data "
-        f"sets of n = {document['dataset']['n']:,} slots that differ in one slot, which holds a "
+        f"sets of n = {document['dataset']['n']:,} records that differ in one place, which holds a "
         "record in one and the null record in the other, and any set S of outputs, "
         f"P[S] <= exp({price['epsilon']:.4f}) P'[S] + {price['delta']:g}, in both directions.",
         f"The statement covers {_covered(document)}: {', '.join(names)}.",
