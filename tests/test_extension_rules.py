@@ -14,19 +14,21 @@ import pytest
 from pasearch import Budget
 from pasearch.api import search as api
 from pasearch.api.features import select_features
+from pasearch.api.resume import resume
 from pasearch.data.array_file import from_arrays
 from pasearch.data.source import SOURCES, Source
 from pasearch.data.sources import load_dataset
-from pasearch.errors import UsageError
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS
 from pasearch.features.subsets import Subsets
 from pasearch.features.top import Top
 from pasearch.planning import check_rule
 from pasearch.registry import Registry
+from pasearch.runs.journal import Journal
 from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
-from pasearch.search.strategy import STRATEGIES, Fixed, Round, RoundPrice, RoundShape
+from pasearch.search.strategy import STRATEGIES, WHOLE, Fixed, Round, RoundPrice, RoundShape
 
 GIVEN: dict[str, Any] = {
     "budget": Budget(4.0, 1e-4), "bounds": (0.0, 1.0), "classes": 2, "steps": 4, "batch": 20,
@@ -173,5 +175,118 @@ def test_what_a_charge_opened_is_not_opened_again_for_it(tmp_path: Path):
             Top.choose(self, reads, stream)
             return Top.choose(self, reads, stream)
 
-    with pytest.raises(UsageError, match="was charged and read"):
+    with pytest.raises(UsageError, match="charge 'once' of 'class shares' was used before"):
         choose_by(Again, tmp_path / "x")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("line", ["feature means", "final training", "test accuracy"])
+def test_a_choice_reads_under_lines_of_its_own(line: str, tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Peeking(Top):
+        name: ClassVar[str] = "peeking"
+
+        def choose(self, reads: Any, stream: Any) -> Any:
+            with reads.opened(line) as records:
+                pytest.fail(f"{len(records)} records were read for nothing")
+
+    with pytest.raises(UsageError, match="none of its own lines"):
+        choose_by(Peeking, tmp_path / "x")
+
+
+@pytest.mark.contract
+def test_another_set_of_reads_has_no_charges_of_its_own(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Twofold(Top):
+        name: ClassVar[str] = "twofold"
+
+        def choose(self, reads: Any, stream: Any) -> Any:
+            Top.choose(self, reads, stream)
+            return Top.choose(self, reads.search.reads(reads.means), stream.child("again"))
+
+    with pytest.raises(UsageError, match="was used before"):
+        choose_by(Twofold, tmp_path / "x")
+
+
+@pytest.mark.contract
+def test_two_releases_share_no_name(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Namesakes(Subsets):
+        name: ClassVar[str] = "namesakes"
+
+        def choose(self, reads: Any, stream: Any) -> Any:
+            sets = np.ones((2, len(reads.means)), bool)
+            return reads.trained(sets, ["a", "a"], ["search"])
+
+    with pytest.raises(UsageError, match="noise 'a' of 'candidate' was used before"):
+        choose_by(Namesakes, tmp_path / "x")
+
+
+def two_trials(name: str, line: str, place: str | None) -> type:
+    """A search of two trials that charges the second to another line or partition."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Two(Fixed):
+        selection_rule: ClassVar[str] = "composition"
+
+        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+            return [Line(name=noun, partition=partition, event=price(WHOLE), count=2)]
+
+        def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+            return (line, "test") if trial else (noun, f"trial {trial}")
+
+        def place(self, partition: str, trial: int) -> str:
+            return place if place and trial else partition
+
+        def ask(self, state: Any, space: Any, stream: Any) -> Round | None:
+            return None if state.rounds else Round(number=0, genotypes=(space.fixed(),) * 2)
+
+    Two.name = name
+    return Two
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [("test accuracy", "test"), ("training", "test"), ("final training", None), ("else", None)],
+)
+def test_a_trial_is_charged_to_the_strategy_s_own_lines(
+    line: str, place: str | None, tmp_path: Path
+):
+    kind = two_trials("two", line, place)
+    with registered(STRATEGIES, kind):
+        made = api.prepare(arrays(), strategy="two", **GIVEN)
+        with pytest.raises(UsageError, match="none of its own lines there: nothing was read"):
+            api.run(made, out=tmp_path / "x")
+
+
+@pytest.mark.contract
+def test_one_score_pays_for_one_score_after_a_resume_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class OneScore(two_trials("one-score", "training", None)):  # type: ignore[misc]
+        scored: ClassVar[bool] = True
+
+        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+            count = 2 if noun == "training" else 1
+            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+
+        def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+            return (noun, f"trial {trial}") if noun == "training" else (noun, "only")
+
+    honest, made = Journal.add, []
+
+    def stopping(self: Journal, *trial: Any) -> Any:
+        made.append(honest(self, *trial))
+        raise KeyboardInterrupt
+
+    with registered(STRATEGIES, OneScore):
+        prepared = api.prepare(arrays(), strategy="one-score", **GIVEN)
+        monkeypatch.setattr(Journal, "add", stopping)
+        with pytest.raises(InterruptedRunError):
+            api.run(prepared, out=tmp_path / "x")
+        monkeypatch.setattr(Journal, "add", honest)
+        assert len(made) == 1, "the first trial was kept"
+        with pytest.raises(UsageError, match="charges trials 0 and 1 once"):
+            resume(tmp_path / "x", data=arrays())

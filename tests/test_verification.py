@@ -811,6 +811,32 @@ def test_a_candidate_that_did_not_win_has_settings_too(copied: Callable[[str], C
     assert copy.problems()
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (lambda number: {"low": 32.1234}, "bounds that no estimate gives"),
+        (lambda number: {"bins": 9}, "bins that no estimate gives"),
+        (
+            lambda number: {
+                "bins": [number["high"] + each for each, _ in enumerate(number["bins"])]
+            },
+            "bins that no estimate gives",
+        ),
+    ],
+)
+def test_bounds_and_bins_are_such_as_are_estimated(
+    copied: Callable[[str], Copy], changed: Callable[[Any], dict[str, Any]], told: str
+):
+    copy = copied("cfs")
+    columns = copy.document["dataset"]["schema"]["columns"]
+    number = next(each for each in columns if each["kind"] == "number")
+    assert isinstance(number["bins"], list), "it was estimated"
+    number.update(changed(number))
+    copy.write(copy.document)
+    assert any(told in each for each in copy.problems())
+
+
 ODD_KEYS = ("empty", "text", "other kind", "passphrase", "public", "der", "missing", "folder")
 
 

@@ -23,7 +23,7 @@ from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen, mask_of
 from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
-from pasearch.features.selector import Compared, Reads
+from pasearch.features.selector import Compared, Form, Reads
 from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
 from pasearch.features.views import FeatureMeans, View, row_bound
 from pasearch.progress import Progress
@@ -78,12 +78,14 @@ class FeatureSearch:
     public: Dataset | None = None
     columns: Array | None = None
     progress: Progress = field(default_factory=Progress)
+    _used: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> FeatureOutcome:
         """Choose, train and test.
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
+        self._used.clear()
         plan, means = self.plan, self._means()
         chosen = self._choose(means)
         model = chosen.model
@@ -110,6 +112,7 @@ class FeatureSearch:
 
         Cost: as of `run`.
         """
+        self._used.clear()
         return self._choose(self._means())
 
     def _means(self) -> Array:
@@ -142,9 +145,24 @@ class FeatureSearch:
         )  # fmt: skip
 
     def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
-        """Charge a line once for each key, without one once, and open what it reads."""
+        """Charge a line once for each key, without one once, and open what it reads.
+
+        Raises:
+            UsageError: It was opened under one of these keys: a second read would be free.
+        """
+        self._once("charge", *((line, key) for key in keys or ("once",)))
         self.progress.stage(line)
         return self.ledger.charged(line, self._place(partition), key=keys or ("once",))
+
+    def _once(self, purpose: str, *names: tuple[str, str]) -> None:
+        """Refuse a charge that was spent, or a stream of noise that was drawn from, before."""
+        for name in names:
+            if (purpose, *name) in self._used:
+                raise UsageError(
+                    f"The {purpose} {' of '.join(map(repr, reversed(name)))} was used before: a "
+                    "second read or release needs a key and a name of its own, and a plan for it."
+                )
+            self._used.add((purpose, *name))
 
     def _place(self, partition: str) -> InParts:
         """Return a partition as this method sees it."""
@@ -207,22 +225,22 @@ class PrivateReads(Reads):
     slots: int
     retrained: bool
     public = False
-    _charged: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
 
     def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
         """Charge a line, and open the partition that the plan says it reads.
 
         Raises:
-            UsageError: The choice has opened it for one of these keys: a second read would be free.
+            UsageError: No line of the method's own, or one that was opened under these keys.
         """
-        for key in keys or ("once",):
-            if (line, key) in self._charged:
-                raise UsageError(
-                    f"{line!r} was charged and read as {key!r} before: charge what is read again "
-                    "with a key of its own, and plan for that many."
-                )
-            self._charged.add((line, key))
-        return self.search._open(line, self.search.plan.place(line), *keys)
+        plan = self.search.plan
+        form = Form(schema=plan.schema, split=plan.split, most=plan.most)
+        own = [each.name for each in plan.choice.selector.lines(form, plan.trainer)]
+        if line not in own:
+            raise UsageError(
+                f"Method {plan.choice.selector.name!r} reads under {line!r}, which is none of its "
+                f"own lines: expected one of {', '.join(own)}."
+            )
+        return self.search._open(line, plan.place(line), *keys)
 
     def noise(self, line: str) -> float:
         return self.search.plan.noise(line)
@@ -251,7 +269,7 @@ class PrivateReads(Reads):
 
     def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
         search, line = self.search, self.search.plan.choice.selector.training_line
-        keys = self._one_each(trials, keys)
+        keys = self._one_each("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
         with self.opened(line, *keys) as records:
             trainer, on_step = search._trainer(line), search.progress.step
@@ -262,14 +280,20 @@ class PrivateReads(Reads):
     ) -> list[int]:
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
-        with self.opened(SCORES, *self._one_each(trials, keys)) as records:
+        with self.opened(SCORES, *self._one_each("score", trials, keys)) as records:
             return [
                 noise.release(points, self.search.keys.stream("score", trial))
                 for points, trial in zip(points_of_all(models, records), trials, strict=True)
             ]
 
-    def _one_each(self, trials: Sequence[str], keys: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys; refuse fewer than trials, but where a theorem is for all of them."""
+    def _one_each(
+        self, purpose: str, trials: Sequence[str], keys: Iterable[str]
+    ) -> tuple[str, ...]:
+        """Return the keys; refuse fewer than trials, but where a theorem is for all of them.
+
+        Noise is drawn by a trial's name: two releases of one name would share theirs.
+        """
+        self.search._once("noise", *((purpose, trial) for trial in trials))
         keys, selector = tuple(keys), self.search.plan.choice.selector
         if len(keys) != len(trials) and selector.selection_rule != "repeat-and-select":
             raise UsageError(

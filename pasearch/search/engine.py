@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
 
 
+ENGINE_LINES = ("final training", "test accuracy", "schema", "front end", VALIDATION_QUERY)
+"""How the names of lines begin that the engine charges itself, and no strategy."""
+
 CURVE_POINTS = 20
 """How often the accuracy of a training on public data is measured, for its curve."""
 
@@ -269,9 +272,22 @@ class Search:
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
     def _line_and_key(self, noun: str, number: int, trial: int) -> tuple[str, str]:
-        """Return what a trial is charged to; refuse one charge for several, but under a theorem."""
+        """Return what a trial is charged to; refuse one charge for several, but under a theorem.
+
+        Refused too is a line that the strategy has not planned for the partition that is read.
+        """
         line, key = self.strategy.charge(noun, number, trial)
-        rule = self.strategy.selection_rule
+        rule, place, free = self.strategy.selection_rule, "validation", Geometric(epsilon=1.0)
+        partition = place if noun == "score" else self.plan.trial_partition
+        planned = self.strategy.lines(lambda shape: free, partition, noun)
+        if noun == "training":
+            place = self.strategy.place(partition, trial)
+        own = (line, place) in {(each.name, each.partition) for each in planned}
+        if not own or line.startswith(ENGINE_LINES):
+            raise UsageError(
+                f"Strategy {self.strategy.name!r} charges the {noun} of trial {trial} on {place!r} "
+                f"to {line!r}, which is none of its own lines there: nothing was read."
+            )
         paid_together = rule == "repeat-and-select" or (rule == PORTIONS and noun == "score")
         other = self._charged_for.setdefault((line, key), trial)
         if other != trial and not paid_together:
@@ -289,6 +305,8 @@ class Search:
         could then be among those it is scored with.
         """
         line, key = self._line_and_key("training", number, done.number)
+        if self.strategy.scored:
+            self._line_and_key("score", number, done.number)
         paid = "same_as" in done.attributes or self.ledger.holds(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
@@ -312,7 +330,7 @@ class Search:
         opened = self.dataset[partition].through(front)
         course = Course()
         watch = self._watch(front, recipe.steps, course)
-        query = self._validation_query(recipe, front, stream)
+        query = self._validation_query(recipe, front, stream, key)
         with self.ledger.charged(line, opened, key=key) as records:
             try:
                 network = train_candidate(
@@ -345,11 +363,12 @@ class Search:
         return watch
 
     def _validation_query(
-        self, recipe: Recipe, front: Fitted, stream: Stream
+        self, recipe: Recipe, front: Fitted, stream: Stream, training: str
     ) -> ValidationQuery | None:
         """Return what a training asks how good its network is: public, or charged and noisy.
 
-        The answer is a mean loss for screening, and an accuracy in [0, 1] for a schedule.
+        Private queries have keys of the training's own. The answer is a mean loss for screening,
+        and an accuracy in [0, 1] for a schedule.
         """
         screening = recipe.screening is not None
         if not screening and not recipe.schedule.steered:
@@ -369,7 +388,7 @@ class Search:
         measure = loss_points if screening else points
 
         def of_private(network: nn.Module, asked: int) -> float:
-            key = f"query {asked}"
+            key = f"query {asked}" if training == "only" else f"query {asked} of {training}"
             with self.ledger.charged(VALIDATION_QUERY, opened, key=key) as records:
                 found = measure(network, records, device=self.device)
                 # The stream's old name: a fixed seed draws the noise that it always drew.

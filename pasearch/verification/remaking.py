@@ -24,7 +24,7 @@ from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
-from pasearch.data.column import QUANTILES, Column
+from pasearch.data.column import BINS, QUANTILES, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
@@ -34,6 +34,7 @@ from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
 from pasearch.results import FEATURES, schema_of, useless
+from pasearch.runs.estimates import LOWER, UPPER
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.strategies import from_json
@@ -51,6 +52,9 @@ OF_SIZE = ("expected_batch_size", "steps", "cap", "schedule", "screening")
 
 COUNTS = ("layers", "blocks")
 """Genes that say how many layers a network has."""
+
+ESTIMABLE = {float(each) for edges in (LOWER, UPPER) for each in edges}
+"""What estimated bounds may be: the edges of the public scale of sizes, 1 and -1 among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +228,7 @@ def _of_recipes(basis: Document) -> Iterator[str]:
 def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
     """Check that the complete schema is the declared one, and more only where it was estimated."""
     complete = plan.schema
+    target = complete.target.name if isinstance(complete, TableSchema) else ""
     if complete.undeclared:
         yield f"dataset.schema leaves {', '.join(complete.undeclared)} open."
     if declared.completed_by(complete) != complete:
@@ -240,6 +245,23 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
             yield f"column {name} has other bounds than were declared."
         if len(now.categories or ()) > plan.most:
             yield f"column {name} has more categories than could be estimated privately."
+        if now.kind == "number" and each.low is None and not ESTIMABLE.issuperset(_bounds(now)):
+            yield f"column {name} has bounds that no estimate gives."
+        cut = each.bins in (None, QUANTILES) and each.name != target
+        if now.kind == "number" and cut and not _estimable_bins(now):
+            yield f"column {name} has bins that no estimate gives."
+
+
+def _bounds(column: Column) -> tuple[float | None, float | None]:
+    return column.low, column.high
+
+
+def _estimable_bins(column: Column) -> bool:
+    """Return whether a number's bins are edges between its bounds, as many as are estimated."""
+    low, high, bins = column.low, column.high, column.bins
+    if not isinstance(bins, tuple) or low is None or high is None:
+        return False
+    return len(bins) < BINS and all(low < edge < high for edge in bins)
 
 
 def _columns(schema: AnySchema) -> tuple[Column, ...]:
