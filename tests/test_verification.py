@@ -816,7 +816,7 @@ def test_a_candidate_that_did_not_win_has_settings_too(copied: Callable[[str], C
     ("changed", "told"),
     [
         (lambda number: {"low": 32.1234}, "bounds that no estimate gives"),
-        (lambda number: {"bins": 9}, "bins that no estimate gives"),
+        (lambda number: {"bins": len(number["bins"]) + 1}, "bins that no estimate gives"),
         (
             lambda number: {
                 "bins": [number["high"] + each for each, _ in enumerate(number["bins"])]
