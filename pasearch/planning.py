@@ -183,6 +183,11 @@ class Charged:
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """Everything that it is made of, the front ends of candidates included."""
+        return (self,)
+
+    @property
     def delta(self) -> float:
         """The resolved delta."""
         assert self.budget.delta is not None

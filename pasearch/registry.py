@@ -25,7 +25,7 @@ import pkgutil
 import sys
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -225,20 +225,52 @@ def extension_files() -> list[Path]:
 
 def outside_parts(value: object) -> dict[str, str]:
     """Return the parts of a plan that are from outside this package, and the hash of their code."""
-    found: dict[str, str] = {}
+    found = {}
+    for each in _outside(value):
+        code = hashlib.sha256(_file_of(type(each)).read_bytes()).hexdigest()
+        found[_path_of(each)] = f"{OUTSIDE}, SHA-256 {code[:16]}"
+    return found
+
+
+def check_words(value: object) -> None:
+    """Refuse parts from outside that do not say what they do, before anything is charged.
+
+    Raises:
+        UsageError: No words, or none of a number that is not the usual one.
+    """
+    for each in _outside(value):
+        try:
+            text = each.words()
+            usual = {field.name: field.default for field in fields(each)}
+            for name in usual:
+                if usual[name] in (MISSING, getattr(each, name)):
+                    continue
+                if replace(each, **{name: usual[name]}).words() == text:
+                    raise UsageError(f"{name}, which is {getattr(each, name)!r}, is not in them.")
+        except (NotImplementedError, LookupError, ValueError, UsageError) as error:
+            raise UsageError(
+                f"{_path_of(each)} does not say in words what plan, card and report should say of "
+                f"it ({error}): give it a `phrase` or `words` with all its numbers."
+            ) from None
+
+
+def _outside(value: object) -> Iterator[Any]:
+    """Go through the parts of a plan that are from outside this package."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         if issubclass(kind, Named) and kind.__module__.partition(".")[0] != "pasearch":
-            code = hashlib.sha256(_file_of(kind).read_bytes()).hexdigest()
-            found[f"{kind.__module__}.{kind.__qualname__}"] = f"{OUTSIDE}, SHA-256 {code[:16]}"
+            yield value
         inside: Iterable[object] = (getattr(value, each.name) for each in fields(value))
     elif isinstance(value, Mapping):
         inside = value.values()
     else:
         inside = value if isinstance(value, tuple | list) else ()
     for each in inside:
-        found |= outside_parts(each)
-    return found
+        yield from _outside(each)
+
+
+def _path_of(part: object) -> str:
+    return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
 def _file_of(kind: type) -> Path:

@@ -29,6 +29,8 @@ from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
 from pasearch.search.strategy import STRATEGIES, WHOLE, Fixed, Round, RoundPrice, RoundShape
+from pasearch.training.bounding.bound import BOUNDINGS
+from pasearch.training.bounding.flat import Flat
 
 GIVEN: dict[str, Any] = {
     "budget": Budget(4.0, 1e-4), "bounds": (0.0, 1.0), "classes": 2, "steps": 4, "batch": 20,
@@ -150,7 +152,7 @@ def choose_by(kind: type, folder: Path) -> None:
         columns = np.random.default_rng(0).random((200, 3))
         select_features(
             (columns, np.arange(200) % 2), method=kind.name, budget=Budget(4.0, 1e-4), classes=2,
-            bounds=(0.0, 1.0), out=folder, device="cpu",
+            bounds=(0.0, 1.0), out=folder, device="cpu", seed=3,
         )  # fmt: skip
 
 
@@ -256,7 +258,7 @@ def test_a_trial_is_charged_to_the_strategy_s_own_lines(
     kind = two_trials("two", line, place)
     with registered(STRATEGIES, kind):
         made = api.prepare(arrays(), strategy="two", **GIVEN)
-        with pytest.raises(UsageError, match="none of its own lines there: nothing was read"):
+        with pytest.raises(UsageError, match="none of its own lines there for"):
             api.run(made, out=tmp_path / "x")
 
 
@@ -290,3 +292,41 @@ def test_one_score_pays_for_one_score_after_a_resume_too(
         assert len(made) == 1, "the first trial was kept"
         with pytest.raises(UsageError, match="charges trials 0 and 1 once"):
             resume(tmp_path / "x", data=arrays())
+
+
+@pytest.mark.contract
+def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Longer(Fixed):
+        name: ClassVar[str] = "longer"
+
+        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+            price(WHOLE)  # asked for, and charged to nothing
+            event = price(RoundShape(steps=0.5))
+            return [Line(name=noun, partition=partition, event=event, count=1)]
+
+    with registered(STRATEGIES, Longer):
+        made = api.prepare(arrays(), strategy="longer", **GIVEN)
+        with pytest.raises(
+            UsageError, match=r"none of its own lines there for RoundShape\(steps=1"
+        ):
+            api.run(made, out=tmp_path / "x")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("phrase", "told"),
+    [("", "has no words"), ("cut to {bond:g}", "bond"), ("cut to {bound:g}", "power, which is 3")],
+)
+def test_what_says_too_little_is_refused_when_it_is_planned(phrase: str, told: str):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Terse(Flat):
+        name: ClassVar[str] = "terse"
+        power: float = 2.0
+        bound: float = 1.0
+
+    Terse.phrase = phrase
+    with registered(BOUNDINGS, Terse):
+        recipe = {"preset": "dpsgd", "bounding": {"name": "terse", "clip_norm": 1.0, "power": 3.0}}
+        with pytest.raises(UsageError, match=told):
+            api.prepare(arrays(), recipe=recipe, strategy="fixed", **GIVEN)

@@ -128,7 +128,10 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
     """
     from pasearch.runs.folder import RunFolder
 
-    _destroy_left_keys(Path(path))
+    path = Path(path)
+    if path.name == "release" and (path.parent / "private").is_dir():
+        path = path.parent
+    _destroy_left_keys(path)
     folder = RunFolder.open(path)
     try:
         yield folder
@@ -237,7 +240,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "secure_noise": made.secure_noise,
         "randomness": _randomness_words(made),
         "warnings": list(plan.warnings),
-        "versions": versions() | outside_parts(plan),
+        "versions": versions() | outside_parts(plan.parts),
     }
 
 

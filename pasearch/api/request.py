@@ -269,7 +269,7 @@ class ChoiceRequest(Request):
     """What a choice among candidates is asked for, of networks or of features."""
 
     candidates: float | None = said(
-        None, "Mean number of trainings; of paas and stw, candidates a generation.", SEARCH,
+        None, "Mean number of trainings, or how many candidates a generation has.", SEARCH,
         of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4", "subsets": "8"},
     )  # fmt: skip
     generations: int | None = said(

@@ -41,6 +41,7 @@ from pasearch.planning import (
     solve,
     solve_estimate,
 )
+from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.training.recipe import Recipe
 
@@ -185,6 +186,7 @@ def make_feature_plan(
     form = Form(
         schema=terms.schema, split=terms.split, most=terms.most, public=searched_on is not None
     )
+    check_words(choice)
     _check_choice(choice, form)
     solving = _Solving(terms=terms, choice=choice, form=form, dials=dials or Dials())
     share = solving.share(selection_share)

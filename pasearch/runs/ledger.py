@@ -285,7 +285,7 @@ class Ledger:
         except sqlite3.IntegrityError:
             raise BudgetError(
                 f"Line {line!r} pays for {limit} releases on {partition!r} and all are charged; "
-                f"release {key!r} would exceed the budget. Nothing was read."
+                f"release {key!r} would exceed the budget. Nothing was read for it."
             ) from None
 
     def holds(self, line: str, key: str) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,11 +248,10 @@ class Search:
 
     def _trial(self, asked: Round, trial: int, candidate: Candidate) -> TrialRecord:
         """Return a finished trial: from the journal, from an equal trial, or by running it."""
-        number, steps = asked.number, asked.shape.steps
-        stream = self.keys.stream("trial", trial)
+        steps, stream = asked.shape.steps, self.keys.stream("trial", trial)
         mark = f"{stream.child('mark').seed64():016x}"
         if (done := self.journal.get(trial)) is not None:
-            self._check_own(done, candidate, mark, number)
+            self._check_own(done, candidate, mark, asked)
             return done
         tie_break = int(stream.child("tie-break").generator().integers(2**62))
         same = self._equal_trial(candidate, steps) if self.strategy.memoised else None
@@ -259,34 +259,46 @@ class Search:
             attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
             attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
-        line, key = self._line_and_key("training", number, trial)
+        line, key = self._line_and_key("training", asked, trial)
         recipe = self.plan.trial_recipe(candidate, asked.shape)
         partition = self.strategy.place(self.plan.trial_partition, trial)
         network, course = self._train(candidate, recipe, stream, line, partition, key)
         weights = self.folder.private / "trials" / f"{trial}.pt"
         save_weights(network, weights, self.folder)
-        line, key = self._line_and_key("score", number, trial)
-        score = self._score(candidate, network, line, key, stream)
+        score: int | None = 0
+        if self.strategy.scored:
+            line, key = self._line_and_key("score", asked, trial)
+            score = self._score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
         attributes |= {"course": course.to_json(), "steps": steps}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
-    def _line_and_key(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+    def _line_and_key(self, noun: str, asked: Round, trial: int) -> tuple[str, str]:
         """Return what a trial is charged to; refuse one charge for several, but under a theorem.
 
-        Refused too is a line that the strategy has not planned for the partition that is read.
+        Refused too is a line that the strategy has not planned for the partition that is read, or
+        a training of another length than that line has priced.
         """
-        line, key = self.strategy.charge(noun, number, trial)
-        rule, place, free = self.strategy.selection_rule, "validation", Geometric(epsilon=1.0)
+        line, key = self.strategy.charge(noun, asked.number, trial)
+        rule, place = self.strategy.selection_rule, "validation"
         partition = place if noun == "score" else self.plan.trial_partition
-        planned = self.strategy.lines(lambda shape: free, partition, noun)
+        marks: dict[RoundShape, Event] = {}
+
+        def price(shape: RoundShape) -> Event:
+            return marks.setdefault(shape, Geometric(epsilon=math.pi + len(marks)))
+
+        planned = self.strategy.lines(price, partition, noun)
         if noun == "training":
             place = self.strategy.place(partition, trial)
-        own = (line, place) in {(each.name, each.partition) for each in planned}
-        if not own or line.startswith(ENGINE_LINES):
+        events = [each.event for each in planned if (each.name, each.partition) == (line, place)]
+        mark = marks.get(asked.shape)
+        if noun == "training" and self.strategy.private_trials:
+            events = [each for each in events if mark is not None and _is_within(mark, each)]
+        if not events or line.startswith(ENGINE_LINES):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} charges the {noun} of trial {trial} on {place!r} "
-                f"to {line!r}, which is none of its own lines there: nothing was read."
+                f"to {line!r}, which is none of its own lines there for {asked.shape}: nothing was "
+                "read."
             )
         paid_together = rule == "repeat-and-select" or (rule == PORTIONS and noun == "score")
         other = self._charged_for.setdefault((line, key), trial)
@@ -298,15 +310,15 @@ class Search:
             )
         return line, key
 
-    def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, number: int) -> None:
+    def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, asked: Round) -> None:
         """Refuse a stored trial that these keys did not make, or that this ledger does not hold.
 
         Under other keys the slots were split otherwise: a record that an old trial was trained on
         could then be among those it is scored with.
         """
-        line, key = self._line_and_key("training", number, done.number)
+        line, key = self._line_and_key("training", asked, done.number)
         if self.strategy.scored:
-            self._line_and_key("score", number, done.number)
+            self._line_and_key("score", asked, done.number)
         paid = "same_as" in done.attributes or self.ledger.holds(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
@@ -468,6 +480,13 @@ class Search:
         network = candidate.build(schema.shape, schema.outputs)
         load_weights(network, path)
         return network
+
+
+def _is_within(part: Event, event: Event) -> bool:
+    """Return whether an event is made of another."""
+    inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
+    every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
+    return part == event or any(isinstance(e, Event) and _is_within(part, e) for e in every)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

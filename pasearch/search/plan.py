@@ -41,6 +41,7 @@ from pasearch.planning import (
     solve_estimate,
     solve_front_ends,
 )
+from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.runs.sums import NoisySum
@@ -109,6 +110,10 @@ class Plan(Charged):
             *(f"front end {text}" for text, _ in self.front_noise),
             *super().estimated_privately(),
         ]
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return (self, *self.space.front_ends())
 
     @property
     def retrained(self) -> bool:
@@ -291,6 +296,7 @@ def make_plan(
             f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
             "exact and stay private."
         )
+    check_words((strategy, recipes, finals, space.front_ends()))
     plan = solving.plan(score_epsilon, validated_on, free=free_front_ends)
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
