@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path  # noqa: F401 - of inherited fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
