@@ -167,6 +167,7 @@ class TestBlank:
         tables = ContingencyTables(noise_multiplier=plan.noise("contingency tables"))
         with search._open("contingency tables", "train") as records:
             exact = attributes.counted(records)
+        search._used.clear()
         stream = Keys.from_seed(4).stream("selection").child("tables")
         noisy = tables.release(exact, attributes, stream)
         want = symmetrical_uncertainty(noisy, attributes)

@@ -89,6 +89,12 @@ class TestEdges:
         assert len(edges) < 10
 
     @pytest.mark.unit
+    def test_of_few_records_are_of_equal_width(self):
+        values = np.exp(np.random.default_rng(8).standard_normal(40))
+        low, high, edges = NumberBins(noise_multiplier=3.0, most=10).release(values, stream())
+        assert np.diff([low, *edges, high]) == pytest.approx((high - low) / 10)
+
+    @pytest.mark.unit
     def test_the_order_of_records_says_nothing(self):
         values = np.exp(np.random.default_rng(6).standard_normal(500))
         mechanism = NumberBins(noise_multiplier=4.0, most=8)
@@ -144,6 +150,7 @@ class TestAudit:
 
     def audited_mu(self, monkeypatch: pytest.MonkeyPatch) -> float:
         """The least mu that a test of both looks allows, at 99.9% confidence."""
+        monkeypatch.setattr(quantiles, "ENOUGH", -1e9)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
         first, honest = quantiles.NumberBounds.look, quantiles.cut
@@ -199,7 +206,7 @@ class TestAudit:
             return honest(self, total, source)
 
         monkeypatch.setattr(sums.GaussianSum, "release", release)
-        NumberBins(noise_multiplier=4.0, most=10).release(np.arange(50.0), stream())
+        NumberBins(noise_multiplier=4.0, most=10).release(np.arange(500.0), stream())
         assert sum(1 / each**2 for each in drawn) == pytest.approx(1 / 4.0**2)
 
     @pytest.mark.unit

@@ -819,7 +819,7 @@ class Looking:
         found = []
         for trial in range(count):
             query = search._validation_query(
-                search.plan.recipe, front, Keys.from_seed(9).stream("t", trial)
+                search.plan.recipe, front, Keys.from_seed(9).stream("t", trial), "only"
             )
             assert query is not None
             found.append(query(model, 0) / self.unit - self.exact)
