@@ -35,9 +35,9 @@ CELLS = 40
 HEAVY = 2.0
 """How many times its share of the records a cell holds that has a bin of its own."""
 
-ENOUGH = 20.0
-"""How many deviations of the noise there must be slots for a second look: for fewer, one look at the
-bounds, with all of the price, and bins of equal width were measured to be better."""
+ENOUGH = 32.0
+"""How many deviations of the noise there must be slots for a second look, and ten a bin. For fewer,
+one look at the bounds, with all of the price, and bins of equal width were better."""
 
 SPIKE = 3.0
 """How many deviations of the noise the count of the number 0 shows for a cell of its own."""
@@ -73,7 +73,8 @@ class NumberBins(GaussianRelease):
 
         Cost: `event`, on every partition that the values were taken from; charge it first.
         """
-        if len(values) < ENOUGH * self.noise_multiplier:  # how many slots there are is public
+        # How many slots there are is public.
+        if len(values) < max(ENOUGH * self.noise_multiplier, 10.0 * self.most) and ENOUGH > 0.0:
             alone = NumberBounds(noise_multiplier=self.noise_multiplier)
             low, high = bounds or alone.release(values, stream)
             return low, high, tuple(np.linspace(low, high, self.most + 1)[1:-1].tolist())
