@@ -140,7 +140,8 @@ class TestLabels:
         fitted = classifier(**ENOUGH, **settings).fit(x, y)
         assert fitted.classes_.tolist() == sorted(LABELS[kind])
         assert fitted.classes_.dtype.kind == y.dtype.kind
-        assert fitted.score(x, y) > 0.6, "a wrong order of the classes would guess"
+        guessing = 1 / len(LABELS[kind])
+        assert fitted.score(x, y) > guessing + 0.08, "a wrong order of the classes would guess"
         probabilities = fitted.predict_proba(x)
         assert probabilities.shape == (400, len(LABELS[kind]))
         np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
