@@ -37,7 +37,7 @@ from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import Preset, fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
 
-OF_SIZE = {"expected_batch_size", "steps", "learning_rate", "average"}
+TUNING = {"expected_batch_size", "steps", "learning_rate", "average"}
 """What of a recipe may be changed without changing what it does."""
 
 GIVEN = "given"
@@ -111,7 +111,7 @@ def _recipe_name(recipe: Mapping[str, Any]) -> str:
     own = sorted(set(recipe) - {"preset"})
     if name == "default" and not own:
         return ""
-    if not OF_SIZE.issuperset(own):
+    if not TUNING.issuperset(own):
         return f"{name}, but for its {' and '.join(own)}"
     changed = f"; changed: {', '.join(own)}" if own else ""
     return f"{name}: {preset_of(name).about}{changed}"

@@ -223,6 +223,16 @@ class Column:
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """A number's (low, high); None where they are not known yet."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def open_bins(self) -> bool:
+        """Whether the edges between a number's bins are estimated where the rest of it is."""
+        return self.bins in (None, QUANTILES)
+
+    @property
     def edges(self) -> tuple[float, ...]:
         """The edges between the bins of a number; an edge belongs to the bin above it."""
         bins = BINS if self.bins is None or isinstance(self.bins, str) else self.bins

@@ -25,10 +25,10 @@ import numpy as np
 from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, as_numbers, count_texts
-from pasearch.data.column import BINS, QUANTILES, Column
+from pasearch.data.column import BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
-from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds
+from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, finite
 from pasearch.runs.keys import Stream
 from pasearch.runs.quantiles import NumberBins, bins_of
 from pasearch.runs.sums import GaussianSum
@@ -130,11 +130,11 @@ class SchemaEstimate:
             kind, share = "number" if many else "category", 1.0 - KIND_SHARE
         if kind == "number":
             own = stream.child("bounds")
-            if target or column.bins not in (None, QUANTILES):
+            if target or not column.open_bins:
                 low, high = self._bounds(share).release(numbers, own)
                 return replace(column, kind=kind, low=low, high=high)
             binned = NumberBins(noise_multiplier=self._sigma(share), most=BINS)
-            low, high, edges = binned.release(numbers, own, _declared_bounds(column))
+            low, high, edges = binned.release(numbers, own, column.bounds)
             return replace(column, kind=kind, low=low, high=high, bins=edges)
         counts = count_texts(cells)
         found = self._categories(share).release(counts, stream.child("categories"))
@@ -185,10 +185,6 @@ def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySc
     return schema.completed(read)
 
 
-def _declared_bounds(column: Column) -> tuple[float, float] | None:
-    return None if column.low is None or column.high is None else (column.low, column.high)
-
-
 def _read_column(
     column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
 ) -> Column:
@@ -197,9 +193,9 @@ def _read_column(
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"
     if kind == "number":
-        low, high = _declared_bounds(column) or _range(numbers)
+        low, high = column.bounds or _range(numbers)
         bins = column.bins
-        if not target and bins in (None, QUANTILES):
+        if not target and column.open_bins:
             bins = bins_of(numbers, low, high, BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
     counts = count_texts(cells)
@@ -209,7 +205,6 @@ def _read_column(
 
 def _range(values: np.ndarray) -> tuple[float, float]:
     """Return the finite minimum and maximum, apart."""
-    with np.errstate(all="ignore"):
-        finite = values[np.isfinite(values)].astype(np.float64)
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    known = finite(values)
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)

@@ -123,8 +123,7 @@ class TableSchema:
     @property
     def target_bounds(self) -> tuple[float, float] | None:
         """The bounds of the number to predict."""
-        low, high = self.target.low, self.target.high
-        return None if low is None or high is None else (low, high)
+        return self.target.bounds
 
     @property
     def outputs(self) -> int:

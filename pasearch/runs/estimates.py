@@ -178,6 +178,13 @@ class ClassCount(GaussianRelease):
         return max(2, 1 + in_use(noisy, self.noise_multiplier)[1])
 
 
+def finite(values: np.ndarray[Any, Any]) -> Array:
+    """Return those values that are finite as float64: (at most as many,)."""
+    with np.errstate(all="ignore"):
+        numbers = np.asarray(values).astype(np.float64)
+    return numbers[np.isfinite(numbers)]
+
+
 def histogram(values: np.ndarray[Any, Any]) -> Array:
     """Return how many values are in each of the 321 bins, float64.
 
@@ -187,9 +194,7 @@ def histogram(values: np.ndarray[Any, Any]) -> Array:
     Args:
         values: (records,) numbers of any type; what is not finite is in no bin.
     """
-    with np.errstate(all="ignore"):
-        numbers = np.asarray(values).astype(np.float64)
-    numbers = numbers[np.isfinite(numbers)]
+    numbers = finite(values)
     sizes = np.clip(np.searchsorted(SIZES, np.abs(numbers)), 1, ZERO)
     bins = ZERO + np.sign(numbers).astype(np.int64) * sizes
     return np.bincount(bins, minlength=len(UPPER)).astype(np.float64)

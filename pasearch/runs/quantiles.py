@@ -25,7 +25,7 @@ from scipy.optimize import isotonic_regression
 
 from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.profiles import Array
-from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds
+from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds, finite
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
 
@@ -58,6 +58,10 @@ class NumberBins(GaussianRelease):
     most: int
     __post_init__ = checked(noise_multiplier=positive, most=whole)
 
+    def looks_twice(self, slots: int) -> bool:
+        """Return whether so many slots, a public number, are enough for a second look."""
+        return slots >= max(ENOUGH * self.noise_multiplier, 10.0 * self.most)
+
     def release(
         self,
         values: np.ndarray[Any, Any],
@@ -73,8 +77,7 @@ class NumberBins(GaussianRelease):
 
         Cost: `event`, on every partition that the values were taken from; charge it first.
         """
-        # How many slots there are is public.
-        if len(values) < max(ENOUGH * self.noise_multiplier, 10.0 * self.most) and ENOUGH > 0.0:
+        if not self.looks_twice(len(values)):
             alone = NumberBounds(noise_multiplier=self.noise_multiplier)
             low, high = bounds or alone.release(values, stream)
             return low, high, tuple(np.linspace(low, high, self.most + 1)[1:-1].tolist())
@@ -83,7 +86,7 @@ class NumberBins(GaussianRelease):
         noisy = first.look(values, stream)
         low, high = bounds or first.bounds_of(noisy)
         inner = cells(noisy, sigma, low, high)
-        place = np.searchsorted(inner, _within(values, low, high), side="right")
+        place = np.searchsorted(inner, np.clip(finite(values), low, high), side="right")
         exact = np.bincount(place, minlength=len(inner) + 1).astype(np.float64)
         knots = np.array([low, *inner, high])
         own = stream.child("number cells", *(each.hex() for each in knots.tolist()))
@@ -93,7 +96,7 @@ class NumberBins(GaussianRelease):
 
 def bins_of(values: np.ndarray[Any, Any], low: float, high: float, most: int) -> tuple[float, ...]:
     """Return the edges without noise, of values that the user declared or assumed public."""
-    known = _within(values, low, high)
+    known = np.clip(finite(values), low, high)
     if not known.size:
         return ()
     found = np.unique(np.quantile(known, np.arange(1, most) / most))
@@ -153,10 +156,3 @@ def cut(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
     light = np.interp(np.arange(1, left) / left * before[-1], before, knots)
     found = np.unique(np.concatenate([knots[heavy], knots[heavy + 1], light]))
     return tuple(found[(found > knots[0]) & (found < knots[-1])].tolist())
-
-
-def _within(values: np.ndarray[Any, Any], low: float, high: float) -> Array:
-    """Return the finite numbers, clamped to the bounds."""
-    with np.errstate(all="ignore"):
-        numbers = np.asarray(values).astype(np.float64)
-    return np.clip(numbers[np.isfinite(numbers)], low, high)

@@ -262,7 +262,7 @@ def _owners(table: TableSchema) -> Array:
 
 def units_of(table: TableSchema) -> tuple[Array, Array]:
     """Return each number's lower bound and the width of its bounds, (columns,)."""
-    bounds = np.array([(column.low, column.high) for column in table.columns], np.float64)
+    bounds = np.array([column.bounds for column in table.columns], np.float64)
     return bounds[:, 0], bounds[:, 1] - bounds[:, 0]
 
 

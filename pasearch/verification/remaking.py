@@ -24,7 +24,7 @@ from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made
-from pasearch.data.column import BINS, QUANTILES, Column
+from pasearch.data.column import BINS, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
@@ -239,29 +239,29 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
         if now is None or each.declared:
             continue  # said above
         name = shown(each.name)
-        if each.kind not in (None, now.kind) or each.bins not in (None, QUANTILES, now.bins):
+        if each.kind not in (None, now.kind) or not (each.open_bins or each.bins == now.bins):
             yield f"column {name} is of another kind than was declared."
         if each.low not in (None, now.low) or each.high not in (None, now.high):
             yield f"column {name} has other bounds than were declared."
         if len(now.categories or ()) > plan.most:
             yield f"column {name} has more categories than could be estimated privately."
-        if now.kind == "number" and each.low is None and not ESTIMABLE.issuperset(_bounds(now)):
+        if (
+            now.kind == "number"
+            and each.low is None
+            and not ESTIMABLE.issuperset((now.low, now.high))
+        ):
             yield f"column {name} has bounds that no estimate gives."
-        cut = each.bins in (None, QUANTILES) and each.name != target
+        cut = each.open_bins and each.name != target
         if now.kind == "number" and cut and not _estimable_bins(now):
             yield f"column {name} has bins that no estimate gives."
 
 
-def _bounds(column: Column) -> tuple[float | None, float | None]:
-    return column.low, column.high
-
-
 def _estimable_bins(column: Column) -> bool:
     """Return whether a number's bins are edges between its bounds, as many as are estimated."""
-    low, high, bins = column.low, column.high, column.bins
-    if not isinstance(bins, tuple) or low is None or high is None:
+    bounds, bins = column.bounds, column.bins
+    if not isinstance(bins, tuple) or bounds is None:
         return False
-    return len(bins) < BINS and all(low < edge < high for edge in bins)
+    return len(bins) < BINS and all(bounds[0] < edge < bounds[1] for edge in bins)
 
 
 def _columns(schema: AnySchema) -> tuple[Column, ...]:

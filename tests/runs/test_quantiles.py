@@ -26,6 +26,11 @@ def stream(*context: object) -> Stream:
     return Keys.from_seed(5).stream("bins", *context)
 
 
+def always_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few slots there are."""
+    monkeypatch.setattr(NumberBins, "looks_twice", lambda self, slots: True)
+
+
 def shares(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
     places = np.searchsorted(edges, values, side="right")
     return np.bincount(places, minlength=len(edges) + 1) / len(values)
@@ -72,6 +77,7 @@ class TestEdges:
 
     @pytest.mark.unit
     @pytest.mark.parametrize("sigma", [0.5, 20.0, 1000.0])
+    @pytest.mark.parametrize("slots", [40, 40_000])
     @settings(max_examples=60, deadline=None)
     @given(
         st.lists(
@@ -82,9 +88,13 @@ class TestEdges:
             max_size=40,
         )
     )
-    def test_of_anything_rise_strictly_between_the_bounds(self, sigma: float, values: list[float]):
+    def test_of_anything_rise_strictly_between_the_bounds(
+        self, slots: int, sigma: float, values: list[float]
+    ):
         mechanism = NumberBins(noise_multiplier=sigma, most=10)
-        low, high, edges = mechanism.release(np.array(values), stream(str(sigma)))
+        assert mechanism.looks_twice(slots) == (slots > 40)
+        whole = np.resize(np.array([*values, math.nan]), slots)
+        low, high, edges = mechanism.release(whole, stream(str(sigma)))
         assert all(a < b for a, b in pairwise((low, *edges, high)))
         assert len(edges) < 10
 
@@ -150,7 +160,7 @@ class TestAudit:
 
     def audited_mu(self, monkeypatch: pytest.MonkeyPatch) -> float:
         """The least mu that a test of both looks allows, at 99.9% confidence."""
-        monkeypatch.setattr(quantiles, "ENOUGH", -1e9)
+        always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
         first, honest = quantiles.NumberBounds.look, quantiles.cut
