@@ -29,14 +29,14 @@ from pasearch import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import Gaussian
 from pasearch.api.features import select_features
+from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
 from pasearch.features import trainers
 from pasearch.features.plan import make_feature_plan
-from pasearch.features.recipe import ROW_NORM
 from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import Steps
-from pasearch.features.views import FeatureMeans, View, row_bound
+from pasearch.features.views import View
 from pasearch.planning import Terms
 from pasearch.runs.keys import Keys
 
@@ -66,7 +66,7 @@ def views(options: argparse.Namespace) -> None:
     """Adult: one line a view, epsilon and seed."""
     data = load_dataset(str(options.table), schema=SCHEMA, public=True)
     store, every = Store("choices", options.minutes), data.all_records(None)
-    order, bound = np.arange(len(every)), row_bound(data.schema)
+    order, bound = np.arange(len(every)), data.schema.row_bound
     train, test = every.take(order[:-TEST]), every.take(order[-TEST:])
     given = trainers.linear_recipe
     for seed in range(options.seeds):

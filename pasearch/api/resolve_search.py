@@ -29,16 +29,25 @@ from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
-from pasearch.search.strategy import Settings, Strategy
+from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study, signal_of, study_for
 from pasearch.spaces.space import Portfolio, Space
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import Preset, fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
+from pasearch.training.settings import full_batches
 
 TUNING = {"expected_batch_size", "steps", "learning_rate", "average"}
 """What of a recipe may be changed without changing what it does."""
+
+OVER = {
+    "learning_rate": "learning_rate", "learning_rate_scale": "learning_rate",
+    "learning_rate_growth": "learning_rate", "learning_rate_most": "learning_rate",
+    "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
+    "average": "average", "clip_norm": "bounding",
+}  # fmt: skip
+"""By a portfolio entry's setting: what of a recipe, if the user says it, stands instead."""
 
 GIVEN = "given"
 """What the space of one given architecture is called."""
@@ -77,7 +86,7 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
         validated_on, dataset, read = _validated_on(request, dataset)
         assumed = (*assumed, *read)
     study = partial(_study, request, dataset)
-    request, space, given = _given(request, study)
+    request, space, given = _given(request, study, dataset.schema.regression)
     names = [_recipe_name(each) for each in request.recipes]
     request, ranked = _noised(request, dataset, space)
     assembled = partial(assemble, request, dataset, assumed)
@@ -118,18 +127,23 @@ def _recipe_name(recipe: Mapping[str, Any]) -> str:
 
 
 def _given(
-    request: SearchRequest, study: Callable[[], Study]
+    request: SearchRequest, study: Callable[[], Study], regression: bool
 ) -> tuple[SearchRequest, Space, Candidate | None]:
     """Return the request, its space, and the network if one is given or changed by a recipe.
 
-    The network is as it was given; in the space each recipe has changed it.
+    The network is as it was given; in the space each recipe has changed it. The request says more
+    than an entry of the study's portfolio does.
     """
-    presets = [preset_of(each.get("preset", "default")) for each in request.recipes]
+    presets = [_preset(each) for each in request.recipes]
     several = len(presets) > 1
-    changing = [each for each in presets if each.activation or each.frozen]
+    changing = [each for each in presets if each.activation or each.frozen or each.full_batches]
+    settled = partial(_settled, request=request, regression=regression)
     if request.architecture is None and not changing and not several:
-        space = study().portfolio() if request.space == "auto" else named_space(request.space)
-        return request, space, None
+        if request.space != "auto":
+            return request, named_space(request.space), None
+        portfolio = study().portfolio()
+        own = tuple(settled(each, request.recipes[0]) for each in portfolio.entries)
+        return request, replace(portfolio, entries=own), None
     strategy = "portions" if several else "fixed"
     if request.strategy not in ("auto", strategy) or request.space != "auto":
         recipe = f"The recipe {request.recipes[0].get('preset')} changes"
@@ -146,8 +160,8 @@ def _given(
     else:
         candidate = read_candidate(request.architecture)
     entries = tuple(
-        replace(_changed(candidate, preset), settings=_with_recipe(candidate, number))
-        for number, preset in enumerate(presets)
+        _with_recipe(settled(_changed(candidate, each), each), number)
+        for number, each in enumerate(request.recipes)
     )
     if several and request.candidates not in (None, len(presets)):
         raise UsageError(
@@ -211,9 +225,9 @@ def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tupl
     )
 
 
-def _changed(candidate: Candidate, preset: Preset) -> Candidate:
-    """Return the network as a preset wants it."""
-    network = candidate.architecture
+def _changed(candidate: Candidate, recipe: Mapping[str, Any]) -> Candidate:
+    """Return the network as a recipe's preset wants it."""
+    network, preset = candidate.architecture, _preset(recipe)
     if preset.activation:
         network = network.with_activation(preset.activation)
     if preset.frozen:
@@ -221,10 +235,38 @@ def _changed(candidate: Candidate, preset: Preset) -> Candidate:
     return replace(candidate, architecture=network)
 
 
-def _with_recipe(candidate: Candidate, number: int) -> Settings:
-    """Return a candidate's settings when it has this one of the plan's recipes."""
+def _preset(recipe: Mapping[str, Any]) -> Preset:
+    return preset_of(recipe.get("preset", "default"))
+
+
+def _settled(
+    candidate: Candidate, recipe: Mapping[str, Any], *, request: SearchRequest, regression: bool
+) -> Candidate:
+    """Return a candidate whose settings leave alone what the user says.
+
+    A network that the user gives keeps its own settings. Those of a portfolio's entry give way to
+    options and to a recipe; those of full batches go together, so another preset has none of them.
+    """
+    preset, own = _preset(recipe), dict(candidate.settings)
+    if preset.full_batches:
+        own = dict(full_batches(regression))
+    elif request.architecture is not None:
+        return candidate
+    elif "batch_share" in own and recipe.get("preset", "default") != "default":
+        own = {}
+    options = {
+        "steps": request.steps, "expected_batch_size": request.batch,
+        "learning_rate": request.learning_rate,
+    }  # fmt: skip
+    said = {*recipe, *(name for name, value in options.items() if value is not None)}
+    kept = tuple((name, value) for name, value in own.items() if OVER[name] not in said)
+    return replace(candidate, settings=kept)
+
+
+def _with_recipe(candidate: Candidate, number: int) -> Candidate:
+    """Return a candidate that has this one of the plan's recipes."""
     chosen = ((RECIPE, float(number)),) if number else ()
-    return (*candidate.settings, *chosen)
+    return replace(candidate, settings=(*candidate.settings, *chosen))
 
 
 def _validated_on(

@@ -1,7 +1,7 @@
-"""The front ends as modules, and how the two fitted ones are estimated privately.
+"""The front ends as modules, and how the fitted ones are estimated privately.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss); docs/rules.md, "Sensitivities".
-Proof: docs/guarantees/released-sums.md.
+Proof: docs/guarantees/released-sums.md; of `centred` feature-selection.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.means import FeatureMeans, OnePart, centring, public_means
 from pasearch.data.scattering import Scattering, group_normalised
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
@@ -94,9 +95,36 @@ def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream
     mean, square = np.split(total, 2)
     mean = np.clip(mean, 0.0, 1.0)
     deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
+    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1])), x)
+
+
+def fit_means(
+    x: Tensor, valid: Tensor, row_bound: float, noise_multiplier: float | None, stream: Stream
+) -> Affine:
+    """Return the map of `centred` from noisy means.
+
+    Args:
+        x: float32, (slots, *shape), in [0, 1].
+        valid: bool, (slots,).
+        row_bound: Longer rows are cut to this norm, public.
+        noise_multiplier: None on declared-public data.
+        stream: The release's own randomness.
+
+    Cost: `Gaussian(noise_multiplier)`.
+    """
+    records = OnePart(x, valid)
+    if noise_multiplier is None:
+        means = public_means(records, row_bound)
+    else:
+        mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=row_bound)
+        means = mechanism.release(records, stream)
+    return _affine(means, centring(means), x)
+
+
+def _affine(shift: np.ndarray, scale: np.ndarray, x: Tensor) -> Affine:
+    """Return the map of flattened features, for records like these."""
     affine = Affine(tuple(x.shape[1:]))
-    affine.shift.copy_(torch.from_numpy(mean).reshape(x.shape[1:]))
-    scale = TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1]))
+    affine.shift.copy_(torch.from_numpy(shift).reshape(x.shape[1:]))
     affine.scale.copy_(torch.from_numpy(scale).reshape(x.shape[1:]))
     return affine
 

@@ -109,6 +109,11 @@ class Schema:
         """Return the shape of an encoded record, at most, whatever is estimated privately."""
         return self.shape
 
+    @property
+    def row_bound(self) -> float:
+        """The largest norm of an encoded record: public."""
+        return math.sqrt(math.prod(self.shape))
+
     def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
         """Clamp to the bounds and scale to [0, 1]; return which records are finite.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -157,6 +158,20 @@ class TableSchema:
             most: The most categories that are estimated privately for a column.
         """
         return (sum(_widest(column, most) for column in self.columns),)
+
+    @property
+    def row_bound(self) -> float:
+        """The largest norm of an encoded record: public.
+
+        A category or a bin is 1 once, a number at most 1 beside it, and every word may be there.
+        """
+        most = 0
+        for column in self.columns:
+            if column.kind == "text":
+                most += len(column.vocabulary or ())
+            elif column.kind != "ignore":
+                most += 2 if column.kind == "number" else 1
+        return math.sqrt(most)
 
     def find(
         self, name: str, features: TableCells, labels: ColumnCells

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.means import FeatureMeans
 from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -25,7 +26,7 @@ from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Compared, Form, Reads
 from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
-from pasearch.features.views import FeatureMeans, View, row_bound
+from pasearch.features.views import View
 from pasearch.progress import Progress
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
@@ -120,7 +121,7 @@ class FeatureSearch:
         plan = self.plan
         if not plan.has(MEANS):
             return np.full(math.prod(plan.schema.shape), 0.5)
-        bound, front = row_bound(plan.schema), self._front
+        bound, front = plan.schema.row_bound, self._front
         if front is not None:  # a pooled pixel is in [0, 1] too
             bound = math.sqrt(math.prod(front.front_end.output_shape(plan.schema.shape)))
         mechanism = FeatureMeans(noise_multiplier=plan.noise(MEANS), row_bound=bound)

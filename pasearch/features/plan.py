@@ -29,7 +29,6 @@ from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
 from pasearch.features.logistic import check_objective
-from pasearch.features.recipe import linear_recipe
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
@@ -44,6 +43,7 @@ from pasearch.planning import (
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.training.recipe import Recipe
+from pasearch.training.settings import linear_recipe
 
 MEANS, FINAL, SCORES, TEST = "feature means", "final training", "score", "test accuracy"
 """Lines that are no method's own."""

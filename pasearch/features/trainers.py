@@ -19,17 +19,19 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import AnyRecords, Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.knobs import GAUSSIAN, PURE, Knob
-from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
-from pasearch.features.views import Array, View
+from pasearch.features.views import REACH, Array, View
 from pasearch.planning import MU_RANGE
 from pasearch.runs.keys import Stream
+from pasearch.spaces.architecture import Architecture
 from pasearch.training.scoring import points_of
+from pasearch.training.settings import linear_recipe
 from pasearch.training.trainer import train
 
 OnStep = Callable[[int, int], None]
@@ -214,9 +216,7 @@ class Steps(Trainer):
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
     def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
-        network = nn.Linear(view.width, self.outputs)
-        for parameter in network.parameters():
-            nn.init.zeros_(parameter)  # convex: a random start would only be noise
+        network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
         recipe = linear_recipe(len(records), self.noise, self.regression)
 
@@ -226,9 +226,7 @@ class Steps(Trainer):
 
         seen = view.seen(records)
         train(network, seen, recipe, streams, device=self.device, on_step=finished)
-        weights, bias = (
-            p.detach().cpu().numpy().astype(np.float64) for p in (network.weight, network.bias)
-        )
+        weights, bias = (p.detach().cpu().numpy().astype(np.float64) for p in network.parameters())
         return _composed(weights, bias, view, self.link(self.outputs, self.regression))
 
 

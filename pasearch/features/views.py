@@ -1,22 +1,13 @@
 """What a linear model sees of a record: chosen features, centred and scaled by noisy means.
 
-    means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public
-    a view      z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),   v_j = max(m_j (1 - m_j), v_0)
+The means and what is done by them stand in `data.means`; a view is that for a set of the features,
+its rows again of root mean square norm ROW_NORM, and of directions in them.
 
-B is known from the schema: a row has one indicator a column. Centred rows are about half as long as
-rows are; dividing by the root of the deviation lets rare categories move sooner. K = ROW_NORM is
-then the rows' root mean square norm, so a clip and a learning rate fit every data set. Measured on
-Adult (benchmarks/features/choices.py, three seeds): accuracy .856 instead of .848 at epsilon .1,
-.865 instead of .862 at 1, where without either all of epsilon goes to the training, at the best of
-five learning rates. Scaling does most of it: centred alone has .850 and .861. Everything after the
-means is post-processing.
-
-Source: ours; docs/rules.md, "Sensitivities". Proof: docs/guarantees/feature-selection.md.
+Source: ours. Proof: docs/guarantees/feature-selection.md.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,72 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.accounting.checks import checked, positive
 from pasearch.data.compact import CompactRows
+from pasearch.data.means import ROW_NORM, Array, centring
 from pasearch.data.partitions import AnyRecords, CompactRecords, Records
-from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.features.recipe import REACH, ROW_NORM
-from pasearch.runs.keys import Stream
-from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
+from pasearch.runs.sums import bounded_rows
 
-Array = np.ndarray[Any, Any]
-
-LEAST_VARIANCE = 0.05**2
-"""v_0: a category of fewer records than a four-hundredth is not blown up further."""
-
-ROWS = 65_536
-"""Records at a time: only memory depends on it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureMeans(GaussianRelease):
-    """The mean of every feature, over all slots.
-
-    Guarantee: `release` costs `event`: a row is cut to norm B before it is added, and a null
-    record adds 0.
-
-    Args:
-        noise_multiplier: The noise's standard deviation on the sum of rows / B, above 0.
-        row_bound: B, public.
-    """
-
-    row_bound: float
-    __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
-
-    def release(self, records: AnyRecords, stream: Stream) -> Array:
-        """Return the means, float64 (d,), in [0, 1]; the divisor is n, public.
-
-        Args:
-            records: Of an open partition, charged by the caller.
-            stream: The release's own randomness.
-
-        Cost: `event`, on that partition.
-        """
-        total = np.zeros(math.prod(records.x.shape[1:]))
-        for each in records.parts():
-            x, valid = each.x.flatten(1).numpy(), each.valid.numpy()
-            for start in range(0, len(x), ROWS):
-                part = slice(start, start + ROWS)
-                total += bounded_rows(x[part] / self.row_bound, valid[part]).sum(axis=0)
-        noise = GaussianSum(noise_multiplier=self.noise_multiplier)
-        noisy = noise.release(total, stream) * self.row_bound / len(records)
-        return np.clip(noisy, 0.0, 1.0)
-
-
-def row_bound(schema: AnySchema) -> float:
-    """Return the largest norm of an encoded record: public.
-
-    A category or a bin is 1 once, a number at most 1 beside it, and every word may be there.
-    """
-    if not isinstance(schema, TableSchema):
-        return math.sqrt(math.prod(schema.shape))
-    most = 0
-    for column in schema.columns:
-        if column.kind == "text":
-            most += len(column.vocabulary or ())
-        elif column.kind != "ignore":
-            most += 2 if column.kind == "number" else 1
-    return math.sqrt(most)
+REACH = 1.25
+"""Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +47,7 @@ class View:
         """Return the view of some features, from the means of all of them; None: of all."""
         columns = np.arange(len(means)) if mask is None else np.flatnonzero(mask)
         shift = means[columns]
-        variance = shift * (1.0 - shift)
-        scale = np.maximum(variance, LEAST_VARIANCE) ** -0.25
-        length = math.sqrt(max(float(np.sum(scale**2 * variance)), 1e-12))
-        scale = scale * (ROW_NORM / length)
-        return cls(features=len(means), columns=columns, shift=shift, scale=scale)
+        return cls(features=len(means), columns=columns, shift=shift, scale=centring(shift))
 
     def rotated(self, rotation: Array) -> View:
         """Return the view of directions in these features, (c, k)."""

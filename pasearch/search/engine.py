@@ -429,7 +429,8 @@ class Search:
         stream = self.keys.stream("front end", front_end.text)
         opened = self.dataset[self.plan.trial_partition]
         with self.ledger.charged(line, opened, key="fit") as records:
-            fitted = front_end.fit(records.x, records.valid, noise, stream)
+            bound = self.plan.schema.row_bound
+            fitted = front_end.fit(records.x, records.valid, noise, stream, bound)
         save_weights(fitted.module, path, self.folder)
         return fitted
 

@@ -13,7 +13,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pasearch.accounting import calibration
@@ -45,13 +45,7 @@ from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.runs.sums import NoisySum
-from pasearch.search.candidates import (
-    candidate_recipe,
-    noised_recipe,
-    recipe_of,
-    steps_of,
-    training_event,
-)
+from pasearch.search.candidates import candidate_recipe, recipe_of, training_event
 from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
@@ -59,6 +53,7 @@ from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.recipe import Recipe
 from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import GRID
+from pasearch.training.settings import changed, noised
 
 Release = ScoreNoise | ExponentialPick
 
@@ -129,8 +124,14 @@ class Plan(Charged):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the released network's training, or the first that it may have."""
-        return (self.finals or self.recipes)[0]
+        """The recipe of the released network's training, or the first that it may have.
+
+        It is before noise and learning rate; of one candidate alone, with what that changes.
+        """
+        recipes = self.finals or self.recipes
+        if (only := self.strategy.only(self.space)) is None:
+            return recipes[0]
+        return changed(recipes[recipe_of(only.settings)], only.settings, self.kept_slots)
 
     @property
     def kept_slots(self) -> int:
@@ -183,7 +184,7 @@ class Plan(Charged):
             except BudgetError:
                 mu = None
             recipe = self.recipe
-            noise = None if mu is None else noised_recipe(recipe, recipe.steps, mu, slots)
+            noise = None if mu is None else noised(recipe, (), mu, slots)
             found.append(
                 {
                     "epsilon": budget.epsilon,
@@ -223,7 +224,7 @@ class Plan(Charged):
         slots, mu = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
         if mu is None:
             return []
-        return noised_recipe(recipe, recipe.steps, mu, slots).claims(slots, self.delta)
+        return noised(recipe, (), mu, slots).claims(slots, self.delta)
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> OfMu:
         return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
@@ -420,11 +421,12 @@ class _Solving:
 
     def _most_queries(self) -> int:
         """Return how many validation queries any candidate's training has, at most."""
-        settings, slots = self.strategy.settings(self.space), self.terms.split.trial_slots
-        used = [(self.recipes[recipe_of(each)], each) for each in settings]
-        return max(
-            replace(r, steps=steps_of(r, each)).validation_queries(slots) for r, each in used
-        )
+        slots = self.terms.split.trial_slots
+        own = [
+            changed(self.recipes[recipe_of(each)], each, slots)
+            for each in self.strategy.settings(self.space)
+        ]
+        return max(each.validation_queries(slots) for each in own)
 
     def _check_queries(self) -> None:
         """Refuse queries of private records in a search: each candidate would need its own."""

@@ -82,7 +82,8 @@ class Proxy:
             return ready(front_end, self.dataset.schema.shape)
         records = self.dataset.all_records(None)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
-        return front_end.fit(records.x, records.valid, None, stream)
+        bound = self.dataset.schema.row_bound
+        return front_end.fit(records.x, records.valid, None, stream, bound)
 
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str

@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Genotype, Space
-
-Settings = tuple[tuple[str, float], ...]
-"""What a candidate changes in the recipe; see `spaces.candidate.SETTINGS`."""
+    from pasearch.training.settings import Settings
 
 PORTIONS = "disjoint portions"
 """The selection rule under which every candidate has records of its own."""

@@ -120,7 +120,8 @@ class Architecture:
         """Return the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
         Its initial weights are drawn from the generator; None leaves them uninitialised, for a
-        state that is loaded next.
+        state that is loaded next. Those of a network without hidden layers are 0: its loss is
+        convex, and a random start would only be noise.
 
         Raises:
             UsageError: It does not fit, or has more than `MOST_PARAMETERS`.
@@ -142,7 +143,9 @@ class Architecture:
             for module in modules:
                 trainable = getattr(layer, "trainable", True)
                 module.requires_grad_(trainable)
-                if generator is not None:
+                if not self.layers:
+                    _start_at_zero(module)
+                elif generator is not None:
                     _initialise(module, getattr(layer, "activation", "linear"), generator)
             blocks += [module for module in modules if not isinstance(module, nn.Identity)]
         return nn.Sequential(*blocks)
@@ -193,6 +196,14 @@ def _layer_from_json(settings: object) -> Layer:
             f"expected {', '.join(sorted(known))}."
         )
     return kind(**given)
+
+
+def _start_at_zero(module: nn.Module) -> None:
+    import torch
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
 
 
 def _initialise(module: nn.Module, activation: str, generator: np.random.Generator) -> None:

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 SETTINGS = (
-    "learning_rate", "learning_rate_scale", "learning_rate_growth", "steps", "steps_scale",
+    "learning_rate", "learning_rate_scale", "learning_rate_growth", "learning_rate_most", "steps",
+    "steps_scale", "batch_share", "average", "clip_norm",
 )  # fmt: skip
-"""Genes that change the recipe: absolute values, or factors on the recipe's own."""
+"""Genes that change the recipe; `training.settings` says how."""
+
+PRICED = ("steps", "steps_scale", "batch_share", "clip_norm")
+"""The settings that a price may depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

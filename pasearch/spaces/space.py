@@ -25,7 +25,7 @@ from pasearch.data.front_ends import FrontEnd, front_end
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.candidate import SETTINGS, Candidate
+from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
 from pasearch.spaces.families import DEFAULTS, FAMILIES, NAMED
 from pasearch.spaces.layers import MOST_WIDE, Shape, check_activation
 
@@ -156,7 +156,7 @@ class SearchSpace(Space):
                 )
             for value in values:
                 _check_gene(where, gene, value)
-            if gene in ("steps", "steps_scale") and len(values) > MOST_STEPS:
+            if gene in ("steps", "steps_scale", "batch_share") and len(values) > MOST_STEPS:
                 raise UsageError(
                     f"{where}: has {len(values)} values: expected {MOST_STEPS} or fewer, because "
                     "each is priced on its own. Name a few."
@@ -282,11 +282,12 @@ class Portfolio(Space):
     def __post_init__(self) -> None:
         if not self.entries:
             raise UsageError(f"Portfolio {self.name!r} is empty: name at least one candidate.")
-        if (
-            len({dict(entry.settings).get("steps_scale", 1.0) for entry in self.entries})
-            > MOST_STEPS
-        ):
-            raise UsageError(f"Portfolio {self.name!r}: expected {MOST_STEPS} numbers of steps.")
+        settings = ({n: v for n, v in entry.settings if n in PRICED} for entry in self.entries)
+        if len({tuple(each.items()) for each in settings}) > MOST_STEPS:
+            raise UsageError(
+                f"Portfolio {self.name!r}: expected at most {MOST_STEPS} combinations of "
+                f"{', '.join(PRICED)}, because each is priced on its own."
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -393,9 +394,11 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         expected = "" if isinstance(value, bool) else "true or false"
     elif gene.startswith("dropout"):
         expected = "" if 0.0 <= number < 1.0 else "a rate in [0, 1)"
-    elif gene.startswith("learning_rate") or gene == "steps_scale":
+    elif gene.startswith("learning_rate") or gene in ("steps_scale", "clip_norm"):
         if not 0.0 < number <= MOST_SCALE:
             expected = f"a finite number above 0, at most {MOST_SCALE:g}"
+    elif gene in ("batch_share", "average"):
+        expected = "" if 0.0 < number <= 1.0 else "a share in (0, 1]"
     elif gene == "layers":
         if not (isinstance(value, int) and 0 <= number <= 3):
             expected = "0 (a linear model), 1, 2 or 3"

@@ -43,6 +43,7 @@ class Preset:
         activation: Of every hidden layer, instead of the architecture's own; None keeps it.
         frozen: How many of the first layers keep their random start.
         epochs: What the paper's schedule is made for; it is stretched to a run's own epochs.
+        full_batches: Whether it has the settings of `full_batches`, which depend on the data.
     """
 
     about: str
@@ -51,6 +52,7 @@ class Preset:
     activation: str | None = None
     frozen: int = 0
     epochs: int | None = None
+    full_batches: bool = False
 
 
 def _dynamic(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
@@ -63,6 +65,12 @@ PRESETS: dict[str, Preset] = {
     "default": Preset(
         about="momentum and averaged weights on flat clipping",
         source="docs/spaces.md; Polyak and Juditsky 1992 (averaging)",
+    ),
+    "full-batches": Preset(
+        about="all records at every step, half of the steps averaged, a rate that follows the "
+        "signal: as features trains its linear model, for `centred` input",
+        source="benchmarks/features",
+        full_batches=True,
     ),
     "dpsgd": Preset(
         about="Poisson batches, flat clipping, plain SGD",

@@ -19,6 +19,7 @@ from shortcuts import pmf
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
 from pasearch.data.array_file import from_arrays
+from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.errors import BudgetError
 from pasearch.features import engine, linear, recipe, subsets, views
@@ -26,9 +27,8 @@ from pasearch.features.chosen import Chosen
 from pasearch.features.engine import FeatureSearch, PrivateReads
 from pasearch.features.evolution import Evolution
 from pasearch.features.pca import PrincipalComponents
-from pasearch.features.recipe import REACH, ROW_NORM
 from pasearch.features.trainers import LinearModel, Solved, Trainer
-from pasearch.features.views import FeatureMeans, View
+from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.sums import GaussianSum

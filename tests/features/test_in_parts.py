@@ -12,6 +12,7 @@ from selections import BUDGET, FEW, WAYS, feature_points, planned, search_of
 
 from pasearch.data import compact
 from pasearch.data.column import Column
+from pasearch.data.means import FeatureMeans
 from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Records
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
@@ -22,7 +23,7 @@ from pasearch.features.engine import FeatureOutcome
 from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import Perturbed, Solved, points_of_all
-from pasearch.features.views import FeatureMeans, View
+from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from selections import arrays
 
+from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic, recipe, trainers
-from pasearch.features.recipe import REACH, ROW_NORM, linear_recipe
 from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps, Trainer
-from pasearch.features.views import View
+from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
+from pasearch.training.settings import linear_recipe
 
 KEYS = Keys.from_seed(11)
 MEANS = np.array([0.5, 0.5, 0.4, 0.6, 0.5, 0.5])

@@ -15,13 +15,13 @@ from selections import arrays
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data.column import Column
+from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import views
-from pasearch.features.recipe import ROW_NORM
-from pasearch.features.views import FeatureMeans, View, row_bound
+from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 
@@ -172,7 +172,7 @@ class TestRowBound:
             rows = np.array(cells, dtype=object)
         encoded = schema.encode_new(rows).reshape(len(rows), -1)
         longest = np.linalg.norm(encoded, axis=1).max()
-        assert 0.8 * row_bound(schema) < longest <= row_bound(schema) * (1 + 1e-6)
+        assert 0.8 * schema.row_bound < longest <= schema.row_bound * (1 + 1e-6)
 
 
 class TestView:

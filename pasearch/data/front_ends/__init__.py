@@ -6,13 +6,15 @@
 | `max_pool:2` | the maximum of each square of pixels | none: each record on its own |
 | `scattering` | a fixed wavelet transform, normalised | none: each record on its own |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
+| `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
 | `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
 
 The first three know no record but the one at hand: each maps a record alone, so they change no
-price. The last two are *fitted*: they release a noisy sum over a partition, once, before the first
+price. The others are *fitted*: they release a noisy sum over a partition, once, before the first
 training, and the plan charges it; every candidate then uses the same fit (post-processing).
 
     standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
+    centred:      rows clamped to a public norm B (`data.means`);         sum x + noise
     pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
 
 Source: Bao et al., sections IV-B and VIII-C (PCA, max pooling); Dwork et al. 2014 (Analyze Gauss);
@@ -82,7 +84,12 @@ class FrontEnd(Stage):
         return Gaussian(noise_multiplier)
 
     def fit(
-        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
     ) -> Fitted:
         """Return it fitted to the records of an open partition; only where `fitted`.
 
@@ -91,6 +98,8 @@ class FrontEnd(Stage):
             valid: bool, (slots,); a null record adds nothing.
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
+            row_bound: The largest norm of a record that the schema allows, public; None: the root
+                of the number of features.
 
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
@@ -228,12 +237,53 @@ class Standardise(FrontEnd):
         return Affine(shape)
 
     def fit(
-        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
     ) -> Fitted:
         """Estimate both moments of every feature privately."""
         from pasearch.data.projections import fit_moments
 
         return Fitted(self, fit_moments(x, valid, noise_multiplier, stream))
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class Centred(FrontEnd):
+    """Every feature minus its mean, divided by the root of its deviation: from private means.
+
+    Only means are released, with the schema's own bound of a record, so they are nearer than those
+    of `standardise`. Their proof is that of the means of `features`.
+    """
+
+    name: ClassVar[str] = "centred"
+    phrase: ClassVar[str] = "centred features"
+    fitted: ClassVar[bool] = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.projections import Affine
+
+        return Affine(shape)
+
+    def fit(
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
+    ) -> Fitted:
+        """Estimate the mean of every feature privately."""
+        from pasearch.data.projections import fit_means
+
+        bound = math.sqrt(math.prod(x.shape[1:])) if row_bound is None else row_bound
+        return Fitted(self, fit_means(x, valid, bound, noise_multiplier, stream))
 
 
 @FRONT_ENDS.register
@@ -268,7 +318,12 @@ class PrincipalComponents(FrontEnd):
         return Projection(math.prod(shape), self.components)
 
     def fit(
-        self, x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
     ) -> Fitted:
         """Estimate the second moments privately and keep their leading eigenvectors."""
         from pasearch.data.projections import fit_components

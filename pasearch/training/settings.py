@@ -1,0 +1,131 @@
+"""What a candidate changes in its recipe: absolute values, factors, and what follows the signal.
+
+    steps      `steps`, or the recipe's own times `steps_scale`
+    batch      `batch_share` of the records: 1 is all of them, at every step
+    average    `average`, the horizon of the weights' moving average
+    bound      `clip_norm`, of a bound that has one
+    rate       `learning_rate`; or the recipe's own, or the rule `tuned_learning_rate`, times
+               `learning_rate_scale`, and where the signal mu n is strong `learning_rate_growth`;
+               `learning_rate_most` at most
+
+Steps and batch change the price; one function, `changed`, gives both price and training.
+
+`full_batches` is how a linear model is trained. For a given price, the noise of a full batch is
+least for a record; averaging half of the steps, and a rate that grows with the signal up to a
+bound, were measured on Adult and Breast Cancer (benchmarks/features).
+
+Source: ours; docs/rules.md, rule 4. Proof: docs/guarantees/composition-and-partitions.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from pasearch.errors import UsageError
+from pasearch.spaces.candidate import PRICED
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+
+Settings = tuple[tuple[str, float], ...]
+"""Pairs (name, value); see `spaces.candidate.SETTINGS`."""
+
+STRONG_SIGNAL = 4000.0
+"""Training records times mu from which `learning_rate_growth` makes a candidate's rate grow, as the
+square root. Measured for a linear model on scattering features (benchmarks/portfolio)."""
+
+FULL_BATCHES: Settings = (
+    ("batch_share", 1.0), ("steps", 160.0), ("average", 0.5), ("clip_norm", 1.0),
+    ("learning_rate_scale", 1.2), ("learning_rate_most", 10.0),
+)  # fmt: skip
+"""How a linear model of classes is trained, on records of root mean square norm 5."""
+
+OF_A_NUMBER: Settings = (("learning_rate_scale", 0.36), ("learning_rate_most", 1.5))
+"""What is otherwise where a number is predicted: a squared error bends more."""
+
+
+def full_batches(regression: bool) -> Settings:
+    """Return the settings of full batches, of classes or of a number."""
+    return tuple(dict(FULL_BATCHES + (OF_A_NUMBER if regression else ())).items())
+
+
+def linear_recipe(slots: int, mu: float, regression: bool) -> Recipe:
+    """Return how a linear model is trained on so many slots, with the dial at mu."""
+    return tuned(default_recipe(slots), full_batches(regression), mu, slots)
+
+
+def priced(settings: Settings) -> Settings:
+    """Return those that the price may depend on."""
+    return tuple((name, value) for name, value in settings if name in PRICED)
+
+
+def steps_of(recipe: Recipe, settings: Settings) -> int:
+    """Return a candidate's number of steps."""
+    values = dict(settings)
+    return max(1, round(values.get("steps", recipe.steps * values.get("steps_scale", 1.0))))
+
+
+def changed(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
+    """Return the recipe as a candidate has it, before noise and learning rate.
+
+    Args:
+        recipe: Before both.
+        settings: The candidate's.
+        slots: n, of the partition that is trained on.
+    """
+    values = dict(settings)
+    own: dict[str, Any] = {"steps": steps_of(recipe, settings)}
+    if "batch_share" in values:
+        own["expected_batch_size"] = max(1, round(values["batch_share"] * slots))
+    if "average" in values:
+        own["average"] = values["average"]
+    if "clip_norm" in values:
+        own["bounding"] = _clipped(recipe.bounding, values["clip_norm"])
+    return replace(recipe, **own)
+
+
+def _clipped(bounding: Bound | None, clip_norm: float) -> Bound:
+    """Return a bound with a norm of its own.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if bounding is None or "clip_norm" not in bounding.field_names():
+        raise UsageError(
+            "The setting clip_norm is of a recipe whose bound has one (flat, adaptive, encoded): "
+            "take such a recipe, or leave clip_norm out."
+        )
+    values = {name: getattr(bounding, name) for name in bounding.field_names()}
+    return type(bounding)(**values | {"clip_norm": clip_norm})
+
+
+def noised(recipe: Recipe, settings: Settings, mu: float | None, slots: int) -> Recipe:
+    """Return a candidate's recipe with the noise that the dial gives its steps; None: without."""
+    own = changed(recipe, settings, slots)
+    return own.with_noise(None if mu is None else own.noise_for_mu(mu, slots))
+
+
+def tuned(
+    recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0
+) -> Recipe:
+    """Return a candidate's recipe with its noise and its learning rate.
+
+    Args:
+        recipe: Before both.
+        settings: The candidate's.
+        mu: The dial of the whole training's noise; None trains without, on public data.
+        slots: n, of the partition that is trained on.
+        factor: Of the rate that the rule gives, for the candidate's architecture.
+    """
+    own, values = noised(recipe, settings, mu, slots), dict(settings)
+    if "learning_rate" in values:
+        return replace(own, learning_rate=float(values["learning_rate"]))
+    rate = own.learning_rate
+    if rate is None:
+        rate = tuned_learning_rate(own, mu, slots) * factor
+    rate *= values.get("learning_rate_scale", 1.0)
+    most = values.get("learning_rate_growth", 1.0)
+    if mu is not None and most > 1.0:
+        rate *= min(most, max(1.0, math.sqrt(mu * slots / STRONG_SIGNAL)))
+    return replace(own, learning_rate=min(rate, values.get("learning_rate_most", math.inf)))
