@@ -19,7 +19,7 @@ from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features import plan as planning
-from pasearch.features import recipe, subsets
+from pasearch.features import subsets
 from pasearch.features.chosen import Chosen
 from pasearch.features.engine import PrivateReads
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
@@ -28,6 +28,7 @@ from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document
 from pasearch.runs.ledger import Ledger
+from pasearch.training import settings
 from pasearch.verification.verify import verify
 
 BUDGET = Budget(2.0, 1e-5)
@@ -48,7 +49,7 @@ FEATURES = {"max-pool": 4, "one-hot": sum(column.width for column in COLUMNS)}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
 
 
 def select(out: Path, method: str, **options: Any) -> FeatureResult:

@@ -12,8 +12,8 @@ from pasearch import Budget
 from pasearch.api import search as api
 from pasearch.api.features import prepare, run
 from pasearch.api.lifecycle import Prepared
-from pasearch.features import recipe
 from pasearch.progress import Bar, Progress
+from pasearch.training import settings
 
 STEPS = 4
 
@@ -54,7 +54,7 @@ class Watched(Bar):
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", STEPS)
+    monkeypatch.setattr(settings, "STEPS", STEPS)
 
 
 def prepared(method: str, **options: Any) -> Prepared:

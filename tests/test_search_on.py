@@ -14,10 +14,10 @@ from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import recipe
 from pasearch.features.public_reads import PublicReads
 from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
+from pasearch.training import settings
 from pasearch.verification.verify import verify
 
 BUDGET = Budget(2.0, 1e-5)
@@ -39,7 +39,7 @@ OPEN = "".join(line for line in SCHEMA.splitlines(keepends=True) if ".c " not in
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
 
 
 def write(path: Path, n: int = 300, seed: int = 0) -> Path:

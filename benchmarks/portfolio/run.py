@@ -181,7 +181,8 @@ class Public:
             return ready(front, self.dataset.schema.shape)
         records = self.dataset._records(slots, None)
         noise = 1.0 / (FRONT_END_SHARE * mu)
-        return front.fit(records.x, records.valid, noise, Keys.from_seed(seed).stream("front end"))
+        stream, bound = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_bound
+        return front.fit(records.x, records.valid, noise, stream, bound)
 
 
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:

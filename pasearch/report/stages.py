@@ -75,12 +75,19 @@ def optimizer_words(recipe: Recipe) -> str:
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
 
 
+OF_RECIPE = ("recipe", "batch_share", "average", "clip_norm", "learning_rate_most")
+"""Settings that are not repeated beside the recipe that they give."""
+
+
 def setting_words(settings: Values) -> list[tuple[str, str]]:
-    """Return the candidate's own settings; neither its recipe, nor factors of 1 on it."""
+    """Return the candidate's own settings; neither its recipe, nor factors of 1 on it.
+
+    What batch, bound and average they give is said where the recipe is.
+    """
     return [
         (name.replace("_", " "), f"{value:g}")
         for name, value in settings.items()
-        if not (name == "recipe" or (name.endswith("_scale") and value == 1))
+        if not (name in OF_RECIPE or (name.endswith("_scale") and value == 1))
     ]
 
 

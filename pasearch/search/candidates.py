@@ -58,5 +58,5 @@ def training_event(
     whole = [noised(recipe, each, mu, slots) for recipe, each in kinds]
     made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
     sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
-    events = tuple(dict.fromkeys(each.event(slots, dimension) for each, dimension in sized))
+    events = tuple(each.event(slots, dimension) for each, dimension in sized)
     return events[0] if len(events) == 1 else Worst(events=events)

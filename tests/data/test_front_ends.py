@@ -11,6 +11,7 @@ from torch import Tensor
 from pasearch.data.front_ends import (
     FRONT_ENDS,
     MOST_COMPONENTS_OF,
+    Centred,
     Fitted,
     FrontEnd,
     MaxPool,
@@ -35,6 +36,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "max_pool:5": [*IMAGES, *LARGE],
     "scattering": LARGE,
     "standardise": [*VECTORS, *IMAGES],
+    "centred": [*VECTORS, *IMAGES],
     "pca:1": [*VECTORS, *IMAGES],
     "pca:7": [*VECTORS, *IMAGES],
 }
@@ -68,6 +70,7 @@ class TestText:
             ("max_pool:7", MaxPool(7)),
             ("scattering", Scattering()),
             ("standardise", Standardise()),
+            ("centred", Centred()),
             ("pca", PrincipalComponents(60)),
             ("pca:1", PrincipalComponents(1)),
             ("pca:300", PrincipalComponents(300)),

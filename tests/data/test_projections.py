@@ -15,14 +15,16 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from pasearch.accounting.events import Gaussian
-from pasearch.data import projections
+from pasearch.data import means, projections
 from pasearch.data.front_ends import Fitted, front_end
+from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import LEAST_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
+from pasearch.features.views import View
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.sums import GaussianSum
+from pasearch.runs.sums import GaussianSum, bounded_rows
 
 STREAM = Keys.from_seed(3).stream("front end")
-FITTED = ["standardise", "pca:2"]
+FITTED = ["standardise", "centred", "pca:2"]
 
 
 def uniform(n: int, *shape: int, seed: int = 0) -> np.ndarray:
@@ -70,7 +72,8 @@ def releases(name: str, x: np.ndarray, valid: Tensor, noise: float | None) -> li
         return SimpleNamespace(**kinds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(projections, "GaussianSum", recorded)
+        for place in (projections, means):
+            patch.setattr(place, "GaussianSum", recorded)
         fit(name, x, valid, noise)
     return seen
 
@@ -78,7 +81,7 @@ def releases(name: str, x: np.ndarray, valid: Tensor, noise: float | None) -> li
 def released(name: str, x: np.ndarray, valid: Tensor) -> np.ndarray:
     """The entries of the one sum that a fit releases: of a matrix, the upper triangle."""
     ((kind, _, total),) = releases(name, x, valid, 1.0)
-    assert kind == ("vector" if name == "standardise" else "symmetric")
+    assert kind == ("symmetric" if name.startswith("pca") else "vector")
     return total if kind == "vector" else total[np.triu_indices(len(total))]
 
 
@@ -104,6 +107,19 @@ class TestWithoutNoise:
         largest = TYPICAL_NORM / math.sqrt(4) / LEAST_DEVIATION
         assert module.scale[1:3].tolist() == pytest.approx([largest] * 2)  # type: ignore[index]
         assert module(torch.from_numpy(x))[:, 1].abs().max() < 1e-4
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("bound", [None, 1.1])
+    def test_centred_is_what_a_view_of_all_features_shows(self, bound: float | None):
+        x = (uniform(50, 3, 2) > 0.4).astype(np.float32)
+        rows = x.reshape(50, -1)
+        held = bounded_rows(rows / (bound or math.sqrt(6)), np.ones(50, bool))
+        view = View.of(held.sum(axis=0) * (bound or math.sqrt(6)) / 50)
+        front = front_end("centred").fit(torch.from_numpy(x), everyone(50), None, STREAM, bound)
+        seen = front.module(torch.from_numpy(x)).flatten(1).numpy()
+        assert np.allclose(seen, (rows - view.shift) * view.scale, atol=1e-5)
+        if bound is None:  # means are exact, and features are 0 or 1
+            assert math.sqrt((seen**2).sum() / 50) == pytest.approx(ROW_NORM, rel=1e-4)
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 2, 2)])
@@ -165,7 +181,7 @@ class TestNull:
             nobody = torch.zeros(20, dtype=torch.bool)
             front = fit(name, uniform(20, 4), nobody, noise)
             assert np.isfinite(weights(front)).all()
-            if name == "standardise":
+            if name in ("standardise", "centred"):
                 shift = front.module.shift.numpy()  # type: ignore[union-attr]
                 assert ((shift >= 0) & (shift <= 1)).all()
                 assert (shift > 0).any() == (noise is not None)

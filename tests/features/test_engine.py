@@ -18,11 +18,13 @@ from shortcuts import pmf
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
+from pasearch.data import means as means_of
 from pasearch.data.array_file import from_arrays
 from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.partitions import Records, UnchargedReadError
+from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError
-from pasearch.features import engine, linear, recipe, subsets, views
+from pasearch.features import linear, subsets, views
 from pasearch.features.chosen import Chosen
 from pasearch.features.engine import FeatureSearch, PrivateReads
 from pasearch.features.evolution import Evolution
@@ -32,6 +34,7 @@ from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.sums import GaussianSum
+from pasearch.training import settings
 
 MIDDLE = np.full(6, 0.5)
 MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
@@ -40,7 +43,7 @@ MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], b
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch):
     """Plans with few steps of DP-SGD are not those that others may have kept."""
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
     plan_of.cache_clear()
     yield
     plan_of.cache_clear()
@@ -272,10 +275,12 @@ class TestSensitivity:
         self, method: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         if method == "all":
-            monkeypatch.setattr(engine, "row_bound", lambda schema: 1.0)
-        monkeypatch.setattr(
-            views, "bounded_rows", lambda x, valid: np.where(valid[:, None], x, 0).astype(float)
-        )
+            monkeypatch.setattr(Schema, "row_bound", 1.0)
+        for place_of in (views, means_of):
+            monkeypatch.setattr(
+                place_of, "bounded_rows",
+                lambda x, valid: np.where(valid[:, None], x, 0).astype(float),
+            )  # fmt: skip
         assert Neighbours(method, tmp_path, monkeypatch).moves()[place] > 1.05
 
     @pytest.mark.contract

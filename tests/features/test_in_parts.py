@@ -17,7 +17,7 @@ from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Record
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import logistic, recipe
+from pasearch.features import logistic
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
 from pasearch.features.picking import ClassShares, class_tables, points_of_tables
@@ -26,6 +26,7 @@ from pasearch.features.trainers import Perturbed, Solved, points_of_all
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
+from pasearch.training import settings
 
 N = 400
 COLUMNS = (
@@ -90,7 +91,7 @@ def records(*, number: bool = False) -> tuple[Records, CompactRecords]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
 
 
 @pytest.fixture

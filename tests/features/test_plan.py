@@ -33,11 +33,11 @@ from pasearch.features.contingency import attributes_of
 from pasearch.features.merit import NoisyEntropies
 from pasearch.features.pafs import PrivacyAwareFeatureSelection
 from pasearch.features.plan import MEANS_SHARE
-from pasearch.features.recipe import learning_rate, linear_recipe
 from pasearch.features.selector import SELECTION_SHARE, Sized
 from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import trainer_of
 from pasearch.planning import events_by_partition
+from pasearch.training.settings import linear_recipe
 
 MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
 TEST = ("test accuracy", "test", 1)
@@ -277,7 +277,8 @@ class TestRecipe:
     @pytest.mark.unit
     def test_the_rate_grows_with_the_signal_between_limits(self):
         for number in (False, True):
-            rates = [learning_rate(signal, number) for signal in (1.0, 10.0, 1e3, 4e3, 1e9, 1e12)]
+            mus = (1e-3, 1e-2, 1.0, 4.0, 1e6, 1e9)
+            rates = [linear_recipe(1000, mu, number).learning_rate or 0.0 for mu in mus]
             assert rates == sorted(rates)
             assert 0.0 < rates[0] < rates[2]
             assert rates[-1] == rates[-2]

@@ -25,7 +25,7 @@ from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.data.split import make_split
 from pasearch.errors import UsageError
-from pasearch.features import public_reads, recipe
+from pasearch.features import public_reads
 from pasearch.features.cfs import CFSGreedy
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureSearch
@@ -49,6 +49,7 @@ from pasearch.features.views import View
 from pasearch.planning import MU_RANGE, events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
+from pasearch.training import settings
 
 N = 300
 WIDTH = table().schema.shape[0]
@@ -58,7 +59,7 @@ MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
 
 
 def others(n: int = 400, *, number: bool = False, public: bool = True) -> Dataset:

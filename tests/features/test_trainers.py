@@ -13,10 +13,11 @@ from selections import arrays
 from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
-from pasearch.features import linear, logistic, recipe, trainers
+from pasearch.features import linear, logistic, trainers
 from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps, Trainer
 from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
+from pasearch.training import settings
 from pasearch.training.settings import linear_recipe
 
 KEYS = Keys.from_seed(11)
@@ -43,7 +44,7 @@ def streams(count: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "STEPS", 4)
+    monkeypatch.setattr(settings, "STEPS", 4)
 
 
 class TestRandomness:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from selections import arrays
 
 from pasearch.accounting.events import Gaussian
+from pasearch.data import means as means_of
 from pasearch.data.column import Column
 from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import views
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
@@ -97,14 +97,14 @@ class TestMeans:
             return float(np.linalg.norm(apart))
 
         assert 0.999 < moves() <= 1.0
-        monkeypatch.setattr(views, "bounded_rows", lambda x, valid: x * valid[:, None])
+        monkeypatch.setattr(means_of, "bounded_rows", lambda x, valid: x * valid[:, None])
         assert moves() > 20
 
     @pytest.mark.unit
     def test_rows_of_another_part_are_added_too(self, monkeypatch: pytest.MonkeyPatch):
         given_ = records(arrays(50)[0])
         whole = summed(given_, 3.0, monkeypatch)
-        monkeypatch.setattr(views, "ROWS", 7)
+        monkeypatch.setattr(means_of, "ROWS", 7)
         assert summed(given_, 3.0, monkeypatch) == pytest.approx(whole)
 
     @pytest.mark.unit
@@ -185,7 +185,7 @@ class TestView:
         rows = View.of(self.MEANS, mask).rows(records(x)).numpy()
         m = self.MEANS[mask]
         v = m * (1 - m)
-        scale = np.maximum(v, views.LEAST_VARIANCE) ** -0.25
+        scale = np.maximum(v, means_of.LEAST_VARIANCE) ** -0.25
         factor = ROW_NORM / math.sqrt(sum(scale**2 * v))
         assert rows == pytest.approx(factor * scale * (x[:, mask] - m), abs=1e-4)
 

@@ -1,0 +1,157 @@
+"""What a candidate changes in its recipe: one function for the price and for the training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pasearch.accounting.events import Gaussian, SelfComposed, Worst
+from pasearch.errors import UsageError
+from pasearch.search.candidates import candidate_recipe, training_event
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
+from pasearch.spaces.space import check_settings
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.settings import (
+    changed,
+    full_batches,
+    linear_recipe,
+    noised,
+    priced,
+    tuned,
+)
+
+SLOTS = 2000
+VALUES = {
+    "learning_rate": 0.3, "learning_rate_scale": 2.0, "learning_rate_growth": 2.0,
+    "learning_rate_most": 1.0, "steps": 70, "steps_scale": 0.5, "batch_share": 0.5,
+    "average": 0.3, "clip_norm": 2.0,
+}  # fmt: skip
+
+
+def recipe(**more: Any) -> Recipe:
+    return default_recipe(SLOTS, **more)
+
+
+def linear(**settings: float) -> Candidate:
+    return Candidate(architecture=Architecture(layers=()), settings=tuple(settings.items()))
+
+
+class TestChanged:
+    @pytest.mark.contract
+    def test_every_setting_is_walked_over(self):
+        assert set(VALUES) == set(SETTINGS)
+        assert set(PRICED) <= set(SETTINGS)
+
+    @pytest.mark.unit
+    def test_nothing_leaves_the_recipe_alone(self):
+        assert changed(recipe(), (), SLOTS) == recipe()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("name", "value", "field", "expected"),
+        [
+            ("steps", 70, "steps", 70),
+            ("steps_scale", 0.001, "steps", 1),
+            ("batch_share", 1.0, "expected_batch_size", SLOTS),
+            ("batch_share", 0.25, "expected_batch_size", SLOTS // 4),
+            ("batch_share", 1e-9, "expected_batch_size", 1),
+            ("average", 0.3, "average", 0.3),
+            ("clip_norm", 2.0, "bounding", Flat(clip_norm=2.0)),
+        ],
+    )
+    def test_each_changes_one_thing(self, name: str, value: float, field: str, expected: object):
+        made = changed(recipe(), ((name, value),), SLOTS)
+        assert getattr(made, field) == expected
+        assert {**made.to_json(), field: 0} == {**recipe().to_json(), field: 0}
+
+    @pytest.mark.unit
+    def test_a_clip_norm_is_for_a_bound_that_has_one(self):
+        with pytest.raises(UsageError, match="clip_norm is of a recipe whose bound has one"):
+            changed(recipe(bounding=AutoS(bound=1.0)), (("clip_norm", 2.0),), SLOTS)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", ["batch_share", "average"])
+    @pytest.mark.parametrize("value", [0.0, 1.5, -1.0, math.nan, "all", True])
+    def test_a_share_is_one(self, name: str, value: object):
+        with pytest.raises(UsageError, match="a share in"):
+            check_settings({name: value})
+
+
+class TestPrice:
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_is_that_of_the_training(self, name: str):
+        """Whatever the setting: what is charged is the event of what is trained."""
+        candidate = linear(**{name: VALUES[name]})
+        trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS)
+        charged = training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
+        assert charged == trained.event(SLOTS)
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("name", sorted(set(SETTINGS) - set(PRICED)))
+    def test_does_not_depend_on_the_others(self, name: str):
+        assert priced(((name, VALUES[name]),)) == ()
+        plain = noised(recipe(), (), 0.2, SLOTS).event(SLOTS)
+        assert noised(recipe(), ((name, VALUES[name]),), 0.2, SLOTS).event(SLOTS) == plain
+
+    @pytest.mark.contract
+    def test_is_the_worst_of_several(self):
+        own = [linear(batch_share=share).settings for share in (0.1, 1.0)]
+        found = training_event((recipe(),), own, SLOTS, 0.2)
+        assert isinstance(found, Worst)
+        assert found.events == tuple(noised(recipe(), e, 0.2, SLOTS).event(SLOTS) for e in own)
+
+    @pytest.mark.unit
+    def test_of_full_batches_is_one_gaussian_a_step(self):
+        own = linear_recipe(SLOTS, 0.2, regression=False)
+        sigma = own.noise_multiplier
+        assert sigma == pytest.approx(math.sqrt(160) / 0.2, rel=1e-3)
+        event = own.event(SLOTS)
+        assert isinstance(event, SelfComposed)
+        assert event.count == 160
+        assert sigma is not None
+        assert event.event == Gaussian(noise_multiplier=sigma)
+
+
+class TestRate:
+    @pytest.mark.unit
+    def test_follows_the_rule_and_its_factors(self):
+        plain = tuned(recipe(), (), 0.2, SLOTS)
+        rule = tuned_learning_rate(noised(recipe(), (), 0.2, SLOTS), 0.2, SLOTS)
+        assert plain.learning_rate == rule
+        twice = tuned(recipe(), (("learning_rate_scale", 2.0),), 0.2, SLOTS, 0.7)
+        assert twice.learning_rate == pytest.approx(1.4 * rule)
+        most = tuned(recipe(), (("learning_rate_most", rule / 3),), 0.2, SLOTS)
+        assert most.learning_rate == rule / 3
+
+    @pytest.mark.unit
+    def test_grows_only_where_the_signal_is_strong(self):
+        growth = (("learning_rate_growth", 2.0),)
+        for mu, factor in ((0.2, 1.0), (2.0 * math.sqrt(2.0), math.sqrt(math.sqrt(2.0))), (9, 2)):
+            grown, plain = (tuned(recipe(), s, mu, SLOTS).learning_rate for s in (growth, ()))
+            assert grown == pytest.approx(factor * (plain or math.nan))
+
+    @pytest.mark.unit
+    def test_of_a_number_is_lower(self):
+        same = ("batch_share", "steps", "average", "clip_norm")
+        number, classes = (dict(full_batches(each)) for each in (True, False))
+        assert all(number[name] == classes[name] for name in same)
+        for signal in (1.0, 1e2, 1e4, 1e6):
+            classes, number = (
+                linear_recipe(SLOTS, signal / SLOTS, each).learning_rate for each in (False, True)
+            )
+            assert classes is not None
+            assert number is not None
+            assert number < classes / 3
+            assert classes <= 10.0
+
+    @pytest.mark.unit
+    def test_given_by_the_recipe_is_scaled_and_by_the_candidate_taken(self):
+        given = recipe(learning_rate=0.1)
+        assert tuned(given, (("learning_rate_scale", 2.0),), 0.2, SLOTS).learning_rate == 0.2
+        assert tuned(given, (("learning_rate", 0.7),), 0.2, SLOTS).learning_rate == 0.7
