@@ -142,7 +142,8 @@ def _given(
         if request.space != "auto":
             return request, named_space(request.space), None
         portfolio = study().portfolio()
-        own = tuple(settled(each, request.recipes[0]) for each in portfolio.entries)
+        entries = _entries(portfolio, apart=request.strategy == "portions")
+        own = tuple(settled(each, request.recipes[0]) for each in entries)
         return request, replace(portfolio, entries=own), None
     strategy = "portions" if several else "fixed"
     if request.strategy not in ("auto", strategy) or request.space != "auto":
@@ -156,7 +157,7 @@ def _given(
             "or take another recipe."
         )
     if request.architecture is None:
-        candidate = study().portfolio().entries[0]
+        candidate = _entries(study().portfolio(), apart=several)[0]
     else:
         candidate = read_candidate(request.architecture)
     entries = tuple(
@@ -171,6 +172,12 @@ def _given(
     count = float(len(presets)) if several else request.candidates
     chosen = Portfolio(name=GIVEN, entries=entries if several else entries[:1])
     return replace(request, strategy=strategy, candidates=count), chosen, candidate
+
+
+def _entries(portfolio: Portfolio, *, apart: bool) -> tuple[Candidate, ...]:
+    """Return a portfolio's entries; where portions stay apart, no fit reads all their records."""
+    free = tuple(each for each in portfolio.entries if not each.front_end.fitted)
+    return free if apart and free else portfolio.entries
 
 
 def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[SearchRequest, str]:
