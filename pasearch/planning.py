@@ -29,14 +29,11 @@ from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import NoisyCount
-from pasearch.runs.sums import NoisySum
-from pasearch.training.scoring import ERROR_GRID
+from pasearch.training.metrics import Metric, metric_of
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
 
-ScoreNoise = NoisyCount | NoisySum
 ESTIMATE_SHARE = 0.75
 """The share of epsilon that an undeclared schema may take, of the slots it is estimated from."""
 
@@ -110,6 +107,7 @@ class Terms:
         most: The most categories that an undeclared column may be estimated with.
         assumed_public: What was read from the records for nothing, because the user said so.
         leak_share: The share of delta that may go to categories which one record might show.
+        metric: By what models are scored, one of `METRICS`; None: the usual one.
     """
 
     name: str
@@ -120,14 +118,28 @@ class Terms:
     most: int = 32
     assumed_public: tuple[str, ...] = ()
     leak_share: float = ESTIMATE_DELTA
+    metric: str | None = None
+
+    @property
+    def scored_by(self) -> Metric:
+        """By what models are scored."""
+        schema = self.schema
+        return metric_of(self.metric, regression=schema.regression, outputs=schema.outputs)
 
     def resolved(self) -> Terms:
-        """Return them with a budget whose delta is known."""
+        """Return them with a budget whose delta is known.
+
+        Raises:
+            UsageError: The metric is not for such data.
+        """
+        assert self.scored_by is not None
         return replace(self, budget=self.budget.resolve(self.split.n))
 
     def of_plan(self) -> dict[str, Any]:
         """Return the fields that a plan takes over."""
-        names = ("name", "schema", "public", "budget", "split", "most", "assumed_public")
+        names = (
+            "name", "schema", "public", "budget", "split", "most", "assumed_public", "metric",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def basis(self) -> dict[str, Any]:
@@ -137,6 +149,7 @@ class Terms:
             "most_categories": self.most,
             "leak_share": self.leak_share,
             "fixed_tail": self.split.fixed_tail,
+            "metric": self.metric,
         }
 
     def warnings(self, estimate: SchemaEstimate | None, mu: float | None) -> tuple[str, ...]:
@@ -160,7 +173,7 @@ class Charged:
     """What every solved plan has, and what it can say of itself from its lines alone.
 
     Args:
-        name: See `Terms`, like schema, public, budget, split, most and assumed_public.
+        name: See `Terms`, like schema, public, budget, split, most, assumed_public and metric.
         lines: Everything that will be charged.
         schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
         auto: Why `auto` took this way, where it did.
@@ -178,6 +191,7 @@ class Charged:
     schema_estimate: SchemaEstimate | None = None
     assumed_public: tuple[str, ...] = ()
     most: int = 32
+    metric: str | None = None
     auto: dict[str, Any] | None = field(default=None, hash=False)
     warnings: tuple[str, ...] = ()
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
@@ -214,9 +228,14 @@ class Charged:
         return self.split.trial_partition
 
     @property
+    def scored_by(self) -> Metric:
+        """By what models are scored."""
+        return metric_of(self.metric, regression=self.schema.regression, outputs=None)
+
+    @property
     def points_each(self) -> int:
-        """How many points the best answer to a record has: 1, or the grid of an error."""
-        return ERROR_GRID if self.schema.regression else 1
+        """How many points the best answer to a record has."""
+        return self.scored_by.most
 
     def estimated_privately(self) -> list[str]:
         """Return what is estimated beside the model, one line each: all of it is released.
@@ -277,16 +296,6 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
         partition: events[0] if len(events) == 1 else Composed(events=tuple(events))
         for partition, events in grouped.items()
     }
-
-
-def score_noise(regression: bool, epsilon: float) -> ScoreNoise:
-    """Return how a score is released: correct answers, or points of at most `ERROR_GRID` each.
-
-    Both are epsilon-DP, and both are priced as `Geometric`, which bounds every epsilon-DP release.
-    """
-    if regression:
-        return NoisySum(epsilon=epsilon, most=ERROR_GRID)
-    return NoisyCount(epsilon=epsilon)
 
 
 def estimate_partition(split: Split) -> str:

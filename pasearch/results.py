@@ -87,14 +87,20 @@ class Result:
         """The noisy mean absolute error on the test slots, as a share of the target's width."""
         return self._score("mean absolute error")
 
+    @property
+    def test_score(self) -> float:
+        """The noisy score on the test slots, by the run's own metric."""
+        return float(self.document["score"]["test"])
+
     def _score(self, metric: str) -> float:
         score = self.document["score"]
         if score["metric"] != metric:
-            own = "test_accuracy" if score["metric"] == "accuracy" else "test_error"
+            known = {"accuracy": "test_accuracy", "mean absolute error": "test_error"}
+            own = known.get(score["metric"], "test_score")
             raise UsageError(
                 f"This run was scored by its {score['metric']}, not its {metric}: take `{own}`."
             )
-        return float(score["test"])
+        return self.test_score
 
     @property
     def schema(self) -> AnySchema:
@@ -358,10 +364,14 @@ def price_of(document: dict[str, Any]) -> Price:
 def standard_error(score: dict[str, Any]) -> float:
     """Return the standard error of a released score: of the sample and of the noise.
 
-    A correct answer has variance p(1 - p). So has, at most, an error in [0, 1] of mean p.
+    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most; what
+    is made of counts is taken for such a mean, too.
     """
-    rate, count = score["test"], score["of"]
-    sample = math.sqrt(max(rate * (1 - rate), 1 / count) / count)
+    from pasearch.training.metrics import of_noun
+
+    metric, count = of_noun(score["metric"]), score["of"]
+    rate = min(1.0, max(0.0, metric.share(score["test"])))
+    sample = metric.slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
     return math.hypot(sample, score["noise"]["standard_deviation"])
 
 

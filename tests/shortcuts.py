@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from pasearch.accounting.filters import Filter
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import rdp_epsilon
 from pasearch.accounting.selection import Law, _pmf
+from pasearch.features.trainers import LinearModel
 from pasearch.runs.ledger import Ledger
+from pasearch.training.metrics import usual_metric
 
 
 def rdp_price(event: Event, delta: float) -> Price:
@@ -35,6 +38,12 @@ def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
     for _, partition, event, count in ledger.spent():
         events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
     return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
+
+
+def points_of(model: LinearModel, records: Any) -> int:
+    """A linear model's points by the usual metric."""
+    metric = usual_metric(records.y.is_floating_point())
+    return metric.points(model.counts(records, metric), len(records))
 
 
 def fits(held: Filter, event: Event) -> bool:

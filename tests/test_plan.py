@@ -29,13 +29,12 @@ from pasearch.planning import (
     FRONT_END_SHARE,
     events_by_partition,
     planned_form,
-    score_noise,
 )
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.plan import Plan
+from pasearch.training.metrics import METRICS, usual_metric
 from pasearch.training.recipe import Recipe, tuned_learning_rate
-from pasearch.training.scoring import ERROR_GRID
 
 KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
 
@@ -523,16 +522,17 @@ class TestRegression:
         number = Schema(shape=(5,), low=0.0, high=1.0, target=(0.0, 9.0), regression=True)
         plan, classes = (priced(each, strategy="rs") for each in (number, KNOWN))
         assert plan.lines == classes.lines
-        assert (plan.points_each, classes.points_each) == (ERROR_GRID, 1)
+        grid = METRICS["mae"].most
+        assert (plan.points_each, classes.points_each) == (grid, 1)
         ratio = plan.test.standard_deviation / classes.test.standard_deviation
-        assert ratio == pytest.approx(ERROR_GRID, rel=0.2)
+        assert ratio == pytest.approx(grid, rel=0.2)
         assert planned_form(number, 32)[1] == 1
 
     @pytest.mark.property
     @given(epsilon=st.floats(1e-4, 10.0))
     def test_both_scores_have_the_epsilon_that_is_charged(self, epsilon: float):
         for regression in (False, True):
-            assert score_noise(regression, epsilon).epsilon == epsilon
+            assert usual_metric(regression).noise(epsilon).epsilon == epsilon
 
 
 class TestAssumedPublic:

@@ -35,8 +35,9 @@ from pasearch.api.features import plan_feature_selection, select_features
 from pasearch.data.sources import load_dataset
 from pasearch.features.evolution import labels, recalled, unseen
 from pasearch.features.pafs import PrivacyAwareFeatureSelection
-from pasearch.features.trainers import Perturbed, points_of_all
+from pasearch.features.trainers import Perturbed, counts_of_all
 from pasearch.runs.keys import Keys
+from pasearch.training.metrics import METRICS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = {"breast-cancer": (191, 95), "adult": (22_750, 9_750)}
@@ -56,7 +57,7 @@ def search(records: Any, held: Any, means: Any, epsilon: float, generations: int
         masks = generation.masks[unseen(generation.masks, known)]
         streams = [keys.stream("fit", len(known) + each) for each in range(len(masks))]
         models = trainer.fit_many(records, means, masks, streams)
-        scores = map(float, points_of_all(models, held))
+        scores = (float(each) for (each,) in counts_of_all(models, held, METRICS["accuracy"]))
         known.update(zip(labels(masks), scores, strict=True))
     return len(known)
 

@@ -1,16 +1,17 @@
 """Make the shipped portfolio from the study's lines: its entries, and their curves by data set.
 
-An entry is kept if, on some data set of its kind and some signal, nothing measured is better by
-more than `CLOSE`, as the mean over seeds; of those the `MOST` with the least mean regret, and one
-at least whose front end needs no fit. Trainings with the same data and nearly the same signal are
-averaged.
+Entries are kept one after another, `MOST` at most: each time the one that lowers most the mean
+regret of the best that is kept, where what is best is asked at each signal (to half a power of ten)
+for all data sets of the kind together, as `fixed` asks. The first needs no fit, so that a search by
+disjoint portions has one too. Trainings with the same data and nearly the same signal are averaged.
 
-Usage: python benchmarks/portfolio/fit.py
+Usage: python benchmarks/portfolio/fit.py table regression     # other kinds stay as they are
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from pasearch.data.front_ends import front_end
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "pasearch" / "spaces" / "portfolio" / "portfolio-1.json"
-MOST = 4
-CLOSE = 0.005
+MOST, LEAST_GAIN = 4, 2e-4
 GROWTH = {"image": ("scattering", 2.0)}
 """Linear models behind this front end get `learning_rate_growth`: `growth.py` measured it. The
 curves are without it, and so a little low where the signal is strong."""
@@ -55,6 +55,25 @@ def curves(rows: list[dict[str, Any]]) -> tuple[list[str], dict[str, tuple[list,
     return names, found
 
 
+def chosen(names: list[str], measured: dict[str, Any], regret: dict[str, np.ndarray]) -> list[int]:
+    """Return which candidates are kept, the one of least mean regret first."""
+    cells: dict[float, list[np.ndarray]] = defaultdict(list)
+    for data, (signals, _) in measured.items():
+        for place, signal in enumerate(signals):
+            cells[round(2 * signal) / 2].append(regret[data][:, place])
+    at = np.array([np.mean(each, axis=0) for each in cells.values()])  # (signals, candidates)
+    free = [place for place, name in enumerate(names) if not needs_fit(name)]
+    kept = [min(free, key=lambda place: at[:, place].mean())]
+    while len(kept) < MOST:
+        others = [place for place in range(len(names)) if place not in kept]
+        found = {place: at[:, [*kept, place]].min(axis=1).mean() for place in others}
+        best = min(found, key=found.__getitem__)
+        if not found[best] < at[:, kept].min(axis=1).mean() - LEAST_GAIN:
+            break
+        kept.append(best)
+    return sorted(kept, key=lambda place: at[:, place].mean())
+
+
 def needs_fit(name: str) -> bool:
     """Return whether a candidate's front end is fitted to records."""
     return front_end(json.loads(name)["front_end"]).fitted
@@ -64,16 +83,12 @@ def main() -> None:
     """Write the file."""
     lines = (HERE / "results" / "runs.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    kinds: dict[str, Any] = {}
-    for kind in sorted({row["kind"] for row in rows}):
+    kinds: dict[str, Any] = json.loads(OUT.read_text())["kinds"]
+    for kind in sys.argv[1:] or sorted({row["kind"] for row in rows}):
         names, measured = curves([row for row in rows if row["kind"] == kind])
         regret = {name: table.max(axis=0) - table for name, (_, table) in measured.items()}
         mean = np.mean([each.mean(axis=1) for each in regret.values()], axis=0)
-        least = np.min([each.min(axis=1) for each in regret.values()], axis=0)
-        kept = [place for place in np.argsort(mean) if least[place] <= CLOSE][:MOST]
-        free = [place for place in np.argsort(mean) if not needs_fit(names[place])]
-        if not set(kept) & set(free):  # for a search by disjoint portions
-            kept[-1] = free[0]
+        kept = chosen(names, measured, regret)
         entries = [json.loads(names[place]) for place in kept]
         front_end, growth = GROWTH.get(kind, ("", 1.0))
         for each in entries:

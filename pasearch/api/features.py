@@ -186,6 +186,7 @@ def _publish(
         best=best,
         width=chosen.view.width,
         test_points=outcome.test_points,
+        test_spread=outcome.test_spread,
         exact_points=outcome.exact_points,
         sha256=digest(weights),
         link=outcome.model.link,
@@ -206,6 +207,7 @@ class Found:
         width: How many numbers of a record the model is given: features, or directions in them.
         test_points: Noisy points on the test slots.
         exact_points: The same without noise; declared-public data only.
+        test_spread: How far the noise moves the share of points; see `Score`.
         sha256: Of the model's file.
         link: From scores to probabilities.
         shown: What was released to choose them, as `chosen_json` has it, and curves.
@@ -218,6 +220,7 @@ class Found:
     sha256: str
     link: str
     shown: dict[str, Any]
+    test_spread: float | None = None
 
 
 def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
@@ -233,7 +236,7 @@ def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, An
             "parameters": parameters,
             "trainable_parameters": parameters,
         },
-        "score": score_json(plan, found.test_points, found.exact_points),
+        "score": score_json(plan, found.test_points, found.exact_points, found.test_spread),
         "model": {
             "file": "model.npz",
             "sha256": found.sha256,

@@ -244,29 +244,39 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     }
 
 
-def score_json(plan: Plan | FeaturePlan, points: int, exact: int | None) -> dict[str, Any]:
-    """Return what the released model does on the test slots: noisy, and exact on public data."""
-    tested, most = plan.split.test, plan.points_each
+def score_json(
+    plan: Plan | FeaturePlan, points: int, exact: int | None, spread: float | None = None
+) -> dict[str, Any]:
+    """Return what the released model does on the test slots: noisy, and exact on public data.
 
-    def share(of: int) -> float:
-        right = min(1.0, max(0.0, of / (tested * most)))
-        return 1.0 - right if plan.schema.regression else right
+    Args:
+        plan: The run's.
+        points: With noise.
+        exact: Without; declared-public data only.
+        spread: How far the noise moves the share of points; None: as points that are summed.
+    """
+    tested, metric = plan.split.test, plan.scored_by
+    if spread is None:
+        spread = plan.test.standard_deviation / (tested * metric.most)
+
+    def shown(of: int) -> float:
+        return metric.shown(min(1.0, max(0.0, of / (tested * metric.most))))
 
     score: dict[str, Any] = {
-        "metric": "mean absolute error" if plan.schema.regression else "accuracy",
-        "test": share(points),
+        "metric": metric.noun,
+        "test": shown(points),
         "points": points,
         "of": tested,
         "noise": {
             "mechanism": "two-sided geometric",
             "epsilon": plan.test.epsilon,
-            "standard_deviation": plan.test.standard_deviation / (tested * most),
+            "standard_deviation": metric.slope(points / (tested * metric.most)) * spread,
         },
     }
     if plan.schema.regression:
         score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
     if exact is not None:
-        score["exact"] = share(exact)
+        score["exact"] = shown(exact)
     return score
 
 

@@ -125,6 +125,13 @@ class Request:
         flag="--quotes/--no-quotes",
     )
     regression: bool = said(False, "Predict a number, not a class.", DATA)
+    metric: str | None = said(
+        None,
+        "By what models are scored, chosen and reported: accuracy, balanced-accuracy, auc or "
+        "log-loss of classes; mae or rmse of a number.",
+        DATA,
+        usual="accuracy; of a number mae",
+    )
     bounds: tuple[float, float] | None = said(
         None, "Declared lowest and highest value of all features of arrays (.npz).", DATA,
         usual="estimated privately",

@@ -219,4 +219,5 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         most=request.max_categories,
         assumed_public=assumed,
         leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
+        metric=request.metric,
     )

@@ -144,7 +144,8 @@ def _given(
         portfolio = study().portfolio()
         entries = _entries(portfolio, apart=request.strategy == "portions")
         own = tuple(settled(each, request.recipes[0]) for each in entries)
-        return request, replace(portfolio, entries=own), None
+        name = portfolio.name if own == portfolio.entries else f"{portfolio.name}, changed"
+        return request, Portfolio(name=name, entries=own), None
     strategy = "portions" if several else "fixed"
     if request.strategy not in ("auto", strategy) or request.space != "auto":
         recipe = f"The recipe {request.recipes[0].get('preset')} changes"

@@ -154,7 +154,7 @@ def _on_public(
     shown["compared"] = {
         "this": {
             "name": plan.strategy.name,
-            **score_json(plan, outcome.test_points, outcome.exact_points),
+            **score_json(plan, outcome.test_points, outcome.exact_points, outcome.test_spread),
         },
         "fixed": {"name": "fixed", **fixed["score"]},
     }
@@ -183,6 +183,7 @@ def _publish(
     found = Found(
         candidate=outcome.candidate,
         test_points=outcome.test_points,
+        test_spread=outcome.test_spread,
         exact_points=outcome.exact_points,
         sha256=digest(weights),
         trials=tuple((trial.parameters, trial.value) for trial in outcome.trials),
@@ -202,6 +203,7 @@ class Found:
         candidate: The winner.
         test_points: Noisy points on the test slots.
         exact_points: The same without noise; declared-public data only.
+        test_spread: How far the noise moves the share of points; see `Score`.
         sha256: Of the model's file.
         trials: (parameters, noisy points) of every trial, where they may be shown.
         steps_made: How many steps the released network's training made.
@@ -211,6 +213,7 @@ class Found:
     test_points: int
     exact_points: int | None
     sha256: str
+    test_spread: float | None = None
     trials: tuple[tuple[dict[str, Any], float | int | None], ...] = ()
     steps_made: int = 0
 
@@ -236,7 +239,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
             "parameters": total,
             "trainable_parameters": trainable,
         },
-        "score": score_json(plan, found.test_points, found.exact_points),
+        "score": score_json(plan, found.test_points, found.exact_points, found.test_spread),
         "model": {"file": "model.pt", "sha256": found.sha256},
         "estimated_privately": plan.estimated_privately(),
         "alternatives": plan.alternatives(),

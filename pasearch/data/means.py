@@ -1,6 +1,6 @@
 """Features' means, released, and what centring and scaling by them makes of a record.
 
-    means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public
+    means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public; shrunk
     centred     z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),   v_j = max(m_j (1 - m_j), v_0)
 
 B is known from the schema: a row has one indicator a column. Centred rows are about half as long as
@@ -93,7 +93,8 @@ class FeatureMeans(GaussianRelease):
         """
         noise = GaussianSum(noise_multiplier=self.noise_multiplier)
         noisy = noise.release(_total(records, self.row_bound), stream)
-        return _means(noisy, self.row_bound, len(records))
+        unit = self.row_bound / len(records)
+        return np.clip(shrunk(noisy * unit, self.noise_multiplier * unit), 0.0, 1.0)
 
 
 def public_means(records: InParts, row_bound: float) -> Array:
@@ -101,7 +102,26 @@ def public_means(records: InParts, row_bound: float) -> Array:
 
     Cost: none is charged, so the records must be public.
     """
-    return _means(_total(records, row_bound), row_bound, len(records))
+    return np.clip(_total(records, row_bound) * row_bound / len(records), 0.0, 1.0)
+
+
+def shrunk(noisy: Array, deviation: float) -> Array:
+    """Return noisy means nearer to their own mean, the more of their spread is noise.
+
+        m' = m~ + (1 - (d - 3) s^2 / sum of (m_j - m~)^2)^+ (m - m~)
+
+    Post-processing (James and Stein 1961, around the mean): where the noise hides all differences,
+    features are centred alike, and none is scaled by what noise made of it.
+
+    Args:
+        noisy: m, (d,).
+        deviation: s, of each one's noise, public.
+    """
+    middle = noisy.mean()
+    spread = float(np.sum((noisy - middle) ** 2))
+    noise = max(len(noisy) - 3, 0) * deviation**2
+    kept = 1.0 if not noise > 0.0 else max(0.0, 1.0 - noise / max(spread, noise))
+    return middle + kept * (noisy - middle)
 
 
 def centring(means: Array) -> Array:
@@ -128,7 +148,3 @@ def _total(records: InParts, row_bound: float) -> Array:
             part = slice(start, start + ROWS)
             total = total + bounded_rows(x[part] / row_bound, valid[part]).sum(axis=0)
     return total
-
-
-def _means(total: Array, row_bound: float, slots: int) -> Array:
-    return np.clip(total * row_bound / slots, 0.0, 1.0)

@@ -25,11 +25,12 @@ from pasearch.features.chosen import Chosen, mask_of
 from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Compared, Form, Reads
-from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
+from pasearch.features.trainers import Array, LinearModel, Trainer, counts_of_all
 from pasearch.features.views import View
 from pasearch.progress import Progress
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
+from pasearch.training.metrics import Score, usual_metric
 
 CURVE_POINTS = 8
 """At how many numbers of features a curve is drawn, on public data."""
@@ -43,6 +44,7 @@ class FeatureOutcome:
         chosen: Which features, and how they were found.
         model: On encoded records, behind max pooling where that is the method.
         test_points: Noisy points on the test slots.
+        test_spread: How far the noise moves their share; see `Score`.
         exact_points: The same without noise; declared-public data only.
         curve: Accuracy by number of features, private and not; declared-public data only.
     """
@@ -50,6 +52,7 @@ class FeatureOutcome:
     chosen: Chosen
     model: LinearModel
     test_points: int
+    test_spread: float
     exact_points: int | None = None
     curve: tuple[dict[str, float], ...] = ()
 
@@ -98,13 +101,15 @@ class FeatureSearch:
                     records, chosen.view, stream, on_step=self.progress.step
                 )
         with self._open(TEST, "test") as records:
-            exact = model.points(records)
-            noisy = plan.test.release(exact, self.keys.stream("test"))
+            metric, slots = plan.scored_by, len(records)
+            counts = model.counts(records, metric)
+            test = Score.of(metric, counts, plan.test, slots, self.keys.stream("test"))
         return FeatureOutcome(
             chosen=chosen,
             model=model,
-            test_points=noisy,
-            exact_points=exact if plan.public else None,
+            test_points=test.points,
+            test_spread=test.spread,
+            exact_points=metric.points(counts, slots) if plan.public else None,
             curve=self._curve(means, chosen) if plan.public else (),
         )
 
@@ -142,7 +147,7 @@ class FeatureSearch:
         self.progress.stage("choice on public data")
         return PublicReads(
             dataset=self.public, schema=schema, means=means, columns=self.columns,
-            trainer=self._trainer(FINAL), slots=split.train,
+            trainer=self._trainer(FINAL), slots=split.train, metric=self.plan.scored_by,
         )  # fmt: skip
 
     def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
@@ -197,7 +202,8 @@ class FeatureSearch:
         train, test = (self._place(name).public_records() for name in ("train", "test"))
         if isinstance(train, CompactRecords):
             return ()
-        best = len(test) * self.plan.points_each
+        metric = usual_metric(self.plan.schema.regression)
+        best = len(test) * metric.most
         line = FINAL if chosen.model is None else self.plan.choice.selector.training_line
         trainer = self._trainer(line)
         found = []
@@ -205,7 +211,7 @@ class FeatureSearch:
             view = View.of(means, mask_of(order[:size], len(means)))
             stream = self.keys.stream("curve", int(size))
             models = trainer.fit(train, view, stream), trainer.fit_public(train, view)
-            private, without = (model.points(test) / best for model in models)
+            private, without = (model.counts(test, metric)[0] / best for model in models)
             found.append({"features": int(size), "private": private, "without": without})
         return tuple(found)
 
@@ -282,9 +288,12 @@ class PrivateReads(Reads):
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
         with self.opened(SCORES, *self._one_each("score", trials, keys)) as records:
+            metric, slots = self.search.plan.scored_by, len(records)
+            counts = counts_of_all(models, records, metric)
+            streams = (self.search.keys.stream("score", trial) for trial in trials)
             return [
-                noise.release(points, self.search.keys.stream("score", trial))
-                for points, trial in zip(points_of_all(models, records), trials, strict=True)
+                Score.of(metric, own, noise, slots, stream).points
+                for own, stream in zip(counts, streams, strict=True)
             ]
 
     def _one_each(

@@ -33,15 +33,14 @@ from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
     Charged,
-    ScoreNoise,
     Terms,
     estimate_partition,
-    score_noise,
     solve,
     solve_estimate,
 )
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
+from pasearch.training.metrics import ScoreNoise
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import linear_recipe
 
@@ -101,7 +100,7 @@ class FeaturePlan(Charged):
         return self._score(TEST)
 
     def _score(self, line: str) -> ScoreNoise:
-        return score_noise(self.schema.regression, self.noise(line))
+        return self.scored_by.noise(self.noise(line))
 
     @property
     def model_noise(self) -> float | None:

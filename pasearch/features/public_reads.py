@@ -21,8 +21,9 @@ import numpy as np
 from pasearch.data.partitions import AnyRecords, Dataset
 from pasearch.data.tables import AnySchema
 from pasearch.features.selector import Compared, Reads
-from pasearch.features.trainers import Array, LinearModel, Trainer, points_of_all
+from pasearch.features.trainers import Array, LinearModel, Trainer, counts_of_all
 from pasearch.runs.keys import Keys
+from pasearch.training.metrics import Metric
 
 HELD_OUT = 0.2
 """The share of the public records that models are scored on."""
@@ -39,6 +40,7 @@ class PublicReads(Reads):
         columns: See there.
         trainer: Of the final training.
         slots: How many private slots that reads.
+        metric: By what models are scored.
 
     Raises:
         UnchargedReadError: Data that was not declared public.
@@ -50,6 +52,7 @@ class PublicReads(Reads):
     columns: Array | None = None
     trainer: Trainer
     slots: int
+    metric: Metric
     public = True
     retrained = True
 
@@ -77,7 +80,9 @@ class PublicReads(Reads):
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
         """Return the models' exact points on records that they have not seen."""
-        return points_of_all(models, self._held_out[1])
+        seen = self._held_out[1]
+        counts = counts_of_all(models, seen, self.metric)
+        return [self.metric.points(own, len(seen)) for own in counts]
 
     def compared(self) -> Compared:
         """Return what gives sets their exact points on held-out records."""

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import AnyRecords, Records
@@ -30,7 +30,7 @@ from pasearch.features.views import REACH, Array, View
 from pasearch.planning import MU_RANGE
 from pasearch.runs.keys import Stream
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.scoring import points_of
+from pasearch.training.metrics import Metric
 from pasearch.training.settings import linear_recipe
 from pasearch.training.trainer import train
 
@@ -66,13 +66,20 @@ class LinearModel:
         )
         return x.flatten(1) @ weights.T + intercept
 
-    def points(self, records: AnyRecords) -> int:
-        """Return its points on open records: private."""
-        return points_of_all([self], records)[0]
+    def counts(self, records: AnyRecords, metric: Metric) -> list[int]:
+        """Return its counts, as a metric has them, on open records: private."""
+        return counts_of_all([self], records, metric)[0]
 
 
-def points_of_all(models: Sequence[LinearModel], records: AnyRecords) -> list[int]:
-    """Return each model's points on open records, from one product for many models."""
+def log_odds(scores: Tensor, link: str) -> Tensor:
+    """Return scores whose softmax is what the link makes of them; numbers as they are."""
+    return nn.functional.logsigmoid(scores) if link == "one-vs-rest" else scores
+
+
+def counts_of_all(
+    models: Sequence[LinearModel], records: AnyRecords, metric: Metric
+) -> list[list[int]]:
+    """Return each model's counts on open records, from one product for many models."""
     groups = [models[start : start + TOGETHER] for start in range(0, len(models), TOGETHER)]
     stacked = [
         LinearModel(
@@ -82,14 +89,18 @@ def points_of_all(models: Sequence[LinearModel], records: AnyRecords) -> list[in
         )
         for group in groups
     ]
-    found = np.zeros(len(models), np.int64)
+    found: list[Array] = []
     for part in records.parts():
-        found += [
-            points_of(scores, part.y, part.valid)
+        scores = [
+            (own.link, each)
             for group, model in zip(groups, stacked, strict=True)
-            for scores in model.scores(part.x).chunk(len(group), dim=1)
+            for own, each in zip(group, model.scores(part.x).chunk(len(group), dim=1), strict=True)
         ]
-    return found.tolist()
+        if metric.of_probabilities:
+            scores = [(link, log_odds(each, link)) for link, each in scores]
+        counted = (metric.counts(each, part.y, part.valid) for _, each in scores)
+        found.append(np.array(list(counted), np.int64))
+    return np.sum(found, axis=0).tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

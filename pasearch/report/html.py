@@ -244,19 +244,32 @@ def _asked(document: Values, schema: AnySchema) -> str:
 
 
 def _score(document: Values) -> Values:
+    from pasearch.training.metrics import of_noun
+
     score = document["score"]
-    number = score["metric"] != "accuracy"
+    metric = of_noun(score["metric"])
+    number, scale = metric.of_numbers, 1.0 if metric.worst > 1.0 else 100.0
     error, noise = standard_error(score), score["noise"]["standard_deviation"]
-    spread = f"\u00b1 {100 * error:.1f}{' at most' if number else ''}, one standard error"
-    details = [f"{spread}; noise alone {100 * noise:.1f}", f"on {score['of']:,} test records"]
+    digits = 3 if scale == 1.0 else 1
+    at_most = "" if score["metric"] == "accuracy" else " at most"
+    spread = f"\u00b1 {scale * error:.{digits}f}{at_most}, one standard error"
+    alone = f"noise alone {scale * noise:.{digits}f}"
+    details = [f"{spread}; {alone}", f"on {score['of']:,} test records"]
     width = _target_width(document)
     if number and width is not None:
         own = _number(score["test"] * width)
         details.insert(0, f"of the target's range: {own} in its own unit")
     if "exact" in score and document["dataset"]["declared_public"]:
-        details.append(f"exactly {100 * score['exact']:.1f} % (public data)")
+        unit = " %" if scale == 100.0 else ""
+        details.append(f"exactly {scale * score['exact']:.{digits}f}{unit} (public data)")
     name = f"test {score['metric']}"
-    return {"value": f"{100 * score['test']:.1f}", "name": name, "details": details}
+    value = f"{scale * score['test']:.{digits}f}"
+    return {
+        "value": value,
+        "unit": "%" * (scale == 100.0),
+        "name": capital(name),
+        "details": details,
+    }
 
 
 def _target_width(document: Values) -> float | None:

@@ -142,7 +142,7 @@ def network_trials(document: Values) -> list[Values]:
 
 def _most_points(document: Values) -> int | None:
     """Return what a perfect candidate scores; None where candidates have no score."""
-    from pasearch.training.scoring import ERROR_GRID
+    from pasearch.training.metrics import of_noun
 
     slots = document["dataset"]["slots"]
     scored = [
@@ -150,7 +150,7 @@ def _most_points(document: Values) -> int | None:
     ]
     if not scored or not scored[0]:
         return None
-    return scored[0] * (1 if document["score"]["metric"] == "accuracy" else ERROR_GRID)
+    return scored[0] * of_noun(document["score"]["metric"]).most
 
 
 def set_trials(document: Values) -> list[Values]:
@@ -172,10 +172,13 @@ def set_trials(document: Values) -> list[Values]:
 
 def _trial(document: Values, number: int, share: float | None, label: str) -> Values:
     """Return a trial's number, score and bar, from its share of points: an error is what lacks."""
+    from pasearch.training.metrics import of_noun
+
     if share is None:
         return {"number": number, "score": None, "bar": ""}
-    score = share if document["score"]["metric"] == "accuracy" else 1.0 - share
-    return {"number": number, "score": f"{100 * score:.1f} %", "bar": figures.bar(share, label)}
+    shown = of_noun(document["score"]["metric"]).shown(min(1.0, max(0.0, share)))
+    unit = f"{shown:.3f}" if shown > 1.0 else f"{100 * shown:.1f} %"
+    return {"number": number, "score": unit, "bar": figures.bar(share, label)}
 
 
 def spaced(name: str) -> str:

@@ -75,6 +75,47 @@ class NoisyCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyCounts:
+    """Counts of cells, each record in one at most, each with two-sided geometric noise.
+
+    Guarantee: `release` is epsilon-DP if one record changes one count, by at most 1, exactly.
+
+    Args:
+        epsilon: The price of one release of all counts, above 0.
+    """
+
+    epsilon: float
+    __post_init__ = checked(epsilon=positive)
+
+    @property
+    def event(self) -> Geometric:
+        """What one release costs: the noise of one cell alone tells of a record."""
+        return Geometric(epsilon=self.epsilon)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of each count's noise, in records."""
+        return NoisyCount(epsilon=self.epsilon).standard_deviation
+
+    def release(self, counts: list[int], stream: Stream) -> list[int]:
+        """Return the counts plus noise; some may be negative.
+
+        The noise's key contains all counts: where one is another, all noise is drawn afresh.
+
+        Args:
+            counts: Numbers of records, private.
+            stream: The release's own randomness.
+
+        Raises:
+            TypeError: A count that is not a whole number.
+
+        Cost: `event`, on every partition that the counts were taken from; charge it first.
+        """
+        each, own = NoisyCount(epsilon=self.epsilon), stream.child("noisy counts", *counts)
+        return [each.release(count, own.child(cell)) for cell, count in enumerate(counts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialPick:
     """One of several candidates, the better the likelier: the exponential mechanism.
 

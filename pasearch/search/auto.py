@@ -25,8 +25,7 @@ import numpy as np
 
 from pasearch.errors import BudgetError
 from pasearch.planning import planned_form
-from pasearch.runs.mechanisms import NoisyCount
-from pasearch.runs.sums import NoisySum
+from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.spaces.portfolio import Study, signal_of
 
 if TYPE_CHECKING:
@@ -158,7 +157,8 @@ def predicted(study: Study, plan: Plan, strategy: Strategy) -> float:
     then = here
     if plan.retrained and plan.final_mu is not None:
         then = study.at(signal_of(plan.final_mu, split.train, outputs))
-    assert isinstance(plan.score, NoisyCount | NoisySum), "auto compares no picks"
+    assert plan.score is not None
+    assert not isinstance(plan.score, ExponentialPick), "auto compares no picks"
     noise = plan.score.standard_deviation / (plan.points_each * split.validation)
     generator = np.random.default_rng(0)
     counts = _counts(strategy, generator)

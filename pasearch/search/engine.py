@@ -30,10 +30,18 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
-from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
+from pasearch.search.fitness import (
+    WORST,
+    counts,
+    failed,
+    mark_failed,
+    points,
+    train_candidate,
+)
 from pasearch.search.plan import VALIDATION_QUERY, Plan
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
 from pasearch.spaces.candidate import Candidate
+from pasearch.training.metrics import Score, usual_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 from pasearch.training.steering import ValidationQuery
@@ -105,6 +113,7 @@ class Outcome:
         network: Its trained network, on the CPU.
         front: Its front end, fitted.
         test_points: Noisy points on the test slots: correct answers, or see `fitness`.
+        test_spread: How far the noise moves their share; see `Score`.
         exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
         unique_trials: Number of different candidates trained, where it may be shown.
@@ -117,6 +126,7 @@ class Outcome:
     network: nn.Module
     front: Fitted
     test_points: int
+    test_spread: float
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
     unique_trials: int | None
@@ -185,14 +195,15 @@ class Search:
         candidate, network, course = self._winner()
         if self.plan.retrained:
             network, course = self._train_final(candidate)
-        test_points, exact = self._test(candidate, network)
+        test, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
         return Outcome(
             candidate=candidate,
             network=network.to("cpu").eval(),
             front=self._front(candidate.front_end),
-            test_points=test_points,
+            test_points=test.points,
+            test_spread=test.spread,
             exact_points=exact,
             trials=shown,
             unique_trials=unique,
@@ -369,7 +380,7 @@ class Search:
             self.progress.step(finished, steps)
             if seen is not None and (finished % every == 0 or finished == steps):
                 found = points(network, seen, device=self.device)
-                course.curve.append((finished, found / (len(seen) * self.plan.points_each)))
+                course.curve.append((finished, found / self._most(len(seen))))
                 network.train()
 
         return watch
@@ -412,8 +423,8 @@ class Search:
         return of_private
 
     def _most(self, slots: int) -> int:
-        """Return the points of right answers to so many slots."""
-        return slots * self.plan.points_each
+        """Return the points of right answers to so many slots, by the usual metric."""
+        return slots * usual_metric(self.plan.schema.regression).most
 
     def _front(self, front_end: FrontEnd) -> Fitted:
         """Return a front end ready for use: one fit for all candidates, charged once."""
@@ -449,10 +460,11 @@ class Search:
         with self.ledger.charged(line, opened, key=key) as records:
             if failed(network):
                 return None
-            found = points(network, records, device=self.device)
+            metric = self.plan.scored_by
+            found = counts(network, records, metric, device=self.device)
             if isinstance(noise, ExponentialPick):
-                return found  # kept in `private/`: what is released is the pick
-            return noise.release(found, stream.child("score"))
+                return found[0]  # kept in `private/`: what is released is the pick
+            return Score.of(metric, found, noise, len(records), stream.child("score")).points
 
     def _train_final(self, candidate: Candidate) -> tuple[nn.Module, Course]:
         weights = self.folder.private / "trials" / "final.pt"
@@ -469,12 +481,16 @@ class Search:
         save_weights(network, weights, self.folder)
         return network, course
 
-    def _test(self, candidate: Candidate, network: nn.Module) -> tuple[int, int | None]:
+    def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
+        metric, noise, stream = self.plan.scored_by, self.plan.test, self.keys.stream("test")
         opened = self.dataset["test"].through(self._front(candidate.front_end))
         with self.ledger.charged("test accuracy", opened, key="test") as records:
-            found = 0 if failed(network) else points(network, records, device=self.device)
-            exact = found if records.public is True else None
-            return self.plan.test.release(found, self.keys.stream("test")), exact
+            found = [0] * metric.cells(self.plan.schema.outputs)
+            if not failed(network):
+                found = counts(network, records, metric, device=self.device)
+            slots = len(records)
+            exact = metric.points(found, slots) if records.public is True else None
+            return Score.of(metric, found, noise, slots, stream), exact
 
     def _load(self, candidate: Candidate, path: Path) -> nn.Module:
         schema = self.plan.schema

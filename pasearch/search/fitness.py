@@ -4,8 +4,8 @@
     a number:  fitness = sum over records of floor(G (1 - min(1, |error|))) + the same noise times G
 
 Divided by the public number of slots the first is the paper's "accuracy plus Laplace noise of scale
-1 / (n epsilon')". An error is relative to the width of the target's bounds, and G = `ERROR_GRID`.
-A null record adds 0 to either.
+1 / (n epsilon')". An error is relative to the width of the target's bounds. A null record adds 0 to
+either. Other metrics: `training.metrics`.
 
 Source: Bao et al., section VIII-A; docs/rules.md, rules 9 and 14. Proof:
 docs/guarantees/geometric-scores.md.
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from pasearch.runs.keys import Stream
-from pasearch.training.scoring import points_of
+from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.steering import ValidationQuery
 from pasearch.training.trainer import train
 
@@ -80,25 +80,33 @@ def mark_failed(network: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
-    """Return how good the network's answers are: correct ones, or points of at most G a record.
+def counts(
+    network: nn.Module, records: Records, metric: Metric, *, device: str, chunk: int = 8192
+) -> list[int]:
+    """Return what tells how good the network's answers are: private.
 
-    Guarantee: replacing one record by the null record changes the result by at most 1, or G where
-    a number is predicted: each record's points are whole before they are added.
+    Guarantee: replacing one record by the null record changes one count, by at most `metric.most`.
 
     Args:
         network: Trained; one output for a number, else one a class.
         records: Behind the network's front end.
+        metric: By what they are scored.
         device: "cpu" or "cuda".
         chunk: Records at a time; only memory depends on it.
     """
     network = network.to(device).eval()
-    total = 0
+    found: list[list[int]] = []
     for start in range(0, len(records), chunk):
         part = slice(start, start + chunk)
         answers = network(records.x[part].to(device)).cpu()
-        total += points_of(answers, records.y[part], records.valid[part])
-    return total
+        found.append(metric.counts(answers, records.y[part], records.valid[part]))
+    return [sum(each) for each in zip(*found, strict=True)]
+
+
+def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
+    """Return the network's points by the usual metric; the rest is as of `counts`."""
+    metric = usual_metric(records.y.is_floating_point())
+    return metric.points(counts(network, records, metric, device=device, chunk=chunk), len(records))
 
 
 WORST = -math.inf

@@ -31,12 +31,10 @@ from pasearch.planning import (
     SCORE_RANGE,
     Charged,
     Dial,
-    ScoreNoise,
     Terms,
     accuracy_line,
     dialled,
     planned_form,
-    score_noise,
     solve,
     solve_estimate,
     solve_front_ends,
@@ -50,8 +48,8 @@ from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, St
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
+from pasearch.training.metrics import ScoreNoise, SumNoise, usual_noise
 from pasearch.training.recipe import Recipe
-from pasearch.training.scoring import ERROR_GRID
 from pasearch.training.screening import GRID
 from pasearch.training.settings import changed, noised
 
@@ -94,7 +92,7 @@ class Plan(Charged):
     test: ScoreNoise
     front_noise: tuple[tuple[str, float], ...] = ()
     searched_on: str | None = None
-    validation_noise: ScoreNoise | None = None
+    validation_noise: SumNoise | None = None
     validated_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
@@ -335,7 +333,7 @@ class _Solving:
         return Plan(
             **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
             finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
-            test=score_noise(terms.schema.regression, accuracy), lines=tuple(self.lines),
+            test=terms.scored_by.noise(accuracy), lines=tuple(self.lines),
             warnings=terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
             schema_estimate=estimate, front_noise=front_noise, validation_noise=validation_noise,
             validated_on=validated_on if queries else None, dimensions=self.dimensions,
@@ -388,7 +386,7 @@ class _Solving:
 
     def _score(self, given: float | None) -> Release | None:
         """Return how candidates' scores are released: each by itself, or in one pick."""
-        strategy, regression = self.strategy, self.terms.schema.regression
+        strategy, metric = self.strategy, self.terms.scored_by
         if not strategy.scored:
             return None
 
@@ -402,10 +400,15 @@ class _Solving:
         else:
             self.lines += lines(epsilon)
         if self.terms.split.portions > 1:
-            return ExponentialPick(epsilon=epsilon, most=ERROR_GRID if regression else 1)
-        return score_noise(regression, epsilon)
+            if not metric.summed:
+                raise UsageError(
+                    f"Disjoint portions choose by points that are summed over records, and metric "
+                    f"{metric.name!r} is made of counts: take another metric or strategy."
+                )
+            return ExponentialPick(epsilon=epsilon, most=metric.most)
+        return metric.noise(epsilon)
 
-    def _validation(self, queries: int) -> ScoreNoise | None:
+    def _validation(self, queries: int) -> SumNoise | None:
         """Return the noise of a recipe's validation queries, if it makes any."""
         if not queries:
             return None
@@ -417,7 +420,7 @@ class _Solving:
         value = self._turned(lines, SCORE_RANGE)
         if self.recipes[0].screening is not None:
             return NoisySum(epsilon=value, most=GRID)
-        return score_noise(self.terms.schema.regression, value)
+        return usual_noise(self.terms.schema.regression, value)
 
     def _most_queries(self) -> int:
         """Return how many validation queries any candidate's training has, at most."""

@@ -19,7 +19,7 @@ import numpy as np
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import failed, points, train_candidate
+from pasearch.search.fitness import counts, failed, train_candidate
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
 
@@ -99,7 +99,9 @@ class Proxy:
         network = train_candidate(candidate, train, schema, recipe, stream, device=device)
         if failed(network):
             return -np.inf
-        return points(network, records.take(order[:held]), device=device) / held
+        metric = plan.scored_by
+        found = counts(network, records.take(order[:held]), metric, device=device)
+        return metric.points(found, held) / held
 
 
 def _candidates(space: Space, stream: Stream) -> list[Candidate]:

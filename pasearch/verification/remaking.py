@@ -103,6 +103,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
         candidate=candidate_of(document["best"]),
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
+        test_spread=_spread(document, plan),
         sha256=document["model"]["sha256"],
         trials=tuple(
             (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
@@ -149,7 +150,7 @@ def _terms(document: Document, split: Split) -> Terms:
         public=document["dataset"]["declared_public"],
         budget=Budget(budget["epsilon"], budget["delta"]), split=split,
         most=basis["most_categories"], assumed_public=tuple(document["assumed_public"]),
-        leak_share=basis["leak_share"],
+        leak_share=basis["leak_share"], metric=basis.get("metric"),
     )  # fmt: skip
 
 
@@ -283,9 +284,18 @@ def _exact_points(document: Document, plan: Plan | FeaturePlan) -> int | None:
     """Return the exact points of a score on public data, which alone shows them."""
     if not plan.public:
         return None
-    share = document["score"]["exact"]
-    right = 1.0 - share if plan.schema.regression else share
+    right = plan.scored_by.share(document["score"]["exact"])
     return round(right * plan.split.test * plan.points_each)
+
+
+def _spread(document: Document, plan: Plan | FeaturePlan) -> float | None:
+    """Return how far noise moves a score that is made of counts, which only the run could tell.
+
+    None is of all others: there it follows from the plan.
+    """
+    if plan.scored_by.summed:
+        return None
+    return document["score"]["noise"]["standard_deviation"]
 
 
 def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.Found:
@@ -312,6 +322,7 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
         width=len(places) if best["directions"] is None else best["directions"],
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
+        test_spread=_spread(document, plan),
         sha256=document["model"]["sha256"],
         link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),
         shown=_shown(document, choice.selector, names),

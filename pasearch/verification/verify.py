@@ -313,9 +313,10 @@ def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
     most = plan.points_each
     reach = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
     low, high = 0, score["of"] * most
+    if not plan.scored_by.summed:  # a share of all points, made of noisy counts
+        return [] if low <= score["points"] <= high else ["score.points is beyond all points."]
     if "exact" in score:
-        right = 1.0 - score["exact"] if plan.schema.regression else score["exact"]
-        low = high = round(right * high)
+        low = high = round(plan.scored_by.share(score["exact"]) * high)
     if low - reach <= score["points"] <= high + reach:
         return []
     return [f"score.points is {score['points']}: its noise never reaches so far."]
@@ -363,6 +364,8 @@ def _reach(plan: Any) -> tuple[float, float]:
     if plan.score is None:
         return 0, 0
     reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.score.epsilon)
+    if not plan.scored_by.summed:
+        reach = 0
     return -reach, plan.split.validation * plan.points_each + reach
 
 

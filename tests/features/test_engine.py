@@ -14,7 +14,7 @@ import pytest
 from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
 from selections import METHODS, WAYS, arrays, dataset, plan_of, search_of, watch_doors
-from shortcuts import pmf
+from shortcuts import pmf, points_of
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
@@ -172,7 +172,7 @@ class TestNoise:
         assert isinstance(event, Geometric)
         model = LinearModel(weights=np.eye(2, 6), intercept=np.zeros(2), link="softmax")
         with search._open("score", "validation", "trial 0") as records:
-            exact = model.points(records)
+            exact = points_of(model, records)
         search._used.clear()
         trials = [f"t {number}" for number in range(2000)]
         found = search.reads(MIDDLE).scored([model] * 2000, trials, ["trial 0"])
@@ -194,7 +194,7 @@ class TestNoise:
         event = search.ledger.lines[-1].event
         assert isinstance(event, Geometric)
         with search._open("test accuracy", "test") as records:
-            exact = model.points(records)
+            exact = points_of(model, records)
         noise = np.array(
             [
                 replace(search, keys=Keys.from_seed(seed)).run().test_points - exact

@@ -22,11 +22,12 @@ from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
 from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.selectors import choice_of
-from pasearch.features.trainers import Perturbed, Solved, points_of_all
+from pasearch.features.trainers import Perturbed, Solved, counts_of_all
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import settings
+from pasearch.training.metrics import usual_metric
 
 N = 400
 COLUMNS = (
@@ -184,7 +185,9 @@ class TestPasses:
             models += solved(np.ones((1, len(want)), bool))
         for each in models[1:]:
             np.testing.assert_allclose(each.weights, models[0].weights, rtol=1e-7, atol=1e-9)
-        assert points_of_all(models * 40, parts) == [models[0].points(whole)] * 160
+        metric = usual_metric(regression=True)
+        own = models[0].counts(whole, metric)
+        assert counts_of_all(models * 40, parts, metric) == [own] * 160
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("rotated", [False, True])

@@ -183,7 +183,9 @@ class TestRun:
     ):
         """Models that are the same: over 40 keys their scores differ, from each other too."""
         search = search_of(plan_of("one-hot"), tmp_path)
-        monkeypatch.setattr(engine, "points_of_all", lambda models, records: [20] * len(models))
+        monkeypatch.setattr(
+            engine, "counts_of_all", lambda models, records, metric: [[20]] * len(models)
+        )
         model = LinearModel(weights=np.zeros((2, 1)), intercept=np.zeros(2), link="softmax")
         models, trials, found = [model] * 2, ["trial 0", "trial 1"], []
         for seed in range(40):

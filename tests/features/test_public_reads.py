@@ -50,6 +50,7 @@ from pasearch.planning import MU_RANGE, events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import settings
+from pasearch.training.metrics import usual_metric
 
 N = 300
 WIDTH = table().schema.shape[0]
@@ -93,7 +94,14 @@ def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicRe
     kind = trainer_of(trainer, regression)
     noise = dict(STRONG)[kind]
     strong = kind(outputs=on.schema.outputs, regression=regression, noise=noise)
-    return PublicReads(dataset=on, schema=on.schema, means=MEANS, trainer=strong, slots=slots)
+    return PublicReads(
+        dataset=on,
+        schema=on.schema,
+        means=MEANS,
+        trainer=strong,
+        slots=slots,
+        metric=usual_metric(on.schema.regression),
+    )
 
 
 STREAM = Keys.from_seed(1).stream("selection")
@@ -300,19 +308,20 @@ class TestCompared:
         self, trainer: str, number: bool, monkeypatch: pytest.MonkeyPatch
     ):
         seen: dict[str, Any] = {}
-        fit, score = Trainer.fit_many, public_reads.points_of_all
+        fit, score = Trainer.fit_many, public_reads.counts_of_all
 
         def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
             seen["train"] = records
             return fit(self, records, *rest)
 
-        def scoring(models: Any, records: Any) -> list[int]:
+        def scoring(models: Any, records: Any, metric: Any) -> list[list[int]]:
             seen["test"] = records
-            seen["points"] = score(models, records)
-            return seen["points"]
+            counts = score(models, records, metric)
+            seen["points"] = [each for (each,) in counts]
+            return counts
 
         monkeypatch.setattr(Trainer, "fit_many", fitting)
-        monkeypatch.setattr(public_reads, "points_of_all", scoring)
+        monkeypatch.setattr(public_reads, "counts_of_all", scoring)
         data = others(number=number)
         found = reads(data, trainer).compared()(self.SETS, self.TRIALS)
         assert found == seen["points"], "without noise"
@@ -333,8 +342,8 @@ class TestCompared:
     def test_candidates_share_no_randomness(self, monkeypatch: pytest.MonkeyPatch):
         models: list[LinearModel] = []
         monkeypatch.setattr(
-            public_reads, "points_of_all",
-            lambda found, records: models.extend(found) or [0] * len(found),
+            public_reads, "counts_of_all",
+            lambda found, records, metric: models.extend(found) or [[0]] * len(found),
         )  # fmt: skip
         reads(others()).compared()(self.SETS[[0, 0]], self.TRIALS[:2])
         assert not np.array_equal(models[0].weights, models[1].weights)
@@ -367,12 +376,12 @@ class TestCompared:
         """At 10,000 times the epsilon, what trainings say differs less than a tenth as much."""
         spread: list[float] = []
 
-        def scoring(models: Any, records: Any) -> list[int]:
+        def scoring(models: Any, records: Any, metric: Any) -> list[list[int]]:
             scores = np.array([model.scores(records.x).numpy() for model in models])
             spread.append(float(scores.std(axis=0).mean()))
-            return [0] * len(models)
+            return [[0]] * len(models)
 
-        monkeypatch.setattr(public_reads, "points_of_all", scoring)
+        monkeypatch.setattr(public_reads, "counts_of_all", scoring)
         for epsilon in (4.0, 4e4):
             it = reads(others())
             it = replace(it, trainer=replace(it.trainer, noise=epsilon), slots=320)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from selections import arrays
+from shortcuts import points_of
 
 from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import Records
@@ -195,12 +196,12 @@ class TestModels:
             weights=np.eye(outputs, 6), intercept=np.full(outputs, 0.2),
             link="identity" if number else "softmax",
         )  # fmt: skip
-        most, whole = (100 if number else 1), model.points(given)
+        most, whole = (100 if number else 1), points_of(model, given)
         assert isinstance(whole, int)
         for place in range(40):
             valid = given.valid.clone()
             valid[place] = False
-            assert 0 <= whole - model.points(replace(given, valid=valid)) <= most
+            assert 0 <= whole - points_of(model, replace(given, valid=valid)) <= most
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("trainer", "outputs", "link"), [
@@ -219,7 +220,7 @@ class TestModels:
     def test_with_little_noise_are_good(self, trainer: Trainer):
         loud = replace(trainer, noise=1e-4 if trainer.regression else 1e4)
         given = records(number=trainer.regression)
-        points = loud.fit(given, View.of(MEANS), streams(1)[0]).points(given)
+        points = points_of(loud.fit(given, View.of(MEANS), streams(1)[0]), given)
         assert points > 0.9 * 200 * (100 if trainer.regression else 1)
 
     @pytest.mark.unit

@@ -21,8 +21,8 @@ from pasearch.search.fitness import WORST, failed, mark_failed, points, train_ca
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
+from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe
-from pasearch.training.scoring import ERROR_GRID
 
 SCHEMA = Schema(shape=(4,), low=0.0, high=1.0, classes=3)
 NUMBER = Schema(shape=(4,), low=0.0, high=1.0, regression=True, target=(-5.0, 20.0))
@@ -52,6 +52,9 @@ def trained(stream: Stream, given: Records | None = None, recipe: Recipe = RECIP
 
 def equal(first: list, second: list) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+ERROR_GRID = METRICS["mae"].most
 
 
 class Answers(nn.Module):

@@ -57,7 +57,7 @@ from pasearch.runs.normals import Normals
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.training import noise, scoring, screening, steering, trainer
+from pasearch.training import metrics, noise, screening, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding import bound as bound_file
@@ -935,7 +935,7 @@ def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pyte
     assert one_query(points, numbers=True) == 100
     assert one_query(points, numbers=False) == 1
     monkeypatch.setattr(screening, "GRID", 150)
-    monkeypatch.setattr(scoring, "ERROR_GRID", 150)
+    monkeypatch.setattr(metrics.AbsoluteError, "most", 150)
     assert one_query(loss_points, numbers=False) == 150
     assert one_query(loss_points, numbers=True) == 150
     assert one_query(points, numbers=True) == 150

@@ -22,7 +22,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import NoisySum
-from pasearch.training.scoring import ERROR_GRID
+from pasearch.training.metrics import METRICS
 from pasearch.training.screening import (
     ERROR_BOUND,
     GRID,
@@ -38,6 +38,9 @@ from pasearch.training.screening import (
 )
 
 RULE = Annealing(q0=2.0, mu0=3)
+
+
+ERROR_GRID = METRICS["mae"].most
 
 
 class TestTheRule:

@@ -1,0 +1,375 @@
+"""By what a model is scored: candidates, the choice among them, and the test.
+
+Points are whole numbers, more of them are better, and n slots have G n at most.
+
+| metric | what is counted of a record | G |
+|---|---|---|
+| `accuracy` | 1 where the largest output is the record's class | 1 |
+| `log-loss` | round(G (1 - min(L, loss) / L)), L = 5 nats | 1,000 |
+| `mae` | floor(G (1 - min(1, abs(error)))), relative to the width of the target's bounds | 100 |
+| `rmse` | round(G (1 - min(1, error^2))) | 10,000 |
+| `balanced-accuracy` | one of 2 k cells: its class, and whether the answer is right | 1 |
+| `auc` | one of 40 cells: its class, and between which of 19 edges the log-odds are | 1 |
+
+The first four are sums, released with noise: one record changes one by G at most. The last two are
+counts, each released with noise: a record is in one cell, so it changes one count by 1. What is
+made of them is post-processing: the mean over classes of right / all, and the area under the curve,
+ties counted half. A null record has no points and is in no cell.
+
+Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise ours. Proof:
+docs/guarantees/geometric-scores.md.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from pasearch.errors import UsageError
+from pasearch.runs.mechanisms import NoisyCount, NoisyCounts
+from pasearch.runs.sums import NoisySum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pasearch.runs.keys import Stream
+
+Array = np.ndarray[Any, Any]
+
+SumNoise = NoisyCount | NoisySum
+ScoreNoise = SumNoise | NoisyCounts
+
+WORST_LOSS = 5.0
+"""The largest log loss of one record, nats: that of a class of probability .0067."""
+
+EDGES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)
+"""Where log-odds are cut, on both sides of 0, for the area under the curve."""
+
+SEEN = 4.0
+"""How many deviations of its noise a class's count shows, for the class to count."""
+
+IMAGINED = 400
+"""How many draws of the noise tell how far it moves what counts are made into."""
+
+
+class Metric(ABC):
+    """What points are: one object for scores, their price, and what is shown."""
+
+    name: ClassVar[str]
+    noun: ClassVar[str]
+    """What is shown, in words."""
+    most: ClassVar[int] = 1
+    """G, the most points of a record: what one record changes points, or one count, by."""
+    worst: ClassVar[float] = 1.0
+    """The largest value that is shown: of a share 1."""
+    of_numbers: ClassVar[bool] = False
+    """Whether it is for numbers that are predicted, or for classes."""
+    of_probabilities: ClassVar[bool] = False
+    """Whether it asks how sure an answer is, beyond which is first."""
+    summed: ClassVar[bool] = True
+    """Whether points are a sum over records, or made of counts."""
+
+    @abstractmethod
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        """Return what is released with noise, before it: private.
+
+        Args:
+            answers: (n, outputs): one a class, log-probabilities up to a constant a record, or
+                the scaled number.
+            y: (n,) classes or scaled numbers.
+            valid: (n,) False for a null record.
+
+        Guarantee: each record's part is whole before it is added; replacing a record by the null
+        record changes one of the counts, by at most `most`.
+        """
+
+    def cells(self, outputs: int) -> int:
+        """Return how many counts there are, of a model with so many outputs."""
+        return 1
+
+    def noise(self, epsilon: float) -> ScoreNoise:
+        """Return what the counts are released with, at a price."""
+        if self.most == 1:
+            return NoisyCount(epsilon=epsilon)
+        return NoisySum(epsilon=epsilon, most=self.most)
+
+    def released(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
+        """Return counts with noise.
+
+        Cost: `noise.event`, on every partition that was counted; charge it first.
+        """
+        assert not isinstance(noise, NoisyCounts)
+        return [noise.release(counts[0], stream)]
+
+    def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
+        """Return points of counts, with noise or without: post-processing.
+
+        Args:
+            counts: As `counts` gives them.
+            slots: n, public.
+            noise: The standard deviation of each count's noise.
+        """
+        return counts[0]
+
+    def spread(self, counts: list[int], slots: int, noise: float) -> float:
+        """Return how far the noise moves the share of points, one standard deviation, about.
+
+        Args:
+            counts: With noise.
+            slots: As of `points`.
+            noise: As of `points`.
+        """
+        return noise / (slots * self.most)
+
+    def shown(self, share: float) -> float:
+        """Return what is shown for a share of all points, in [0, 1]."""
+        return share
+
+    def share(self, shown: float) -> float:
+        """Return the share of all points of what is shown."""
+        return shown
+
+    def slope(self, share: float) -> float:
+        """Return how much what is shown moves with the share of all points, about."""
+        return 1.0
+
+
+class Accuracy(Metric):
+    """The share of right answers."""
+
+    name = noun = "accuracy"
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        return [int((answers.argmax(dim=1) == y)[valid].sum())]
+
+
+class LogLoss(Metric):
+    """The mean of - log of the probability that an answer gives the record's class, in nats."""
+
+    name, noun = "log-loss", "log loss"
+    most, worst, of_probabilities = 1000, WORST_LOSS, True
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
+        loss = -answers.double().log_softmax(dim=1).gather(1, right).squeeze(1)
+        kept = 1.0 - loss.nan_to_num(nan=WORST_LOSS, posinf=WORST_LOSS) / WORST_LOSS
+        return [int((self.most * kept.clamp(0.0, 1.0)).round().long()[valid].sum())]
+
+    def shown(self, share: float) -> float:
+        return WORST_LOSS * (1.0 - share)
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown / WORST_LOSS
+
+    def slope(self, share: float) -> float:
+        return WORST_LOSS
+
+
+class AbsoluteError(Metric):
+    """The mean absolute error, as a share of the width of the target's bounds."""
+
+    name, noun = "mae", "mean absolute error"
+    most, of_numbers = 100, True
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+        return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
+
+    def shown(self, share: float) -> float:
+        return 1.0 - share
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown
+
+
+class SquaredError(Metric):
+    """The root of the mean squared error, as a share of the width of the target's bounds."""
+
+    name, noun = "rmse", "root mean squared error"
+    most, of_numbers = 10_000, True
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        error = (answers.squeeze(1).double() - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+        kept = 1.0 - error.clamp(max=1.0) ** 2
+        return [int((self.most * kept).round().long()[valid].sum())]
+
+    def shown(self, share: float) -> float:
+        return math.sqrt(max(0.0, 1.0 - share))
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown**2
+
+    def slope(self, share: float) -> float:
+        return 0.5 / max(self.shown(share), 0.01)
+
+
+class OfCounts(Metric):
+    """A metric that is made of counts: a share of n points, whole after the noise."""
+
+    summed = False
+
+    def noise(self, epsilon: float) -> ScoreNoise:
+        return NoisyCounts(epsilon=epsilon)
+
+    def released(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
+        assert isinstance(noise, NoisyCounts)
+        return noise.release(counts, stream)
+
+    @abstractmethod
+    def made_of(self, counts: Array, noise: float) -> float:
+        """Return the share, in [0, 1], of counts as `counts` gives them."""
+
+    def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
+        return round(slots * self.made_of(np.array(counts, np.float64), noise))
+
+    def spread(self, counts: list[int], slots: int, noise: float) -> float:
+        draws = np.random.default_rng(0).standard_normal((IMAGINED, len(counts))) * noise
+        return float(np.std([self.made_of(each + np.array(counts), noise) for each in draws]))
+
+
+class BalancedAccuracy(OfCounts):
+    """The mean over classes of the share of right answers: guessing gives 1 / classes."""
+
+    name, noun = "balanced-accuracy", "balanced accuracy"
+
+    def cells(self, outputs: int) -> int:
+        return 2 * outputs
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        right = (answers.argmax(dim=1) == y).long()
+        cells = (2 * y.long() + right)[valid & (y >= 0) & (y < answers.shape[1])]
+        return cells.bincount(minlength=self.cells(answers.shape[1])).tolist()
+
+    def made_of(self, counts: Array, noise: float) -> float:
+        """Return it over the classes that have more records than noise would show."""
+        wrong, right = counts[::2], counts[1::2]
+        known = wrong + right > max(SEEN * math.sqrt(2.0) * noise, 0.5)
+        if not known.any():
+            return 0.0
+        return float(np.clip(right[known] / (wrong + right)[known], 0.0, 1.0).mean())
+
+
+class AreaUnderCurve(OfCounts):
+    """How often a record of the second class has a higher score than one of the first."""
+
+    name, noun = "auc", "area under the ROC curve"
+    of_probabilities = True
+
+    def cells(self, outputs: int) -> int:
+        return 4 * len(EDGES)
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        import torch
+
+        odds = (answers[:, 1].double() - answers[:, 0]).nan_to_num(nan=0.0)
+        edges = torch.tensor([*(-each for each in EDGES[:0:-1]), *EDGES], dtype=torch.float64)
+        bins = torch.bucketize(odds, edges)
+        cells = (y.long() * (len(edges) + 1) + bins)[valid & (y >= 0) & (y <= 1)]
+        return cells.bincount(minlength=self.cells(2)).tolist()
+
+    def made_of(self, counts: Array, noise: float) -> float:
+        """Return the area between shares of either class below each edge; .5 where one is empty."""
+        first, second = np.split(counts, 2)
+        if not min(first.sum(), second.sum()) > max(SEEN * math.sqrt(len(first)) * noise, 0.5):
+            return 0.5
+        below = np.cumsum(first) - first / 2
+        return float(np.clip(second @ below / (first.sum() * second.sum()), 0.0, 1.0))
+
+
+METRICS: dict[str, Metric] = {
+    each.name: each
+    for each in (
+        Accuracy(), BalancedAccuracy(), AreaUnderCurve(), LogLoss(), AbsoluteError(),
+        SquaredError(),
+    )
+}  # fmt: skip
+"""By the name that a user gives."""
+
+
+def of_noun(noun: str) -> Metric:
+    """Return the metric that a result names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for metric in METRICS.values():
+        if metric.noun == noun:
+            return metric
+    raise UsageError(
+        f"{noun!r} is no metric: expected {', '.join(m.noun for m in METRICS.values())}."
+    )
+
+
+def usual_noise(regression: bool, epsilon: float) -> SumNoise:
+    """Return what points by the usual metric are released with."""
+    noise = usual_metric(regression).noise(epsilon)
+    assert not isinstance(noise, NoisyCounts)
+    return noise
+
+
+def usual_metric(regression: bool) -> Metric:
+    """Return what is taken where no metric is named: accuracy, or the mean absolute error."""
+    return METRICS["mae" if regression else "accuracy"]
+
+
+def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Metric:
+    """Return the metric that a user names; None: the usual one.
+
+    Args:
+        name: One of `METRICS`.
+        regression: Whether a number is predicted.
+        outputs: Classes, where they are known.
+
+    Raises:
+        UsageError: There is none of that name, or it is not for such data.
+    """
+    if name is None:
+        return usual_metric(regression)
+    able = [each for each, metric in METRICS.items() if metric.of_numbers == regression]
+    if name not in able:
+        what = "a number to predict" if regression else "classes"
+        raise UsageError(f"metric is {name!r}: for {what} expected one of {', '.join(able)}.")
+    if name == AreaUnderCurve.name and outputs is not None and outputs > 2:
+        raise UsageError(
+            f"metric is 'auc', which is of two classes, and these data have {outputs}: take "
+            "'balanced-accuracy', 'log-loss' or 'accuracy'."
+        )
+    return METRICS[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A released score of some slots.
+
+    Args:
+        points: With noise.
+        spread: How far the noise moves their share, one standard deviation, about.
+    """
+
+    points: int
+    spread: float
+
+    @classmethod
+    def of(
+        cls, metric: Metric, counts: list[int], noise: ScoreNoise, slots: int, stream: Stream
+    ) -> Score:
+        """Release one.
+
+        Args:
+            metric: By what models are scored.
+            counts: As the metric gives them, private.
+            noise: At the price that is charged.
+            slots: n, public.
+            stream: The release's own randomness.
+
+        Cost: `noise.event`, on every partition that was counted; charge it first.
+        """
+        noisy, deviation = metric.released(counts, noise, stream), noise.standard_deviation
+        return cls(
+            points=metric.points(noisy, slots, deviation),
+            spread=metric.spread(noisy, slots, deviation),
+        )

@@ -1,0 +1,291 @@
+"""By what models are scored: what is counted, what a record moves, and what is shown of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audits import ACCEPT, REJECT, geometric_pvalue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from selections import table
+from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
+
+import pasearch as api
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Geometric, Pure
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+from pasearch.runs.mechanisms import NoisyCounts
+from pasearch.training import metrics
+from pasearch.training.metrics import METRICS, Metric, Score, metric_of, of_noun, usual_metric
+
+STREAM = Keys.from_seed(3).stream("score")
+NUMBERS = [name for name, metric in METRICS.items() if metric.of_numbers]
+CLASSES = [name for name in METRICS if name not in NUMBERS]
+every = pytest.mark.parametrize("name", METRICS)
+
+
+def answers_of(name: str, n: int = 400, outputs: int = 2, seed: int = 0):
+    """Answers, what is right, and who is there."""
+    draw = np.random.default_rng(seed)
+    if name in NUMBERS:
+        y = draw.random(n)
+        answers = (y + 0.1 * draw.standard_normal(n))[:, None]
+        return torch.tensor(answers), torch.tensor(y), torch.ones(n, dtype=torch.bool)
+    y = draw.integers(outputs, size=n)
+    answers = draw.standard_normal((n, outputs)) + 1.5 * np.eye(outputs)[y]
+    return torch.tensor(answers), torch.tensor(y), torch.ones(n, dtype=torch.bool)
+
+
+def shown(name: str, *given: Any) -> float:
+    """What is shown of answers without noise."""
+    metric = METRICS[name]
+    points = metric.points(metric.counts(*given), len(given[1]))
+    return metric.shown(points / (len(given[1]) * metric.most))
+
+
+class TestValue:
+    """What is shown is what others call by that name."""
+
+    @pytest.mark.oracle
+    def test_of_accuracy_and_errors(self):
+        answers, y, valid = answers_of("accuracy")
+        right = float((answers.argmax(1) == y).double().mean())
+        assert shown("accuracy", answers, y, valid) == pytest.approx(right)
+        answers, y, valid = answers_of("mae")
+        error = (answers[:, 0] - y).abs()
+        assert shown("mae", answers, y, valid) == pytest.approx(float(error.mean()), abs=0.011)
+        square = math.sqrt(float((error**2).mean()))
+        assert shown("rmse", answers, y, valid) == pytest.approx(square, abs=1e-4)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("outputs", [2, 5])
+    def test_of_log_loss(self, outputs: int):
+        answers, y, valid = answers_of("log-loss", 4000, outputs)
+        each = -answers.log_softmax(1)[torch.arange(len(y)), y]
+        assert float(each.max()) < metrics.WORST_LOSS
+        assert shown("log-loss", answers, y, valid) == pytest.approx(
+            log_loss(y, answers.softmax(1)), abs=1e-4
+        )
+        worst = torch.where(torch.arange(outputs) == y[:, None], -1e9, 0.0)
+        assert shown("log-loss", worst, y, valid) == metrics.WORST_LOSS
+
+    @pytest.mark.oracle
+    def test_of_balanced_accuracy(self):
+        answers, y, valid = answers_of("balanced-accuracy", 900, 3)
+        rare = (y == 2) & (torch.arange(900) % 5 > 0)
+        y = torch.where(rare, 0, y)
+        want = balanced_accuracy_score(y, answers.argmax(1))
+        assert shown("balanced-accuracy", answers, y, valid) == pytest.approx(want, abs=1e-3)
+        assert abs(want - float((answers.argmax(1) == y).double().mean())) > 0.05
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("share", [0.5, 0.03])
+    @pytest.mark.parametrize("shift", [0.0, -3.0])
+    def test_of_the_area_under_the_curve(self, share: float, shift: float):
+        draw = np.random.default_rng(4)
+        y = (draw.random(6000) < share).astype(int)
+        odds = 1.2 * draw.standard_normal(6000) + 1.5 * y + shift
+        answers = torch.tensor(np.column_stack([np.zeros(6000), odds]))
+        found = shown("auc", answers, torch.tensor(y), torch.ones(6000, dtype=torch.bool))
+        assert found == pytest.approx(roc_auc_score(y, odds), abs=0.008)
+
+    @pytest.mark.unit
+    def test_where_nobody_is_there(self):
+        for name in METRICS:
+            answers, y, _ = answers_of(name)
+            nobody = torch.zeros(len(y), dtype=torch.bool)
+            metric = METRICS[name]
+            counts = metric.counts(answers, y, nobody)
+            assert counts == [0] * metric.cells(answers.shape[1])
+            assert 0.0 <= metric.shown(metric.points(counts, len(y)) / len(y)) <= metric.worst
+
+    @pytest.mark.property
+    @every
+    @given(share=st.floats(0.0, 1.0))
+    def test_a_share_comes_back(self, name: str, share: float):
+        metric = METRICS[name]
+        assert metric.share(metric.shown(share)) == pytest.approx(share, abs=1e-9)
+        assert 0.0 <= metric.shown(share) <= metric.worst
+        if 0.05 < share < 0.95:
+            moved = abs(metric.shown(share + 1e-6) - metric.shown(share)) / 1e-6
+            assert moved == pytest.approx(metric.slope(share), rel=1e-3)
+
+
+class TestSensitivity:
+    """Replacing a record by the null record changes one count, by `most` at most."""
+
+    @pytest.mark.property
+    @every
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_of_any_answers(self, name: str, data: st.DataObject):
+        metric, outputs = METRICS[name], 1 if name in NUMBERS else 3
+        n = data.draw(st.integers(1, 5))
+        values = st.floats(width=32) if name in NUMBERS else st.floats(-50, 50, width=32)
+        answers = torch.tensor(data.draw(arrays(np.float32, (n, outputs), elements=values)))
+        y = torch.tensor(
+            data.draw(st.lists(st.floats(0, 1), min_size=n, max_size=n))
+            if name in NUMBERS
+            else data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+        )
+        whole = metric.counts(answers, y, torch.ones(n, dtype=torch.bool))
+        assert all(type(each) is int for each in whole)
+        assert len(whole) == metric.cells(outputs)
+        for gone in range(n):
+            valid = torch.arange(n) != gone
+            moved = np.subtract(whole, metric.counts(answers, y, valid))
+            assert np.count_nonzero(moved) <= 1
+            assert 0 <= moved.sum() <= metric.most
+
+    @pytest.mark.contract
+    @every
+    def test_is_met(self, name: str):
+        """So the noise is for the sensitivity that is there, and no smaller one would do."""
+        metric = METRICS[name]
+        y = torch.tensor([0.5] if name in NUMBERS else [1])
+        answers = torch.tensor([[0.5]] if name in NUMBERS else [[-60.0, 60.0]])
+        assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.most
+
+    @pytest.mark.contract
+    @every
+    def test_is_what_the_noise_is_for(self, name: str):
+        metric = METRICS[name]
+        noise = metric.noise(0.5)
+        assert noise.epsilon == 0.5
+        assert noise.event in (Geometric(epsilon=0.5), Pure(epsilon=0.5))
+        spread = METRICS["accuracy"].noise(0.5 / metric.most).standard_deviation
+        assert noise.standard_deviation == pytest.approx(spread)
+
+    @pytest.mark.contract
+    def test_a_metric_that_counts_too_much_is_seen(self, monkeypatch: pytest.MonkeyPatch):
+        """Teeth: a record in two cells, or of more points than the noise is for."""
+
+        def moved(metric: Metric, name: str) -> tuple[int, int]:
+            answers, y, valid = answers_of(name, 5)
+            whole = np.array(metric.counts(answers, y, valid))
+            fewer = metric.counts(answers, y, torch.arange(5) > 0)
+            return int(np.count_nonzero(whole - fewer)), int(np.abs(whole - fewer).max())
+
+        genuine = metrics.BalancedAccuracy.counts
+        monkeypatch.setattr(
+            metrics.BalancedAccuracy, "counts", lambda *given: genuine(*given)[::-1] * 2
+        )
+        assert moved(METRICS["balanced-accuracy"], "balanced-accuracy")[0] == 2
+
+
+class TestNoise:
+    @pytest.mark.statistical
+    @pytest.mark.parametrize("epsilon", [0.3, 1.0])
+    def test_of_every_cell_has_the_epsilon_that_is_charged(self, epsilon: float):
+        mechanism, counts = NoisyCounts(epsilon=epsilon), [7, 0, 300]
+        found = np.array([mechanism.release(counts, STREAM.child(str(i))) for i in range(1500)])
+        for cell, count in enumerate(counts):
+            noise = found[:, cell] - count
+            assert geometric_pvalue(noise, epsilon) > ACCEPT
+            assert geometric_pvalue(0 * noise, epsilon) < REJECT, "none is seen"
+            assert geometric_pvalue(noise, 2 * epsilon) < REJECT, "half is seen"
+        assert abs(np.corrcoef((found - counts).T)[0, 1]) < 0.1, "each has its own"
+
+    @pytest.mark.contract
+    def test_is_drawn_afresh_where_any_count_is_another(self):
+        mechanism = NoisyCounts(epsilon=0.01)
+        first, again = (mechanism.release([5, 6], STREAM) for _ in range(2))
+        assert first == again
+        other = mechanism.release([5, 7], STREAM)
+        assert first[0] != other[0]
+
+    @pytest.mark.unit
+    @every
+    def test_its_spread_is_told(self, name: str):
+        """The deviation that is printed is that of points over many keys, within a third."""
+        metric, n = METRICS[name], 2000
+        counts = metric.counts(*answers_of(name, n))
+        noise = metric.noise(0.5)
+        scores = [
+            Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
+        ]
+        seen = float(np.std([each.points for each in scores])) / (n * metric.most)
+        told = float(np.median([each.spread for each in scores]))
+        assert told == pytest.approx(seen, rel=0.33, abs=2 / n)
+
+    @pytest.mark.unit
+    def test_alone_is_not_taken_for_classes(self):
+        metric = METRICS["balanced-accuracy"]
+        counts = [10, 90, 1, 0, 0, 1]
+        with_noise = metric.points(counts, 1000, noise=5.0)
+        assert with_noise == 900, "two classes have fewer records than noise would show"
+        assert metric.points(counts, 1000) == round(1000 * (0.9 + 0.0 + 1.0) / 3)
+
+
+class TestChoosing:
+    @pytest.mark.unit
+    def test_by_name(self):
+        assert metric_of(None, regression=False, outputs=9) is usual_metric(False)
+        assert metric_of(None, regression=True, outputs=1) is usual_metric(True)
+        for name, metric in METRICS.items():
+            assert metric_of(name, regression=name in NUMBERS, outputs=2) is metric
+            assert of_noun(metric.noun) is metric
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("name", "regression", "outputs", "words"),
+        [
+            ("f1", False, 2, "for classes expected one of accuracy, balanced-accuracy, auc"),
+            ("rmse", False, 2, "for classes expected"),
+            ("auc", True, 1, "for a number to predict expected one of mae, rmse"),
+            ("auc", False, 3, "which is of two classes, and these data have 3"),
+        ],
+    )
+    def test_refuses_what_is_not_for_the_data(
+        self, name: str, regression: bool, outputs: int, words: str
+    ):
+        with pytest.raises(UsageError, match=words):
+            metric_of(name, regression=regression, outputs=outputs)
+
+    @pytest.mark.unit
+    def test_a_noun_that_no_metric_has(self):
+        with pytest.raises(UsageError, match="is no metric"):
+            of_noun("charm")
+
+
+class TestRuns:
+    """Every command scores, chooses, reports and verifies by the metric that is named."""
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize(
+        ("task", "name"),
+        [
+            *(("train", name) for name in METRICS), ("arch", "auc"), ("arch", "rmse"),
+            ("features", "balanced-accuracy"), ("features", "log-loss"), ("features", "rmse"),
+        ],
+    )  # fmt: skip
+    def test_end_to_end(self, task: str, name: str, tmp_path: Any):
+        data = table(600, number=name in NUMBERS)
+        given = {"budget": Budget(20.0), "metric": name, "out": tmp_path / "run"}
+        if task == "train":
+            found = api.train(data, architecture={"layers": []}, steps=5, **given)
+        elif task == "arch":
+            found = api.search_architecture(
+                data, strategy="paas", candidates=3, generations=1, steps=5, **given
+            )
+        else:
+            found = api.select_features(data, method="pafs", **given)
+        metric, score = METRICS[name], found.document["score"]
+        assert score["metric"] == metric.noun
+        assert 0.0 <= found.test_score <= metric.worst
+        assert api.verify(found.path)[1] == []
+        assert metric.noun in (found.path / "release" / "report.html").read_text()
+
+    @pytest.mark.unit
+    def test_portions_need_points_that_are_summed(self):
+        with pytest.raises(UsageError, match="Disjoint portions choose by points"):
+            api.plan_architecture_search(
+                table(3000), budget=Budget(2.0), strategy="portions", candidates=2,
+                space={"name": "two", "choices": {"units_1": [4, 8]}}, metric="auc",
+            )  # fmt: skip
