@@ -200,16 +200,17 @@ def histogram(values: np.ndarray[Any, Any]) -> Array:
     return np.bincount(bins, minlength=len(UPPER)).astype(np.float64)
 
 
-def in_use(noisy: Array, noise_multiplier: float) -> tuple[int, int]:
+def in_use(noisy: Array, noise_multiplier: float, certain: float = CERTAIN) -> tuple[int, int]:
     """Return the first and the last bin of all stretches that hold more than noise would.
 
-    A stretch of w bins does if its noisy counts add up to `CERTAIN` deviations, sigma sqrt(w): many
+    A stretch of w bins does if its noisy counts add up to so many deviations, sigma sqrt(w): many
     bins with few records each are seen together. A stretch with a shorter one inside it says no
     more than that one. Where there is none, the one of the most deviations is all that is returned.
 
     Args:
         noisy: (bins,) counts, each with noise of its own; public by now.
         noise_multiplier: The noise's standard deviation.
+        certain: How many deviations.
     """
     sums = np.concatenate([[0.0], np.cumsum(noisy)])
     firsts, lasts, best = [], [], (-math.inf, 0, 0)
@@ -218,7 +219,7 @@ def in_use(noisy: Array, noise_multiplier: float) -> tuple[int, int]:
         deviations = (sums[width:] - sums[:-width]) / (noise_multiplier * math.sqrt(width))
         top = int(deviations.argmax())
         best = max(best, (float(deviations[top]), top, top + width - 1))
-        holds, told = deviations >= CERTAIN, told[:-1] | told[1:]
+        holds, told = deviations >= certain, told[:-1] | told[1:]
         starts = np.flatnonzero(holds & ~told)
         firsts += starts.tolist()
         lasts += (starts + width - 1).tolist()

@@ -1,6 +1,7 @@
 """Where the bins of a number are cut: at quantiles, estimated privately in two looks.
 
-    first     h_b + N(0, 2 sigma^2) for the 321 bins of sizes that bounds are estimated from
+    first     h_b + N(0, 2 sigma^2) for 81 bins of sizes, each four of those that bounds of whole
+              arrays are estimated from: edges are powers of 4
     cells     those bins, joined or cut into equal parts, so that each holds about a fortieth of the
               records by the first look: public from then on
     second    c_j + N(0, 2 sigma^2) for the cells j
@@ -25,9 +26,29 @@ from scipy.optimize import isotonic_regression
 
 from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.profiles import Array
-from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds, finite
+from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds, finite, histogram, in_use
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
+
+JOINED = 4
+"""How many of the bins of sizes are one here: rare large numbers are then seen together, and the
+second look tells them apart."""
+
+OF_BIN = np.sign(np.arange(2 * ZERO + 1) - ZERO) * (
+    (np.abs(np.arange(2 * ZERO + 1) - ZERO) + JOINED - 1) // JOINED
+) + (ZERO // JOINED)
+"""Which of the joined bins each bin of sizes is in."""
+
+MIDDLE = ZERO // JOINED
+"""The joined bin of the number 0, alone."""
+
+TOPS = np.array([UPPER[OF_BIN == place].max() for place in range(2 * MIDDLE + 1)])
+BOTTOMS = np.array([LOWER[OF_BIN == place].min() for place in range(2 * MIDDLE + 1)])
+"""The upper and the lower edge of every joined bin, rising."""
+
+CLEAR = 4.0
+"""How many deviations of its noise a stretch of joined bins holds: by chance one range in thirty,
+and bins of no record do little harm."""
 
 CELLS = 40
 """About how many cells the second look counts: more of them have more noise together."""
@@ -82,9 +103,8 @@ class NumberBins(GaussianRelease):
             low, high = bounds or alone.release(values, stream)
             return low, high, tuple(np.linspace(low, high, self.most + 1)[1:-1].tolist())
         sigma = self.noise_multiplier * math.sqrt(2.0)
-        first = NumberBounds(noise_multiplier=sigma)
-        noisy = first.look(values, stream)
-        low, high = bounds or first.bounds_of(noisy)
+        noisy = look(values, sigma, stream)
+        low, high = bounds or bounds_of(noisy, sigma)
         inner = cells(noisy, sigma, low, high)
         place = np.searchsorted(inner, np.clip(finite(values), low, high), side="right")
         exact = np.bincount(place, minlength=len(inner) + 1).astype(np.float64)
@@ -96,39 +116,56 @@ class NumberBins(GaussianRelease):
 
 def bins_of(values: np.ndarray[Any, Any], low: float, high: float, most: int) -> tuple[float, ...]:
     """Return the edges without noise, of values that the user declared or assumed public."""
-    known = np.clip(finite(values), low, high)
+    known, counts = np.unique(np.clip(finite(values), low, high), return_counts=True)
     if not known.size:
         return ()
-    found = np.unique(np.quantile(known, np.arange(1, most) / most))
-    return tuple(found[(found > low) & (found < high)].tolist())
+    knots = np.concatenate([[low], known, [high]])
+    return cut(knots, np.concatenate([[0.0], counts.astype(np.float64)]), most)
+
+
+def look(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
+    """Return the first look: noisy counts of the joined bins, (81,).
+
+    Cost: `Gaussian(sigma)`.
+    """
+    exact = np.bincount(OF_BIN, weights=histogram(values))
+    return GaussianSum(noise_multiplier=sigma).release(exact, stream.child("number sizes"))
+
+
+def bounds_of(noisy: Array, sigma: float) -> tuple[float, float]:
+    """Return the bounds that a first look tells: post-processing."""
+    first, last = in_use(noisy, sigma, CLEAR)
+    if first == last == MIDDLE:
+        return -1.0, 1.0
+    return float(BOTTOMS[first]), float(TOPS[last])
 
 
 def cells(noisy: Array, sigma: float, low: float, high: float) -> Array:
     """Return the edges between cells, rising strictly, between low and high.
 
     Args:
-        noisy: (321,) counts of the first look; public by now.
+        noisy: (81,) counts of the first look; public by now.
         sigma: The deviation of their noise.
         low: The lower bound, public.
         high: The upper bound, public.
     """
-    used = (low <= UPPER) & (high >= LOWER)
+    used = (low <= TOPS) & (high >= BOTTOMS)
     counts = np.where(used, np.maximum(noisy, 0.0), 0.0)
-    share = max((counts.sum() - counts[ZERO]) / CELLS, sigma)
+    share = max((counts.sum() - counts[MIDDLE]) / CELLS, sigma)
     edges: list[float] = []
     held = 0.0
     for place in np.flatnonzero(used):
-        if place == ZERO:
-            if counts[ZERO] >= SPIKE * sigma:
+        if place == MIDDLE:
+            if counts[MIDDLE] >= SPIKE * sigma:
                 edges += [0.0, UPPER[ZERO + 1]]
                 held = 0.0
             continue
         held += counts[place]
         parts = max(1, round(counts[place] / share))
         if parts > 1:
-            edges.append(LOWER[place])
+            edges.append(BOTTOMS[place])
         if parts > 1 or held >= share:
-            edges += np.linspace(LOWER[place], UPPER[place], parts + 1)[1:].tolist()
+            edges += np.linspace(BOTTOMS[place], TOPS[place], parts + 1)[1:].tolist()
             held = 0.0
     found = np.unique(edges)
     return found[(found > low) & (found < high)]

@@ -15,9 +15,8 @@ from scipy.stats import beta, norm
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import quantiles, sums
-from pasearch.runs.estimates import UPPER, ZERO, NumberBounds
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.quantiles import NumberBins, bins_of, cells, cut
+from pasearch.runs.quantiles import MIDDLE, TOPS, NumberBins, bins_of, cells, cut
 
 Trial = Callable[[Stream], bool]
 
@@ -120,9 +119,13 @@ class TestEdges:
     @pytest.mark.unit
     def test_without_noise_they_are_the_quantiles(self):
         values = np.arange(1000.0)
-        assert bins_of(values, 0.0, 999.0, 4) == pytest.approx((249.75, 499.5, 749.25))
+        assert bins_of(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
         assert bins_of(np.array([math.nan]), 0.0, 1.0, 4) == ()
         assert bins_of(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
+        spike = np.concatenate([np.zeros(9000), np.arange(1.0, 1001.0)])
+        found = bins_of(spike, 0.0, 1000.0, 10)
+        assert found[0] <= 1.0, "what is often repeated has a bin of its own"
+        assert shares(spike[9000:], found[1:]) == pytest.approx(1 / len(found), abs=0.01)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("sigma", "most"), [(0.0, 10), (math.nan, 10), (1.0, 0)])
@@ -138,12 +141,12 @@ class TestCells:
 
     @pytest.mark.unit
     def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
-        noisy = np.zeros(len(UPPER))
-        noisy[ZERO + 40 : ZERO + 60] = 1.0
-        noisy[ZERO + 60] = 1000.0
-        low, high = 0.0, float(UPPER[ZERO + 60])
+        noisy = np.zeros(len(TOPS))
+        noisy[MIDDLE + 10 : MIDDLE + 15] = 1.0
+        noisy[MIDDLE + 15] = 1000.0
+        low, high = 0.0, float(TOPS[MIDDLE + 15])
         found = cells(noisy, 1.0, low, high)
-        edge = float(UPPER[ZERO + 59])
+        edge = float(TOPS[MIDDLE + 14])
         assert np.count_nonzero(found < edge) <= 1
         assert np.count_nonzero(found > edge) > 30
 
@@ -163,18 +166,18 @@ class TestAudit:
         always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
-        first, honest = quantiles.NumberBounds.look, quantiles.cut
+        first, honest = quantiles.look, quantiles.cut
 
-        def look(self: NumberBounds, values: np.ndarray, source: Stream) -> np.ndarray:
-            noisy = first(self, values, source)
-            seen["first"] = float(noisy[ZERO + 41])
+        def look(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
+            noisy = first(values, sigma, source)
+            seen["first"] = float(noisy[MIDDLE + 11])
             return noisy
 
         def cut(knots: np.ndarray, counts: np.ndarray, most: int) -> tuple[float, ...]:
             seen["second"] = float(counts[np.searchsorted(knots[1:-1], 1.2, side="right")])
             return honest(knots, counts, most)
 
-        monkeypatch.setattr(quantiles.NumberBounds, "look", look)
+        monkeypatch.setattr(quantiles, "look", look)
         monkeypatch.setattr(quantiles, "cut", cut)
 
         def look_full(count: int) -> Trial:
@@ -224,7 +227,7 @@ class TestAudit:
     @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.integers(0, 19))
     def test_a_record_moves_the_second_look_by_one_at_most(self, values: list[float], gone: int):
         counted: list[np.ndarray] = []
-        inner = cells(np.zeros(len(UPPER)) + 5.0, 1.0, -1e6, 1e6)
+        inner = cells(np.zeros(len(TOPS)) + 5.0, 1.0, -1e6, 1e6)
         for each in (values, [v for place, v in enumerate(values) if place != gone % len(values)]):
             place = np.searchsorted(inner, np.clip(np.array(each), -1e6, 1e6), side="right")
             counted.append(np.bincount(place, minlength=len(inner) + 1))

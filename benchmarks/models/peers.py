@@ -1,0 +1,232 @@
+"""Models of tables against private peers, nothing declared: accuracy or error on held-out records.
+
+    python benchmarks/models/peers.py --tables DIR                      # epsilon 1, five seeds
+    python benchmarks/models/peers.py --tables DIR --epsilon .5 1 3
+    python benchmarks/models/peers.py --print
+
+    features      select_features(method="all")
+    arch          search_architecture(strategy="fixed")
+    diffprivlib   its logistic, or linear, regression on numbers scaled by their range and one
+                  indicator a category: ranges and categories are read without privacy
+    dp-ebm        interpret's DPExplainableBoosting: ranges are read without privacy
+    no privacy    interpret's ExplainableBoosting without interactions: an additive model
+
+Ours estimate everything privately and pay for it, and for a test score that the peers do not
+release; the peers are given ranges and categories. Three tenths of a table are held out before the
+run: nothing of them is released. Tables of more than 24,000 records are sampled. A line a table,
+epsilon, arm and seed; lines that are there are not run again. Needs `pip install interpret-core`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import warnings
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from bins import HELD_OUT, numbers_of
+from sklearn.metrics import roc_auc_score
+
+from pasearch import Budget, search_architecture, select_features
+
+RESULTS = Path(__file__).parent / "results" / "peers.jsonl"
+MOST = 24_000
+CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "adult": ("income", ()),
+    "bank-churn": ("Exited", ("RowNumber", "CustomerId", "Surname")),
+    "bank-marketing": ("subscribed", ()),
+    "eeg-eye-state": ("Class", ()),
+    "letter": ("class", ()),
+    "magic": ("class", ("ID",)),
+    "nursery": ("class", ()),
+    "online-shoppers": ("Revenue", ()),
+}
+NUMBERS = {"california-housing": "medianHouseValue", "fried": "Y", "house8L": "price"}
+TABLES = {**CLASSES, **{name: (target, ()) for name, target in NUMBERS.items()}}
+MANY = ("letter", "nursery")
+"""Of more than two classes, which are declared; dp-ebm is for two, or a number."""
+
+ARMS = ("features", "arch", "diffprivlib", "dp-ebm", "no privacy")
+
+
+def table(name: str, folder: Path) -> pd.DataFrame:
+    """Return a table without missing cells, at most `MOST` records of it."""
+    target, ignored = TABLES[name]
+    frame = pd.read_csv(folder / f"{name}.csv", na_values=["?", ""], keep_default_na=False)
+    frame = frame.drop(columns=list(ignored)).dropna()
+    if name in CLASSES:
+        frame[target] = frame[target].astype(str)
+    return frame.sample(min(MOST, len(frame)), random_state=0).reset_index(drop=True)
+
+
+def scores(truth: np.ndarray, answers: np.ndarray, sure: np.ndarray | None) -> dict[str, float]:
+    """Return accuracy, and the area under the curve of two classes."""
+    found = {"accuracy": float((answers.astype(str) == truth).mean())}
+    if sure is not None:
+        found["auc"] = float(roc_auc_score(truth == max(truth), sure))
+    return found
+
+
+def ours(arm: str, rest: pd.DataFrame, held: pd.DataFrame, name: str, epsilon: float, seed: int):
+    """Return predictions, and how sure they are of the last of two classes."""
+    target = TABLES[name][0]
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary)
+        rest.to_csv(path / f"{name}.csv", index=False)
+        given: dict[str, Any] = {
+            "target": target, "budget": Budget(epsilon), "seed": seed, "out": path / "run",
+            "device": "cpu", "regression": name in NUMBERS,
+        }  # fmt: skip
+        if name in MANY:
+            known = json.dumps(sorted(set(rest[target])))
+            text = f"target = {target!r}\n[columns.{target}]\ncategories = {known}\n"
+            (path / "schema.toml").write_text(text)
+            given |= {"schema": path / "schema.toml", "target": None}
+        if arm == "features":
+            result = select_features(path / f"{name}.csv", method="all", **given)
+        else:
+            result = search_architecture(path / f"{name}.csv", strategy="fixed", **given)
+        records = held.drop(columns=[target])
+        answers = np.asarray(result.predict(records))
+        sure = None
+        if name not in NUMBERS and held[target].nunique() == 2:
+            chances = np.asarray(result.predict_proba(records))
+            sure = chances[:, -1]
+        return answers, sure
+
+
+def encoded(rest: pd.DataFrame, held: pd.DataFrame, target: str):
+    """Return both as numbers in [0, 1] and indicators, and how long a row can be."""
+    numbers = numbers_of(rest, target)
+    parts: list[list[np.ndarray]] = [[], []]
+    norm = 0.0
+    for column in (each for each in rest.columns if each != target):
+        norm += 1.0
+        if column in numbers:
+            low, high = float(rest[column].min()), float(rest[column].max())
+            for part, frame in zip(parts, (rest, held), strict=True):
+                values = frame[column].to_numpy(float)
+                part.append(np.clip((values - low) / max(high - low, 1e-12), 0, 1)[:, None])
+        else:
+            known = sorted(set(map(str, rest[column])))
+            for part, frame in zip(parts, (rest, held), strict=True):
+                part.append((frame[column].astype(str).to_numpy()[:, None] == known).astype(float))
+    return np.concatenate(parts[0], 1), np.concatenate(parts[1], 1), float(np.sqrt(norm))
+
+
+def peer(arm: str, rest: pd.DataFrame, held: pd.DataFrame, name: str, epsilon: float, seed: int):
+    """Return what a peer predicts, as `ours` does."""
+    target, number = TABLES[name][0], name in NUMBERS
+    y = rest[target].to_numpy(float) if number else rest[target].to_numpy(str)
+    two = not number and len(set(y)) == 2
+    if arm == "diffprivlib":
+        from diffprivlib.models import LinearRegression, LogisticRegression
+
+        x, seen, norm = encoded(rest, held, target)
+        if number:
+            model: Any = LinearRegression(
+                epsilon=epsilon, bounds_X=(0.0, 1.0), bounds_y=(y.min(), y.max()),
+                random_state=seed,
+            ).fit(x, y)  # fmt: skip
+        else:
+            model = LogisticRegression(
+                epsilon=epsilon, data_norm=norm, max_iter=500, random_state=seed
+            ).fit(x, y)
+        return model.predict(seen), model.predict_proba(seen)[:, 1] if two else None
+    from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
+    from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+
+    records = rest.drop(columns=[target])
+    if arm == "dp-ebm":
+        kind: Any = DPExplainableBoostingRegressor if number else DPExplainableBoostingClassifier
+        # random_state None: a fixed one would make its noise reproducible, and it warns of that.
+        model = kind(epsilon=epsilon, delta=1e-5, random_state=seed)
+    else:
+        kind = ExplainableBoostingRegressor if number else ExplainableBoostingClassifier
+        model = kind(interactions=0, random_state=seed, n_jobs=1)
+    model.fit(records, y)
+    seen = held.drop(columns=[target])
+    return model.predict(seen), model.predict_proba(seen)[:, 1] if two else None
+
+
+def measured(name: str, folder: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]:
+    """Return what an arm reaches on held-out records."""
+    frame, target = table(name, folder), TABLES[name][0]
+    held = frame.sample(frac=HELD_OUT, random_state=9)
+    rest = frame.drop(held.index).reset_index(drop=True)
+    by = ours if arm in ("features", "arch") else peer
+    answers, sure = by(arm, rest, held, name, epsilon, seed)
+    if name in NUMBERS:
+        truth, width = held[target].to_numpy(float), np.ptp(rest[target].to_numpy(float))
+        error = np.abs(
+            np.clip(answers.astype(float), rest[target].min(), rest[target].max()) - truth
+        )
+        return {"mae": float(error.mean() / width)}
+    return scores(held[target].to_numpy(str), np.asarray(answers).astype(str), sure)
+
+
+def lines() -> list[dict[str, Any]]:
+    """Return what was measured."""
+    if not RESULTS.exists():
+        return []
+    return [json.loads(each) for each in RESULTS.read_text().splitlines()]
+
+
+def show() -> None:
+    """Print medians over seeds with their range, a row a table, epsilon and measure."""
+    print("| table | epsilon | | " + " | ".join(ARMS) + " |\n|---|---|---|" + "---|" * len(ARMS))
+    rows = lines()
+    for name, epsilon in dict.fromkeys((each["table"], each["epsilon"]) for each in rows):
+        here = [r for r in rows if (r["table"], r["epsilon"]) == (name, epsilon)]
+        for measure in ("accuracy", "auc", "mae"):
+            cells = []
+            for arm in ARMS:
+                found = [r[measure] for r in here if r["arm"] == arm and measure in r]
+                span = f" ({min(found):.3f}, {max(found):.3f})" if len(found) > 1 else ""
+                cells.append(f"{statistics.median(found):.3f}{span}" if found else "")
+            if any(cells):
+                print(f"| {name} | {epsilon:g} | {measure} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    """Run what is asked for and not there, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(TABLES)}; all if none is given")
+    parser.add_argument("--tables", type=Path, help="the folder of the .csv files")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--print", action="store_true", dest="only_print")
+    asked = parser.parse_args()
+    if asked.only_print:
+        show()
+        return
+    warnings.simplefilter("ignore")
+    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in lines()}
+    for epsilon in asked.epsilon:
+        for seed in range(1, asked.seeds + 1):
+            for name in asked.names or TABLES:
+                for arm in asked.arms:
+                    if (name, epsilon, arm, seed) in done or (arm == ARMS[-1] and seed > 1):
+                        continue
+                    if arm == "dp-ebm" and name in MANY:
+                        continue
+                    found = measured(name, asked.tables, arm, epsilon, seed)
+                    line = {
+                        "table": name, "epsilon": epsilon, "arm": arm, "seed": seed,
+                        **{key: round(value, 5) for key, value in found.items()},
+                        "date": date.today().isoformat(),
+                    }  # fmt: skip
+                    with RESULTS.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
