@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pasearch.accounting.accountants import Price, _known
 from pasearch.accounting.checks import fraction, whole
@@ -15,6 +16,7 @@ from pasearch.accounting.filters import Filter
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import rdp_epsilon
 from pasearch.accounting.selection import Law, _pmf
+from pasearch.data import means
 from pasearch.features.trainers import LinearModel
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import usual_metric
@@ -38,6 +40,11 @@ def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
     for _, partition, event, count in ledger.spent():
         events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
     return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
+
+
+def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means as they were released, before any post-processing but the clamp."""
+    monkeypatch.setattr(means, "shrunk", lambda noisy, deviation: noisy)
 
 
 def points_of(model: LinearModel, records: Any) -> int:

@@ -1,16 +1,18 @@
-"""Where the bins of a number are cut: at quantiles, estimated privately in two looks.
+"""Where the bins of a number are cut: at quantiles, estimated privately in three looks.
 
     first     h_b + N(0, 2 sigma^2) for 81 bins of sizes, each four of those that bounds of whole
               arrays are estimated from: edges are powers of 4
     cells     those bins, joined or cut into equal parts, so that each holds about a fortieth of the
               records by the first look: public from then on
-    second    c_j + N(0, 2 sigma^2) for the cells j
+    second    c_j + N(0, 4 sigma^2) for the cells j, which are then joined and cut once more
+    third     the same for these
     edges     where the cells' counts, made to rise, reach 1/k, 2/k, ... ; a cell of many records,
               such as a value that is often repeated, has a bin of its own
 
-A record is in one bin and in one cell at most, so both looks together cost one Gaussian of sigma.
-Numbers whose size varies by powers of ten, or with one value far away, have useful bins so; of
-equal width, one bin would hold nearly all of them (benchmarks/models).
+A record is in one bin and in one cell of each look at most, and 1/2 + 1/4 + 1/4 = 1, so all looks
+together cost one Gaussian of sigma. Numbers whose size varies by powers of ten, that lie close together far from 0, or with
+one value far away, have useful bins so; of equal width, one bin would hold nearly all of them
+(benchmarks/models).
 
 Source: ours. Proof: docs/guarantees/estimated-schema.md.
 """
@@ -32,15 +34,14 @@ from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 JOINED = 4
 """How many of the bins of sizes are one here: rare large numbers are then seen together, and the
-second look tells them apart."""
-
-OF_BIN = np.sign(np.arange(2 * ZERO + 1) - ZERO) * (
-    (np.abs(np.arange(2 * ZERO + 1) - ZERO) + JOINED - 1) // JOINED
-) + (ZERO // JOINED)
-"""Which of the joined bins each bin of sizes is in."""
+later looks tell them apart."""
 
 MIDDLE = ZERO // JOINED
 """The joined bin of the number 0, alone."""
+
+_FROM_ZERO = np.arange(-ZERO, ZERO + 1)
+OF_BIN = MIDDLE + np.sign(_FROM_ZERO) * -(-np.abs(_FROM_ZERO) // JOINED)
+"""Which of the joined bins each bin of sizes is in."""
 
 TOPS = np.array([UPPER[OF_BIN == place].max() for place in range(2 * MIDDLE + 1)])
 BOTTOMS = np.array([LOWER[OF_BIN == place].min() for place in range(2 * MIDDLE + 1)])
@@ -51,14 +52,14 @@ CLEAR = 4.0
 and bins of no record do little harm."""
 
 CELLS = 40
-"""About how many cells the second look counts: more of them have more noise together."""
+"""About how many cells a look counts: more of them have more noise together."""
 
 HEAVY = 2.0
 """How many times its share of the records a cell holds that has a bin of its own."""
 
 ENOUGH = 32.0
-"""How many deviations of the noise there must be slots for a second look, and ten a bin. For fewer,
-one look at the bounds, with all of the price, and bins of equal width were better."""
+"""How many deviations of the noise there must be slots for more than one look, and ten a bin. For
+fewer, one look at the bounds, with all of the price, and bins of equal width were better."""
 
 SPIKE = 3.0
 """How many deviations of the noise the count of the number 0 shows for a cell of its own."""
@@ -72,15 +73,15 @@ class NumberBins(GaussianRelease):
     noise is Gaussian.
 
     Args:
-        noise_multiplier: Of both looks together, in records, above 0.
+        noise_multiplier: Of all looks together, in records, above 0.
         most: The most bins, 1 or more.
     """
 
     most: int
     __post_init__ = checked(noise_multiplier=positive, most=whole)
 
-    def looks_twice(self, slots: int) -> bool:
-        """Return whether so many slots, a public number, are enough for a second look."""
+    def looks_again(self, slots: int) -> bool:
+        """Return whether so many slots, a public number, are enough for more than one look."""
         return slots >= max(ENOUGH * self.noise_multiplier, 10.0 * self.most)
 
     def release(
@@ -98,19 +99,20 @@ class NumberBins(GaussianRelease):
 
         Cost: `event`, on every partition that the values were taken from; charge it first.
         """
-        if not self.looks_twice(len(values)):
+        if not self.looks_again(len(values)):
             alone = NumberBounds(noise_multiplier=self.noise_multiplier)
             low, high = bounds or alone.release(values, stream)
             return low, high, tuple(np.linspace(low, high, self.most + 1)[1:-1].tolist())
-        sigma = self.noise_multiplier * math.sqrt(2.0)
-        noisy = look(values, sigma, stream)
-        low, high = bounds or bounds_of(noisy, sigma)
-        inner = cells(noisy, sigma, low, high)
-        place = np.searchsorted(inner, np.clip(finite(values), low, high), side="right")
-        exact = np.bincount(place, minlength=len(inner) + 1).astype(np.float64)
-        knots = np.array([low, *inner, high])
-        own = stream.child("number cells", *(each.hex() for each in knots.tolist()))
-        counts = GaussianSum(noise_multiplier=sigma).release(exact, own)
+        wide, sigma = self.noise_multiplier * math.sqrt(2.0), self.noise_multiplier * 2.0
+        noisy = sizes(values, wide, stream)
+        low, high = bounds or bounds_of(noisy, wide)
+        known = np.clip(finite(values), low, high)
+        used = (low <= TOPS) & (high >= BOTTOMS)
+        first = _between(low, high, cells(BOTTOMS[used], TOPS[used], noisy[used], wide))
+        second = look(known, first, sigma, stream.child("second"))
+        knots = _between(low, high, cells(first[:-1], first[1:], second, sigma))
+        third = look(known, knots, sigma, stream.child("third"))
+        counts = (second + third) / 2.0 if np.array_equal(knots, first) else third
         return low, high, cut(knots, counts, self.most)
 
 
@@ -123,12 +125,12 @@ def bins_of(values: np.ndarray[Any, Any], low: float, high: float, most: int) ->
     return cut(knots, np.concatenate([[0.0], counts.astype(np.float64)]), most)
 
 
-def look(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
+def sizes(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
     """Return the first look: noisy counts of the joined bins, (81,).
 
     Cost: `Gaussian(sigma)`.
     """
-    exact = np.bincount(OF_BIN, weights=histogram(values))
+    exact = np.bincount(OF_BIN, weights=histogram(values)).astype(np.float64)
     return GaussianSum(noise_multiplier=sigma).release(exact, stream.child("number sizes"))
 
 
@@ -140,35 +142,57 @@ def bounds_of(noisy: Array, sigma: float) -> tuple[float, float]:
     return float(BOTTOMS[first]), float(TOPS[last])
 
 
-def cells(noisy: Array, sigma: float, low: float, high: float) -> Array:
-    """Return the edges between cells, rising strictly, between low and high.
+def look(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:
+    """Return noisy counts of cells, (cells,); the noise's key holds every edge.
 
     Args:
-        noisy: (81,) counts of the first look; public by now.
-        sigma: The deviation of their noise.
-        low: The lower bound, public.
-        high: The upper bound, public.
+        known: Numbers within the bounds, private.
+        knots: The edges of all cells, the bounds included, (cells + 1,); public.
+        sigma: The deviation of the noise.
+        stream: The look's own randomness.
+
+    Cost: `Gaussian(sigma)`.
     """
-    used = (low <= TOPS) & (high >= BOTTOMS)
-    counts = np.where(used, np.maximum(noisy, 0.0), 0.0)
-    share = max((counts.sum() - counts[MIDDLE]) / CELLS, sigma)
+    place = np.searchsorted(knots[1:-1], known, side="right")
+    exact = np.bincount(place, minlength=len(knots) - 1).astype(np.float64)
+    own = stream.child("number cells", *(each.hex() for each in knots.tolist()))
+    return GaussianSum(noise_multiplier=sigma).release(exact, own)
+
+
+def cells(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
+    """Return the edges of cells, rising: those of bins that are joined, or cut into equal parts.
+
+    Args:
+        bottoms: The lower edge of each bin, rising, (bins,).
+        tops: The upper edge of each.
+        noisy: Counts of the last look; public by now.
+        sigma: The deviation of their noise.
+    """
+    zero = (bottoms >= 0.0) & (tops <= UPPER[ZERO + 1])
+    counts = np.maximum(noisy, 0.0)
+    share = max(float(counts[~zero].sum()) / CELLS, sigma)
     edges: list[float] = []
     held = 0.0
-    for place in np.flatnonzero(used):
-        if place == MIDDLE:
-            if counts[MIDDLE] >= SPIKE * sigma:
+    for low, high, count, alone in zip(bottoms, tops, counts, zero, strict=True):
+        if alone:
+            if count >= SPIKE * sigma:
                 edges += [0.0, UPPER[ZERO + 1]]
                 held = 0.0
             continue
-        held += counts[place]
-        parts = max(1, round(counts[place] / share))
+        held += count
+        parts = max(1, round(count / share))
         if parts > 1:
-            edges.append(BOTTOMS[place])
+            edges.append(low)
         if parts > 1 or held >= share:
-            edges += np.linspace(BOTTOMS[place], TOPS[place], parts + 1)[1:].tolist()
+            edges += np.linspace(low, high, parts + 1)[1:].tolist()
             held = 0.0
+    return np.array(edges, np.float64)
+
+
+def _between(low: float, high: float, edges: Array) -> Array:
+    """Return the bounds and the edges between them, rising strictly."""
     found = np.unique(edges)
-    return found[(found > low) & (found < high)]
+    return np.array([low, *found[(found > low) & (found < high)], high])
 
 
 def cut(knots: Array, counts: Array, most: int) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import pytest
 from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
 from selections import METHODS, WAYS, arrays, dataset, plan_of, search_of, watch_doors
-from shortcuts import pmf, points_of
+from shortcuts import not_shrunk, pmf, points_of
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
 from pasearch.accounting.selection import Law
@@ -141,8 +141,9 @@ class TestNoise:
     """What is released, less what is true, against what the ledger charges."""
 
     @pytest.mark.statistical
-    def test_of_the_means(self, tmp_path: Path):
+    def test_of_the_means(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         """250 runs, six numbers each: power .99 at 2/3 and 3/2 (test_views has the exact one)."""
+        not_shrunk(monkeypatch)
         plan = plan_of("all", n=3000)
         search = search_of(plan, tmp_path)
         event = next(line.event for line in search.ledger.lines if line.name == "feature means")
@@ -263,6 +264,7 @@ class TestSensitivity:
         self, method: str, sums: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """And each is attained: means by a record of ones, counts by any, moments by a long row."""
+        not_shrunk(monkeypatch)
         moves = Neighbours(method, tmp_path, monkeypatch).moves()
         for most in moves[:sums]:
             assert 0.99 < most <= 1 + 1e-12

@@ -12,6 +12,7 @@ from audits import ACCEPT, REJECT, WRONG, gaussian_power, gaussian_pvalue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from selections import arrays
+from shortcuts import not_shrunk
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data import means as means_of
@@ -62,6 +63,20 @@ class TestMeans:
         )
         # In float32, as records are; 50 slots and not the 40 valid ones.
         assert means == pytest.approx(x[valid].astype(np.float32).sum(axis=0) / 50, abs=1e-6)
+
+    @pytest.mark.unit
+    def test_are_shrunk_as_far_as_their_spread_is_noise(self):
+        draw = np.random.default_rng(0)
+        true, noise = draw.random(200), draw.standard_normal(200)
+        for deviation, kept in ((0.0, 1.0), (1e-3, 1.0), (0.3, 0.5), (100.0, 0.0)):
+            noisy = true + deviation * noise
+            found = means_of.shrunk(noisy, deviation)
+            slope = np.polyfit(noisy, found, 1)[0]
+            assert slope == pytest.approx(kept, abs=0.12)
+            assert found.mean() == pytest.approx(noisy.mean())
+            nearer = np.sum((found - true) ** 2), np.sum((noisy - true) ** 2)
+            assert nearer[0] <= nearer[1] * (1 + 1e-9)
+        assert np.array_equal(means_of.shrunk(noise[:2], 50.0), noise[:2]), "two say nothing"
 
     @pytest.mark.unit
     def test_junk_in_a_null_slot_adds_nothing(self, monkeypatch: pytest.MonkeyPatch):
@@ -122,8 +137,9 @@ class TestMeans:
                 FeatureMeans(**{"noise_multiplier": 1.0, "row_bound": 1.0, name: wrong})
 
     @pytest.mark.statistical
-    def test_noise_is_what_the_event_says(self):
+    def test_noise_is_what_the_event_says(self, monkeypatch: pytest.MonkeyPatch):
         """300 releases of 6 numbers; 2/3 and 3/2 of the noise are rejected with power .999."""
+        not_shrunk(monkeypatch)
         x = arrays(400)[0] * 0.2 + 0.4
         bound, count = math.sqrt(6), 300
         exact = records(x).x.numpy().astype(np.float64).sum(axis=0)

@@ -330,7 +330,8 @@ def test_the_first_screen_says_what_was_asked_found_and_paid():
 
 @pytest.mark.unit
 def test_a_standard_error_adds_sample_and_noise():
-    score = {"test": 0.9, "of": 100, "noise": {"standard_deviation": 0.04}}
+    noise = {"standard_deviation": 0.04}
+    score = {"metric": "accuracy", "test": 0.9, "of": 100, "noise": noise}
     assert standard_error(score) == pytest.approx(0.05)
     assert standard_error({**score, "test": 1.0}) > 0.04
 

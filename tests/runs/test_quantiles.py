@@ -16,7 +16,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import quantiles, sums
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.quantiles import MIDDLE, TOPS, NumberBins, bins_of, cells, cut
+from pasearch.runs.quantiles import BOTTOMS, MIDDLE, TOPS, NumberBins, bins_of, cells, cut
 
 Trial = Callable[[Stream], bool]
 
@@ -27,7 +27,7 @@ def stream(*context: object) -> Stream:
 
 def always_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few slots there are."""
-    monkeypatch.setattr(NumberBins, "looks_twice", lambda self, slots: True)
+    monkeypatch.setattr(NumberBins, "looks_again", lambda self, slots: True)
 
 
 def shares(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
@@ -91,7 +91,7 @@ class TestEdges:
         self, slots: int, sigma: float, values: list[float]
     ):
         mechanism = NumberBins(noise_multiplier=sigma, most=10)
-        assert mechanism.looks_twice(slots) == (slots > 40)
+        assert mechanism.looks_again(slots) == (slots > 40)
         whole = np.resize(np.array([*values, math.nan]), slots)
         low, high, edges = mechanism.release(whole, stream(str(sigma)))
         assert all(a < b for a, b in pairwise((low, *edges, high)))
@@ -144,8 +144,7 @@ class TestCells:
         noisy = np.zeros(len(TOPS))
         noisy[MIDDLE + 10 : MIDDLE + 15] = 1.0
         noisy[MIDDLE + 15] = 1000.0
-        low, high = 0.0, float(TOPS[MIDDLE + 15])
-        found = cells(noisy, 1.0, low, high)
+        found = cells(BOTTOMS[MIDDLE:], TOPS[MIDDLE:], noisy[MIDDLE:], 1.0)
         edge = float(TOPS[MIDDLE + 14])
         assert np.count_nonzero(found < edge) <= 1
         assert np.count_nonzero(found > edge) > 30
@@ -156,34 +155,39 @@ def hits(trial: Trial, trials: int, name: str) -> int:
 
 
 class TestAudit:
-    """Both looks tell a record from none by no more than one Gaussian of sigma."""
+    """All looks together tell a record from none by no more than one Gaussian of sigma."""
 
     SIGMA = 1.0
     TRIALS = 1500
 
     def audited_mu(self, monkeypatch: pytest.MonkeyPatch) -> float:
-        """The least mu that a test of both looks allows, at 99.9% confidence."""
+        """The least mu that a test of all looks allows, at 99.9% confidence."""
         always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
-        first, honest = quantiles.look, quantiles.cut
+        first, later = quantiles.sizes, quantiles.look
 
-        def look(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
+        def sizes(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
             noisy = first(values, sigma, source)
+            seen.clear()
             seen["first"] = float(noisy[MIDDLE + 11])
             return noisy
 
-        def cut(knots: np.ndarray, counts: np.ndarray, most: int) -> tuple[float, ...]:
-            seen["second"] = float(counts[np.searchsorted(knots[1:-1], 1.2, side="right")])
-            return honest(knots, counts, most)
+        def look(known: np.ndarray, knots: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
+            noisy = later(known, knots, sigma, source)
+            place = np.searchsorted(knots[1:-1], 1.2, side="right")
+            seen[f"look {len(seen)}"] = float(noisy[place])
+            return noisy
 
+        monkeypatch.setattr(quantiles, "sizes", sizes)
         monkeypatch.setattr(quantiles, "look", look)
-        monkeypatch.setattr(quantiles, "cut", cut)
 
         def look_full(count: int) -> Trial:
             def trial(source: Stream) -> bool:
                 mechanism.release(np.full(count, 1.2), source, (0.0, 1.5))
-                return seen["first"] + seen["second"] > 11.0
+                assert len(seen) == 3
+                first, second, third = seen.values()  # weighed by 1 / variance
+                return 2.0 * first + second + third > 22.0
 
             return trial
 
@@ -210,7 +214,7 @@ class TestAudit:
         assert self.audited_mu(monkeypatch) > 1.0
 
     @pytest.mark.unit
-    def test_the_noise_of_both_looks_adds_up_to_the_price(self, monkeypatch: pytest.MonkeyPatch):
+    def test_the_noise_of_all_looks_adds_up_to_the_price(self, monkeypatch: pytest.MonkeyPatch):
         drawn: list[float] = []
         honest = sums.GaussianSum.release
 
@@ -225,9 +229,9 @@ class TestAudit:
     @pytest.mark.unit
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.integers(0, 19))
-    def test_a_record_moves_the_second_look_by_one_at_most(self, values: list[float], gone: int):
+    def test_a_record_moves_a_later_look_by_one_at_most(self, values: list[float], gone: int):
         counted: list[np.ndarray] = []
-        inner = cells(np.zeros(len(TOPS)) + 5.0, 1.0, -1e6, 1e6)
+        inner = np.unique(cells(BOTTOMS, TOPS, np.zeros(len(TOPS)) + 5.0, 1.0))
         for each in (values, [v for place, v in enumerate(values) if place != gone % len(values)]):
             place = np.searchsorted(inner, np.clip(np.array(each), -1e6, 1e6), side="right")
             counted.append(np.bincount(place, minlength=len(inner) + 1))

@@ -179,18 +179,18 @@ class TestBest:
     @pytest.mark.unit
     def test_scores_are_taken_on_records_that_were_not_trained_on(self, monkeypatch):
         trained, scored = [], []
-        genuine, points = proxy.train_candidate, proxy.points
+        genuine, counts = proxy.train_candidate, proxy.counts
 
         def train(tried, records, *arguments, **options):
             trained.append(records.x)
             return genuine(tried, records, *arguments, **options)
 
-        def score(network, records, **options):
+        def score(network, records, *arguments, **options):
             scored.append(records.x)
-            return points(network, records, **options)
+            return counts(network, records, *arguments, **options)
 
         monkeypatch.setattr(proxy, "train_candidate", train)
-        monkeypatch.setattr(proxy, "points", score)
+        monkeypatch.setattr(proxy, "counts", score)
         best(public())
         rows = [{tuple(row.tolist()) for row in x} for x in (*trained, *scored)]
         assert len(trained) == len(scored) == 2
