@@ -10,9 +10,9 @@
               such as a value that is often repeated, has a bin of its own
 
 A record is in one bin and in one cell of each look at most, and 1/2 + 1/4 + 1/4 = 1, so all looks
-together cost one Gaussian of sigma. Numbers whose size varies by powers of ten, that lie close together far from 0, or with
-one value far away, have useful bins so; of equal width, one bin would hold nearly all of them
-(benchmarks/models).
+together cost one Gaussian of sigma. Numbers whose size varies by powers of ten, that lie close
+together far from 0, or with one value far away, have useful bins so; of equal width, one bin would
+hold nearly all of them (benchmarks/models).
 
 Source: ours. Proof: docs/guarantees/estimated-schema.md.
 """
