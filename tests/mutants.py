@@ -31,6 +31,36 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "scores: counts of cells without noise",
+        "return [each.release(count, own.child(cell)) for cell, count in enumerate(counts)]",
+        "return list(counts)",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "scores: noise for one point of many",
+        "return NoisySum(epsilon=epsilon, most=self.most)",
+        "return NoisySum(epsilon=epsilon, most=1)",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "price: of the recipe without a candidate's settings",
+        "whole = [noised(recipe, each, mu, slots) for recipe, each in kinds]",
+        "whole = [noised(recipe, (), mu, slots) for recipe, _ in kinds]",
+        "training/test_settings.py",
+    ),
+    Mutant(
+        "schema: a third look at bins for nothing",
+        'third = look(known, knots, sigma, stream.child("third"))',
+        'third = look(known, knots, 1e-3, stream.child("third"))',
+        "runs/test_quantiles.py data/test_estimation.py",
+    ),
+    Mutant(
+        "front end: centred on rows that are not cut",
+        "total = total + bounded_rows(x[part] / row_bound, valid[part]).sum(axis=0)",
+        "total = total + (x[part] / row_bound * valid[part][:, None]).sum(axis=0)",
+        "features/test_views.py",
+    ),
+    Mutant(
         "training: no noise",
         "drawn().add_to(sums, scale)",
         "drawn().add_to(sums, 0.0)",

@@ -99,6 +99,7 @@ class _PrivateArchitectureSearch(PrivateFit):
     search_share: float = 0.0
     steps: int | None = None
     batch: int | None = None
+    metric: str | None = None
     device: str = "auto"
     secure_noise: bool = False
     out: str | Path | None = None
@@ -135,6 +136,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                     search_share=self.search_share,
                     steps=self.steps,
                     batch=self.batch,
+                    metric=self.metric,
                     device=self.device,
                     secure_noise=self.secure_noise,
                     seed=self.random_state,
@@ -190,6 +192,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         search_share: Share of the training records set aside for the search.
         steps: Number of steps, instead of the default for n.
         batch: Expected batch size, instead.
+        metric: What models are scored and reported by: accuracy, balanced-accuracy, auc or log-loss;
+            of a regressor mae or rmse. None: accuracy, or mae.
         device: "auto", "cpu" or "cuda".
         secure_noise: Everything random comes from AES-256: batches and candidates too.
         out: Folder of the run, which must not exist (so not for cross-validation); None takes a
