@@ -162,6 +162,7 @@ class Terms:
         split, outputs = self.split, planned_form(self.schema, self.most)[1]
         return (
             *self.budget.warnings(split.n),
+            *of_two_classes(self.metric, self.schema),
             *task_not_said(self.schema),
             *rare_categories(estimate, split),
             *mostly_noise(mu, split.train, outputs),
@@ -253,6 +254,7 @@ class Charged:
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
             "split": self.split.sizes(),
             "fixed_tail": self.split.fixed_tail,
+            "metric": self.scored_by.name,
             "lines": [
                 {
                     "name": line.name,
@@ -345,6 +347,16 @@ def task_not_said(schema: AnySchema) -> list[str]:
         return []
     return [
         f"column {aim!r} is taken as classes; if it is a number to predict, say `regression=True`."
+    ]
+
+
+def of_two_classes(metric: str | None, schema: AnySchema) -> list[str]:
+    """Warn when the classes are not known yet, and the metric is of two."""
+    if metric != "auc" or schema.outputs:
+        return []
+    return [
+        "the area under the ROC curve is of two classes, and yours are not declared: should more "
+        "be found, it is of the first two, and says nothing of the others."
     ]
 
 

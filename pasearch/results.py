@@ -364,12 +364,14 @@ def price_of(document: dict[str, Any]) -> Price:
 def standard_error(score: dict[str, Any]) -> float:
     """Return the standard error of a released score: of the sample and of the noise.
 
-    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most; what
-    is made of counts is taken for such a mean, too.
+    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most. What
+    is made of counts errs by more, where a class has few records: there it is the noise's alone.
     """
     from pasearch.training.metrics import of_noun
 
     metric, count = of_noun(score["metric"]), score["of"]
+    if not metric.summed:
+        return score["noise"]["standard_deviation"]
     rate = min(1.0, max(0.0, metric.share(score["test"])))
     sample = metric.slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
     return math.hypot(sample, score["noise"]["standard_deviation"])
@@ -407,6 +409,11 @@ def useless(document: dict[str, Any]) -> list[str]:
         )
     if classless := without_classes(document):
         found.append(classless)
+    classes = schema_of(document).outputs
+    if score["metric"] == "area under the ROC curve" and classes > 2:
+        found.append(
+            f"{classes} classes were found: the area under the ROC curve is of the first two alone."
+        )
     if "scale" in score and score["test"] < standard_error(score):
         found.append("That error is smaller than its own standard error: it may be much larger.")
     if "scale" in score and (target := _estimated_target(document)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ import pasearch as api
 from pasearch.accounting.budget import Budget
 from pasearch.data.front_ends import Centred, front_end
 from pasearch.data.partitions import Records
+from pasearch.errors import UsageError
 from pasearch.features.trainers import Steps
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
+from pasearch.search import engine
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.fitness import train_candidate
 from pasearch.search.plan import Plan
@@ -141,3 +145,53 @@ class TestTheUserSaysMore:
         )
         assert not any(each.fitted for each in plan.space.front_ends())
         assert plan.front_noise == ()
+
+
+class Stopped(Exception):
+    """The machine went down."""
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("recipe", ["dpsgd-tanh", "full-batches", ["dpsgd", "auto-s"], "default"])
+def test_a_run_whose_options_replace_settings_is_resumed(
+    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An entry of the portfolio is not kept as if the user had given it, with its settings."""
+    options = {"recipe": recipe, "steps": 8, "out": tmp_path / "run"}
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "train_candidate", lambda *_, **__: (_ for _ in ()).throw(Stopped))
+        with pytest.raises(Stopped):
+            api.train("digits", budget=Budget(4.0), **options)
+    found = api.resume(tmp_path / "run")
+    assert found.document["recipe"]["steps"] == 8
+    assert api.verify(tmp_path / "run")[1] == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_share": math.nan}, "batch_share"),
+        ({"batch_share": -1.0}, "batch_share"),
+        ({"steps": 2.6}, "whole number"),
+        ({"learning_rate_most": 0.0}, "learning_rate_most"),
+        ({"learning_rate_scale": "x"}, "learning_rate_scale"),
+        ({"average": 1.0}, "a share in"),
+    ],
+)
+def test_settings_of_a_network_are_checked_before_anything_is_charged(
+    settings: dict[str, Any], words: str
+):
+    with pytest.raises(UsageError, match=words):
+        arch_plan(table(), architecture={**LINEAR, "settings": settings}, recipe="default")
+
+
+@pytest.mark.unit
+def test_a_papers_figure_is_of_the_training_that_is_made():
+    own = {"layers": [], "settings": {"batch_share": 0.05, "steps": 160}}
+    plan = api.plan_training(table(3000), budget=Budget(3.0), architecture=own, recipe="sa-dpsgd")
+    (claim,) = plan.claims()
+    trained = plan.trial_recipe(candidate_of(plan))
+    (wanted,) = trained.claims(plan.split.train, plan.delta)
+    assert claim == wanted
+    assert trained.expected_batch_size == round(0.05 * plan.split.train)

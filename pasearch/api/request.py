@@ -127,8 +127,8 @@ class Request:
     regression: bool = said(False, "Predict a number, not a class.", DATA)
     metric: str | None = said(
         None,
-        "By what models are scored, chosen and reported: accuracy, balanced-accuracy, auc or "
-        "log-loss of classes; mae or rmse of a number.",
+        "By what candidates are compared and the test is reported: accuracy, balanced-accuracy, "
+        "auc (two classes) or log-loss of classes; mae or rmse of a number.",
         DATA,
         usual="accuracy; of a number mae",
     )
@@ -237,8 +237,12 @@ class TrainRequest(Request):
         TRAINING,
         usual="the recipe's",
     )
-    batch: int | None = said(None, "Expected batch size.", TRAINING, usual="min(2048, n/4)")
-    steps: int | None = said(None, "Steps of one training.", TRAINING, usual="5 sqrt(n)")
+    batch: int | None = said(
+        None, "Expected batch size.", TRAINING, usual="the default network's, or min(2048, n/4)"
+    )
+    steps: int | None = said(
+        None, "Steps of one training.", TRAINING, usual="the default network's, or 5 sqrt(n)"
+    )
     learning_rate: float | None = said(None, "Learning rate.", TRAINING, usual="tuned to the noise")
     validate_on: str | Path | None = said(
         None,

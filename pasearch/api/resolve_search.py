@@ -32,7 +32,7 @@ from pasearch.search.strategies import strategy as named_strategy
 from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study, signal_of, study_for
-from pasearch.spaces.space import Portfolio, Space
+from pasearch.spaces.space import Portfolio, Space, check_settings
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import Preset, fitted, preset_of, read_recipe, settings_of
 from pasearch.training.recipe import Recipe, default_recipe
@@ -161,6 +161,7 @@ def _given(
         candidate = _entries(study().portfolio(), apart=several)[0]
     else:
         candidate = read_candidate(request.architecture)
+        check_settings({name: each for name, each in candidate.settings if name != RECIPE})
     entries = tuple(
         _with_recipe(settled(_changed(candidate, each), each), number)
         for number, each in enumerate(request.recipes)

@@ -81,8 +81,8 @@ def run(
     named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
     if not named or plan.searched_on is not None:
         found["space"] = plan.space.to_json()
-    if prepared.given is not None:
-        found["architecture"] = prepared.given.to_json()
+    if prepared.given is not None and request.architecture is not None:
+        found["architecture"] = prepared.given.to_json()  # a file may be gone when it is resumed
     with new_run(prepared, out, **found) as folder:
         return carried_out(prepared, folder, resumed=False, progress=progress)
 

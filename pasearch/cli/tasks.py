@@ -285,6 +285,7 @@ def _best_words(document: dict[str, Any]) -> str:
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a finished run found, and its price; or print its document."""
     from pasearch.results import standard_error, useless
+    from pasearch.training.metrics import of_noun
 
     document = result.document
     if as_json:
@@ -294,12 +295,15 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         score = document["score"]
         typer.echo(shown(_best_words(document)))
         noise = score["noise"]["standard_deviation"]
-        unit = " of the width of the target's bounds" if "scale" in score else ""
+        metric = of_noun(score["metric"])
+        unit = " of the width of the target's bounds" if "scale" in score else metric.unit
+        error = f"standard error about {standard_error(score):.3f}, of which noise {noise:.3f}"
+        if not metric.summed:
+            error = f"noise about {noise:.3f}; a class of few records errs by more"
         exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
         typer.echo(
             f"Test {score['metric']}: {score['test']:.3f}{unit} on {score['of']:,} records "
-            f"(standard error about {standard_error(score):.3f}, of which noise {noise:.3f})"
-            f"{exact}"
+            f"({error}){exact}"
         )
         for line in useless(document):
             typer.echo(shown(line))

@@ -252,9 +252,9 @@ def _score(document: Values) -> Values:
     error, noise = standard_error(score), score["noise"]["standard_deviation"]
     digits = 3 if scale == 1.0 else 1
     at_most = "" if score["metric"] == "accuracy" else " at most"
-    spread = f"\u00b1 {scale * error:.{digits}f}{at_most}, one standard error"
+    spread = f"\u00b1 {scale * error:.{digits}f}{at_most}, one standard error; "
     alone = f"noise alone {scale * noise:.{digits}f}"
-    details = [f"{spread}; {alone}", f"on {score['of']:,} test records"]
+    details = [(spread if metric.summed else "") + alone, f"on {score['of']:,} test records"]
     width = _target_width(document)
     if number and width is not None:
         own = _number(score["test"] * width)

@@ -70,6 +70,7 @@ def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
         "",
         _row("Data", f"{plan.name}: {plan.schema.describe()}{declared}"),
         _row("Split", f"{sizes} records; a random split"),
+        *([] if plan.metric is None else [_row("Metric", plan.scored_by.noun)]),
     ]
 
 

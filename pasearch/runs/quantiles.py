@@ -47,9 +47,9 @@ TOPS = np.array([UPPER[OF_BIN == place].max() for place in range(2 * MIDDLE + 1)
 BOTTOMS = np.array([LOWER[OF_BIN == place].min() for place in range(2 * MIDDLE + 1)])
 """The upper and the lower edge of every joined bin, rising."""
 
-CLEAR = 4.0
-"""How many deviations of its noise a stretch of joined bins holds: by chance one range in thirty,
-and bins of no record do little harm."""
+CLEAR = 4.5
+"""How many deviations of its noise a stretch of joined bins holds: by chance one range in some
+hundred, and bins of no record do little harm."""
 
 CELLS = 40
 """About how many cells a look counts: more of them have more noise together."""

@@ -222,7 +222,9 @@ class Plan(Charged):
         slots, mu = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
         if mu is None:
             return []
-        return noised(recipe, (), mu, slots).claims(slots, self.delta)
+        only = self.strategy.only(self.space)
+        settings = () if only is None else only.settings
+        return noised(recipe, settings, mu, slots).claims(slots, self.delta)
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> OfMu:
         return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
@@ -356,8 +358,8 @@ class _Solving:
         split, fitted = self.terms.split, self.strategy.front_ends(self.space)
         if split.portions > 1 and any(each.fitted for each in fitted):
             raise UsageError(
-                "A front end that is fitted (pca, standardise) would read the records of every "
-                "portion: take another front end, or a strategy without portions."
+                "A front end that is fitted (pca, standardise, centred) would read the records of "
+                "every portion: take another front end, or a strategy without portions."
             )
         noise, fits = solve_front_ends(fitted, split.trial_partition, self.terms.budget, self.dials)
         self.lines += fits
@@ -403,7 +405,8 @@ class _Solving:
             if not metric.summed:
                 raise UsageError(
                     f"Disjoint portions choose by points that are summed over records, and metric "
-                    f"{metric.name!r} is made of counts: take another metric or strategy."
+                    f"{metric.name!r} is made of counts: take accuracy, log-loss, mae or rmse, or "
+                    "another strategy."
                 )
             return ExponentialPick(epsilon=epsilon, most=metric.most)
         return metric.noise(epsilon)

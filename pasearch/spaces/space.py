@@ -330,17 +330,17 @@ class Portfolio(Space):
 
 
 def check_settings(settings: object) -> None:
-    """Refuse settings of a portfolio's entry that a recipe cannot take."""
+    """Refuse settings of a network, or a portfolio's entry, that a recipe cannot take."""
     if not isinstance(settings, Mapping):
-        raise UsageError(f"A portfolio's settings are {settings!r}: expected a table.")
+        raise UsageError(f"Settings of a network are {settings!r}: expected a table.")
     for name, value in settings.items():
-        where = f"A portfolio's setting {name!r}"
+        where = f"Setting {name!r} of a network"
         if name not in SETTINGS:
             raise UsageError(f"{where}: no such setting: expected one of {', '.join(SETTINGS)}.")
         _check_gene(where, name, value)
     for absolute in ("learning_rate", "steps"):
         if absolute in settings and f"{absolute}_scale" in settings:
-            raise UsageError(f"A portfolio's entry: take {absolute} or {absolute}_scale.")
+            raise UsageError(f"Settings of a network: take {absolute} or {absolute}_scale.")
 
 
 def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
@@ -397,8 +397,10 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     elif gene.startswith("learning_rate") or gene in ("steps_scale", "clip_norm"):
         if not 0.0 < number <= MOST_SCALE:
             expected = f"a finite number above 0, at most {MOST_SCALE:g}"
-    elif gene in ("batch_share", "average"):
+    elif gene == "batch_share":
         expected = "" if 0.0 < number <= 1.0 else "a share in (0, 1]"
+    elif gene == "average":
+        expected = "" if 0.0 < number < 1.0 else "a share in (0, 1)"
     elif gene == "layers":
         if not (isinstance(value, int) and 0 <= number <= 3):
             expected = "0 (a linear model), 1, 2 or 3"

@@ -68,6 +68,8 @@ class Metric(ABC):
     """The largest value that is shown: of a share 1."""
     of_numbers: ClassVar[bool] = False
     """Whether it is for numbers that are predicted, or for classes."""
+    unit: ClassVar[str] = ""
+    """What stands behind what is shown."""
     of_probabilities: ClassVar[bool] = False
     """Whether it asks how sure an answer is, beyond which is first."""
     summed: ClassVar[bool] = True
@@ -152,6 +154,7 @@ class LogLoss(Metric):
 
     name, noun = "log-loss", "log loss"
     most, worst, of_probabilities = 1000, WORST_LOSS, True
+    unit = f" nats, {WORST_LOSS:g} at most a record,"
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
@@ -332,7 +335,11 @@ def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Met
     able = [each for each, metric in METRICS.items() if metric.of_numbers == regression]
     if name not in able:
         what = "a number to predict" if regression else "classes"
-        raise UsageError(f"metric is {name!r}: for {what} expected one of {', '.join(able)}.")
+        other = " A number is predicted with `regression=True`." if name in METRICS else ""
+        raise UsageError(
+            f"metric is {name!r}: for {what} expected one of {', '.join(able)}."
+            + ("" if regression else other)
+        )
     if name == AreaUnderCurve.name and outputs is not None and outputs > 2:
         raise UsageError(
             f"metric is 'auc', which is of two classes, and these data have {outputs}: take "

@@ -273,6 +273,7 @@ def preset_json(name: str) -> dict[str, Any]:
     values = said(made.to_json())
     left = {"expected_batch_size", "steps", "learning_rate"}
     left |= set() if preset.epochs is None else {"schedule"}
+    left |= {"bounding", "average"} if preset.full_batches else set()
     return {"preset": name} | {key: values[key] for key in values if key not in left}
 
 

@@ -314,7 +314,10 @@ def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
     reach = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
     low, high = 0, score["of"] * most
     if not plan.scored_by.summed:  # a share of all points, made of noisy counts
-        return [] if low <= score["points"] <= high else ["score.points is beyond all points."]
+        spread = score["noise"]["standard_deviation"]
+        if low <= score["points"] <= high and 0.0 <= spread <= 0.5:
+            return []
+        return ["score has points, or noise, that no share of all points has."]
     if "exact" in score:
         low = high = round(plan.scored_by.share(score["exact"]) * high)
     if low - reach <= score["points"] <= high + reach:
@@ -526,7 +529,7 @@ def _of_network(
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
         reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.test.epsilon)
-        if document["score"]["points"] > reach:
+        if plan.scored_by.summed and document["score"]["points"] > reach:
             yield "model.pt has weights that are no numbers, and a score all the same."
 
 
