@@ -532,6 +532,7 @@ class TestSettings:
             "strategy": "rs", "space": "fcn", "max_categories": 5, "candidates": 3.0,
             "search_share": 0.2, "steps": 7, "batch": 9, "device": "cpu", "ledger": "there",
             "ledger_budget": (2.0, 1e-6), "assume_public_schema": False, "secure_noise": True,
+            "metric": "rmse",
         }  # fmt: skip
         seen: dict[str, Any] = {}
 

@@ -200,7 +200,7 @@ def histogram(values: np.ndarray[Any, Any]) -> Array:
     return np.bincount(bins, minlength=len(UPPER)).astype(np.float64)
 
 
-def in_use(noisy: Array, noise_multiplier: float, certain: float = CERTAIN) -> tuple[int, int]:
+def in_use(noisy: Array, noise_multiplier: float, certain: float | None = None) -> tuple[int, int]:
     """Return the first and the last bin of all stretches that hold more than noise would.
 
     A stretch of w bins does if its noisy counts add up to so many deviations, sigma sqrt(w): many
@@ -210,8 +210,9 @@ def in_use(noisy: Array, noise_multiplier: float, certain: float = CERTAIN) -> t
     Args:
         noisy: (bins,) counts, each with noise of its own; public by now.
         noise_multiplier: The noise's standard deviation.
-        certain: How many deviations.
+        certain: How many deviations; None: `CERTAIN`.
     """
+    certain = CERTAIN if certain is None else certain
     sums = np.concatenate([[0.0], np.cumsum(noisy)])
     firsts, lasts, best = [], [], (-math.inf, 0, 0)
     told = np.zeros(len(noisy) + 1, bool)
