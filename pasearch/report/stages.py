@@ -75,7 +75,7 @@ def optimizer_words(recipe: Recipe) -> str:
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
 
 
-OF_RECIPE = ("recipe", "batch_share", "average", "clip_norm", "learning_rate_most")
+OF_RECIPE = ("recipe", "steps", "batch_share", "average", "clip_norm", "learning_rate_most")
 """Settings that are not repeated beside the recipe that they give."""
 
 
