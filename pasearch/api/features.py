@@ -104,7 +104,7 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
     method, trainer, auto = choose(request.method, trainer, dataset.schema, request.k)
     choice = choice_of(request, method, trainer)
     split = split_of(
-        request, dataset.n, dataset.official_test, search_share=request.search_share,
+        request, dataset, search_share=request.search_share,
         scored=choice.selector.trains_candidates and request.search_on is None,
     )  # fmt: skip
     plan = make_feature_plan(

@@ -150,7 +150,7 @@ class Request:
     download: bool = said(False, "Let torchvision download image sets that are missing.", DATA)
     split: str | None = said(
         None, "Shares 'train,validation,test' of the records, or 'paper'.", DATA,
-        usual="0.8,0.1,0.1, or the data's own test set",
+        usual="0.8,0.1,0.1, or the data's own test set; more to estimate an undeclared table from",
     )  # fmt: skip
     search_share: float = said(
         0.0, "Share of the training records that only the search or the choice reads.", SEARCH

@@ -395,8 +395,7 @@ def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Spli
         )
     return split_of(
         request,
-        dataset.n,
-        dataset.official_test,
+        dataset,
         search_share=request.search_share,
         scored=strategy.scored or _queries(request),
         portions=strategy.portions,
