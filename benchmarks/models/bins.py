@@ -60,10 +60,7 @@ def table(name: str, folder: Path | None) -> pd.DataFrame:
         return lognormal()
     if folder is None:
         raise SystemExit(f"{name} is a file: give its folder, --tables DIR.")
-    frame = pd.read_csv(folder / f"{name}.csv", na_values="?", keep_default_na=False)
-    for column in frame.columns:
-        if frame[column].dtype == object and column != TABLES[name][0]:
-            frame[column] = frame[column].replace("", np.nan)
+    frame = pd.read_csv(folder / f"{name}.csv", na_values=["?", ""], keep_default_na=False)
     frame = frame.drop(columns=list(TABLES[name][1])).dropna()
     return frame.sample(min(MOST, len(frame)), random_state=0).reset_index(drop=True)
 
