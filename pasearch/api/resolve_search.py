@@ -144,7 +144,11 @@ def _given(
         portfolio = study().portfolio()
         entries = _entries(portfolio, apart=request.strategy == "portions")
         own = tuple(settled(each, request.recipes[0]) for each in entries)
-        name = portfolio.name if own == portfolio.entries else f"{portfolio.name}, changed"
+        name = (
+            portfolio.name
+            if own == portfolio.entries
+            else f"{portfolio.name}, as your options change it"
+        )
         return request, Portfolio(name=name, entries=own), None
     strategy = "portions" if several else "fixed"
     if request.strategy not in ("auto", strategy) or request.space != "auto":

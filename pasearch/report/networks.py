@@ -94,13 +94,16 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
     recipe = stages.recipe_of(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
     total, trained = best["parameters"], best["trainable_parameters"]
-    batch = f"{recipe.expected_batch_size:,} of {slots:,} records"
     expected = ", expected" if recipe.sampling.sampled else ""
+    sampling = stages.batching_words(recipe, values)
+    batch = f"{recipe.expected_batch_size:,} of {slots:,} records{expected} ({sampling})"
+    if recipe.expected_batch_size == slots:
+        batch = f"all {slots:,} records"
     rows = [
         ("Input", capital(front_end(best["front_end"]).words())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", stages.steps_words(recipe, values.get("steps_made"))),
-        ("Batch", f"{batch}{expected} ({stages.batching_words(recipe, values)})"),
+        ("Batch", batch),
         ("Learning rate", f"{recipe.learning_rate:.4g}"),
         ("Optimizer", capital(stages.optimizer_words(recipe))),
     ]

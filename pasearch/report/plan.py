@@ -200,11 +200,15 @@ def _training(plan: Plan) -> str:
     bound = recipe.bounding
     first = "by the first: " if task_of(plan) == CHOICE else ""
     expected = "an expected " if recipe.sampling.sampled else ""
+    batch = (
+        f"{expected}{recipe.expected_batch_size:,} of {slots:,} records "
+        f"({recipe.batches(slots).words()})"
+    )
+    if recipe.expected_batch_size == slots:
+        batch = f"all {slots:,} records"
     return first + "; ".join(
         [
-            f"{stages.steps_words(recipe)} steps, each with "
-            f"{expected}{recipe.expected_batch_size:,} of {slots:,} records "
-            f"({recipe.batches(slots).words()})",
+            f"{stages.steps_words(recipe)} steps, each with {batch}",
             *([] if bound is None else [f"each gradient {bound.words()}"]),
             stages.optimizer_words(recipe),
             *stages.stage_words(recipe),
