@@ -132,8 +132,8 @@ class Terms:
         Raises:
             UsageError: The metric is not for such data.
         """
-        assert self.scored_by is not None
-        return replace(self, budget=self.budget.resolve(self.split.n))
+        metric = None if self.metric is None else self.scored_by.name
+        return replace(self, budget=self.budget.resolve(self.split.n), metric=metric)
 
     def of_plan(self) -> dict[str, Any]:
         """Return the fields that a plan takes over."""

@@ -219,13 +219,11 @@ LEAST_SIDE = 16
 """The least side of an image that scattering at two scales leaves anything of."""
 
 
-@FRONT_ENDS.register
-@dataclass(frozen=True, slots=True)
-class Standardise(FrontEnd):
-    """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
+class Moved(FrontEnd):
+    """A front end that moves and scales every feature by itself, as records tell it."""
 
-    name: ClassVar[str] = "standardise"
-    phrase: ClassVar[str] = "standardised features"
+    __slots__ = ()
+
     fitted: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -235,6 +233,15 @@ class Standardise(FrontEnd):
         from pasearch.data.projections import Affine
 
         return Affine(shape)
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class Standardise(Moved):
+    """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
+
+    name: ClassVar[str] = "standardise"
+    phrase: ClassVar[str] = "standardised features"
 
     def fit(
         self,
@@ -252,7 +259,7 @@ class Standardise(FrontEnd):
 
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
-class Centred(FrontEnd):
+class Centred(Moved):
     """Every feature minus its mean, divided by the root of its deviation: from private means.
 
     Only means are released, with the schema's own bound of a record, so they are nearer than those
@@ -261,15 +268,6 @@ class Centred(FrontEnd):
 
     name: ClassVar[str] = "centred"
     phrase: ClassVar[str] = "centred features"
-    fitted: ClassVar[bool] = True
-
-    def output_shape(self, shape: Shape) -> Shape:
-        return shape
-
-    def module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.projections import Affine
-
-        return Affine(shape)
 
     def fit(
         self,
