@@ -13,7 +13,6 @@ everything read, the noisy test score included. A line an arm, epsilon and seed.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from datetime import date
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from peers import scores
+from stored import store, stored
 
 from pasearch import Budget, search_architecture, select_features
 
@@ -53,17 +53,10 @@ def measured(folder: Path, arm: str, declared: bool, epsilon: float, seed: int) 
     return scores(held["income"].to_numpy(str), np.asarray(answers).astype(str), chances[:, -1])
 
 
-def lines() -> list[dict[str, Any]]:
-    """Return what was measured."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(each) for each in RESULTS.read_text().splitlines()]
-
-
 def show() -> None:
     """Print medians over seeds with their range."""
     print("| schema | epsilon | seeds | | " + " | ".join(ARMS) + " |\n|---|---|---|---|---|---|")
-    rows = lines()
+    rows = stored(RESULTS)
     for declared, epsilon in sorted({(r["declared"], r["epsilon"]) for r in rows}, reverse=True):
         for measure in ("accuracy", "auc"):
             cells, seeds = [], 0
@@ -88,7 +81,7 @@ def main() -> None:
     if asked.only_print:
         show()
         return
-    done = {(e["declared"], e["epsilon"], e["arm"], e["seed"]) for e in lines()}
+    done = {(e["declared"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
     for seed in range(1, asked.seeds + 1):
         for epsilon in asked.epsilon:
             for declared in (True, False):
@@ -101,9 +94,7 @@ def main() -> None:
                         **{name: round(value, 5) for name, value in found.items()},
                         "date": date.today().isoformat(),
                     }  # fmt: skip
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(line, flush=True)
+                    store(RESULTS, line)
 
 
 if __name__ == "__main__":

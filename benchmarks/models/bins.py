@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
+from stored import store, stored
 
 from pasearch import Budget, select_features
 
@@ -139,19 +140,12 @@ def accuracy(frame: pd.DataFrame, name: str, arm: str, epsilon: float, seed: int
     return float((found == truth).mean())
 
 
-def lines() -> list[dict[str, Any]]:
-    """Return what was measured."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(each) for each in RESULTS.read_text().splitlines()]
-
-
 def show() -> None:
     """Print medians and ranges over seeds, a row a table and epsilon."""
     print(
         "| table | epsilon | seeds | " + " | ".join(ARMS) + " |\n|---|---|---|" + "---|" * len(ARMS)
     )
-    rows = lines()
+    rows = stored(RESULTS)
     for name, epsilon in dict.fromkeys((each["table"], each["epsilon"]) for each in rows):
         cells, seeds = [], 0
         for arm in ARMS:
@@ -177,8 +171,7 @@ def main() -> None:
     if asked.only_print:
         show()
         return
-    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in lines()}
-    RESULTS.parent.mkdir(exist_ok=True)
+    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
     for name in asked.names or TABLES:
         frame = table(name, asked.tables)
         for epsilon in asked.epsilon:
@@ -191,9 +184,7 @@ def main() -> None:
                         "table": name, "records": len(frame), "epsilon": epsilon, "arm": arm,
                         "seed": seed, "accuracy": round(right, 5), "date": date.today().isoformat(),
                     }  # fmt: skip
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(line, flush=True)
+                    store(RESULTS, line)
 
 
 if __name__ == "__main__":

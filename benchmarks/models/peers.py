@@ -32,6 +32,7 @@ import numpy as np
 import pandas as pd
 from bins import HELD_OUT, numbers_of
 from sklearn.metrics import roc_auc_score
+from stored import store, stored
 
 from pasearch import Budget, search_architecture, select_features
 
@@ -171,17 +172,10 @@ def measured(name: str, folder: Path, arm: str, epsilon: float, seed: int) -> di
     return scores(held[target].to_numpy(str), np.asarray(answers).astype(str), sure)
 
 
-def lines() -> list[dict[str, Any]]:
-    """Return what was measured."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(each) for each in RESULTS.read_text().splitlines()]
-
-
 def show() -> None:
     """Print medians over seeds with their range, a row a table, epsilon and measure."""
     print("| table | epsilon | | " + " | ".join(ARMS) + " |\n|---|---|---|" + "---|" * len(ARMS))
-    rows = lines()
+    rows = stored(RESULTS)
     for name, epsilon in dict.fromkeys((each["table"], each["epsilon"]) for each in rows):
         here = [r for r in rows if (r["table"], r["epsilon"]) == (name, epsilon)]
         for measure in ("accuracy", "auc", "mae"):
@@ -208,7 +202,7 @@ def main() -> None:
         show()
         return
     warnings.simplefilter("ignore")
-    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in lines()}
+    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
     for epsilon in asked.epsilon:
         for seed in range(1, asked.seeds + 1):
             for name in asked.names or TABLES:
@@ -223,9 +217,7 @@ def main() -> None:
                         **{key: round(value, 5) for key, value in found.items()},
                         "date": date.today().isoformat(),
                     }  # fmt: skip
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(line, flush=True)
+                    store(RESULTS, line)
 
 
 if __name__ == "__main__":
