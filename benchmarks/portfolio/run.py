@@ -46,6 +46,11 @@ def dense(units: int, activation: str = "tanh") -> list[dict[str, Any]]:
     return [{"kind": "dense", "units": units, "activation": activation}]
 
 
+def joined(units: int) -> list[dict[str, Any]]:
+    """Return one hidden layer whose input goes on beside its output."""
+    return [{"kind": "dense", "units": units, "activation": "tanh", "joined": True}]
+
+
 def entry(front_end: str, layers: list[dict[str, Any]], **settings: float) -> dict[str, Any]:
     """Return a candidate as plain values."""
     settings = {"learning_rate_scale": 1.0, "steps_scale": 1.0, **settings}
@@ -89,6 +94,8 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         full(dense(64)),
         entry("centred", dense(64)),
         entry("centred", dense(128) + dense(64)),
+        entry("centred", joined(64)),
+        full(joined(64), rate=0.5),
     ],
     "regression": [entry("raw", LINEAR, learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
     + [entry("raw", dense(64), learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
@@ -97,12 +104,14 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         full(dense(64), number=True, rate=0.3),
         entry("centred", dense(64), learning_rate_scale=0.3),
         entry("centred", dense(128) + dense(64), learning_rate_scale=0.3),
+        entry("centred", joined(64), learning_rate_scale=0.3),
+        full(joined(64), number=True, rate=0.3),
     ],
 }
 
 ONLY = {
-    "table": [2, 4, 7, 8, 9, 10, 11],
-    "regression": [2, 5, 6, 7, 8, 9],
+    "table": [2, 4, 7, 8, 9, 10, 11, 12, 13],
+    "regression": [2, 5, 6, 7, 8, 9, 10, 11],
 }
 """Which candidates are tried on `MORE` tables: of the older ones the best alone."""
 

@@ -120,8 +120,8 @@ class Architecture:
         """Return the network, an `nn.Sequential` from (batch, *input_shape) to (batch, outputs).
 
         Its initial weights are drawn from the generator; None leaves them uninitialised, for a
-        state that is loaded next. Those of a network without hidden layers are 0: its loss is
-        convex, and a random start would only be noise.
+        state that is loaded next. The output layer's are 0 if it sees the input itself: without
+        hidden layers the loss is convex, and a random start would only be noise.
 
         Raises:
             UsageError: It does not fit, or has more than `MOST_PARAMETERS`.
@@ -143,12 +143,18 @@ class Architecture:
             for module in modules:
                 trainable = getattr(layer, "trainable", True)
                 module.requires_grad_(trainable)
-                if not self.layers:
+                if layer is last and self._starts_linear:
                     _start_at_zero(module)
                 elif generator is not None:
-                    _initialise(module, getattr(layer, "activation", "linear"), generator)
+                    for part in module.modules():
+                        _initialise(part, getattr(layer, "activation", "linear"), generator)
             blocks += [module for module in modules if not isinstance(module, nn.Identity)]
         return nn.Sequential(*blocks)
+
+    @property
+    def _starts_linear(self) -> bool:
+        """Whether the output layer sees the input itself: without hidden layers, or beside them."""
+        return all(getattr(layer, "joined", False) for layer in self.layers)
 
     def describe(self) -> str:
         """Return one readable line, such as `dense 128 tanh - dense 64 relu (frozen)`."""

@@ -95,6 +95,9 @@ class Dense:
         activation: One of `ACTIVATIONS`.
         trainable: False freezes it at its random start (random weights training, RWT).
         dropout: Rate of the dropout behind it, in [0, 1).
+        joined: Whether its input goes on beside its output, so that the next layer sees both. In
+            front of the output layer this is a linear model and a network in one ("wide and deep",
+            Cheng et al. 2016).
     """
 
     kind: ClassVar[str] = "dense"
@@ -102,17 +105,19 @@ class Dense:
     activation: str = "tanh"
     trainable: bool = True
     dropout: float = 0.0
+    joined: bool = field(default=False, metadata=UNLESS_CHANGED)
 
     def __post_init__(self) -> None:
         _check(self, units=self.units)
         check_activation(self.activation)
         _check_flag(self, "trainable", self.trainable)
+        _check_flag(self, "joined", self.joined)
         if not (type(self.dropout) in (int, float) and 0.0 <= self.dropout < 1.0):
             raise UsageError(f"Dense: dropout is {self.dropout!r}: expected a rate in [0, 1).")
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return (units,)."""
-        return (self.units,)
+        """Return (units,); joined, (inputs + units,)."""
+        return (self.units + math.prod(shape) * self.joined,)
 
     def parameters(self, shape: Shape) -> int:
         """Return (inputs + 1) * units."""
@@ -122,17 +127,19 @@ class Dense:
         """Return the torch modules, uninitialised."""
         from torch import nn
 
-        from pasearch.spaces.modules import KeyedDropout
+        from pasearch.spaces.modules import Joined, KeyedDropout
 
         flatten = [nn.Flatten()] if len(shape) > 1 else []
         drop = [KeyedDropout(self.dropout)] if self.dropout else []
         # Torch's own start would draw from its global generator.
         linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
-        return [*flatten, linear, activation_module(self.activation), *drop]
+        layers = [linear, activation_module(self.activation), *drop]
+        return [*flatten, *([Joined(*layers)] if self.joined else layers)]
 
     def describe(self) -> str:
         """Return the layer in words, such as `dense 128 tanh`."""
-        return f"dense {self.units} {self.activation}{_frozen(self.trainable)}"
+        beside = " beside its input" if self.joined else ""
+        return f"dense {self.units} {self.activation}{beside}{_frozen(self.trainable)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

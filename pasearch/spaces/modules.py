@@ -98,6 +98,17 @@ class KeyedDropout(nn.Module):
         return f"rate={self.rate}"
 
 
+class Joined(nn.Sequential):
+    """Layers whose input goes on beside their output: (batch, inputs) to (batch, inputs + outputs).
+
+    Source: Cheng et al. 2016 ("wide and deep"); Huang et al. 2017 (dense connections).
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the input, and behind it what the layers make of it."""
+        return torch.cat((input, super().forward(input)), dim=1)
+
+
 class Rows(nn.Module):
     """Images as sequences of their rows: (batch, channels, height, width) to (batch, height, ...).
 
