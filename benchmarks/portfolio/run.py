@@ -65,12 +65,21 @@ def full(layers: list[dict[str, Any]], *, number: bool = False, rate: float = 1.
     return {"front_end": "centred", "layers": layers, "settings": settings}
 
 
+def whitened(rate: float, views: int = 1) -> Any:
+    """Return a linear model on whitened scattering coefficients, trained on full batches."""
+    settings = full(LINEAR, rate=rate)["settings"] | {"learning_rate_most": 40.0}
+    return {"front_end": f"whitened_centred:{views}", "layers": LINEAR, "settings": settings}
+
+
 CANDIDATES: dict[str, list[dict[str, Any]]] = {
     "image": [
         entry("scattering", LINEAR, learning_rate_scale=1.4),
         entry("scattering", dense(64)),
         entry("raw", LINEAR),
         entry("raw", dense(128)),
+        whitened(0.5),
+        whitened(1.0),
+        whitened(1.0, views=2),
     ],
     "arrays": [
         entry("raw", LINEAR),
@@ -222,16 +231,24 @@ class Public:
         test = np.arange(n - tail, n) if tail else order[: max(50, n // 5)]
         self.head = order if tail else order[len(test) :]
         self.test = np.random.default_rng(seed).permutation(test)[:MOST_TEST]
+        self.ready: dict[str, Fitted] = {}
 
     def front(self, candidate: Candidate, slots: np.ndarray, mu: float, seed: int) -> Fitted:
         """Return the candidate's front end; a fit to these slots has the noise a plan gives it."""
         front = candidate.front_end
         if not front.fitted:
-            return ready(front, self.dataset.schema.shape)
-        records = self.dataset._records(slots, None)
+            if front.text not in self.ready:
+                self.ready[front.text] = ready(front, self.dataset.schema.shape)
+            return self.ready[front.text]
+        before = (
+            None
+            if front.before is None
+            else self.front(replace(candidate, front_end=front.before), slots, mu, seed)
+        )
+        records = self.dataset._records(slots, before)
         noise = 1.0 / (FRONT_END_SHARE * mu)
         stream, bound = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_bound
-        return front.fit(records.x, records.valid, noise, stream, bound)
+        return front.fit(records.x, records.valid, noise, stream, bound).behind(before)
 
 
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:
@@ -258,7 +275,7 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
 
 def jobs(options: argparse.Namespace) -> Iterator[tuple[str, int, float, int]]:
     """Return (data, n, mu, seed), cheap ones first."""
-    seeds = range(5 if options.full else 2)
+    seeds = range(options.seeds or (5 if options.full else 2))
     for seed in seeds:
         for name, cells in GRID.items():
             for n, mus in cells + (FULL.get(name, []) if options.full else []):
@@ -280,6 +297,8 @@ def main() -> None:
     parser.add_argument("--tables", required=True, help="folder with the .csv files")
     parser.add_argument("--cache", required=True, help="folder for transformed images")
     parser.add_argument("--full", action="store_true", help="five seeds everywhere")
+    parser.add_argument("--front-end", default="", help="candidates whose front end begins so")
+    parser.add_argument("--seeds", type=int, help="so many, where the grid has several")
     parser.add_argument("--only", nargs="+", help="these data sets")
     options = parser.parse_args()
     done = set()
@@ -296,6 +315,8 @@ def main() -> None:
             loaded[name] = kind, Public(replace(dataset, cache=Path(options.cache)), 0)
         kind, data = loaded[name]
         for plain in tried(name, kind):
+            if not plain["front_end"].startswith(options.front_end):
+                continue
             if (name, n, mu, seed, json.dumps(plain)) in done:
                 continue
             reached = train(data, Candidate.from_json(plain), n, mu, seed)

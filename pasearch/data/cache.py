@@ -51,7 +51,7 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
     Args:
         dataset: Whose records.
         front: A front end that works record by record: this releases nothing.
-        encode: Slots to (features in [0, 1], usable).
+        encode: Slots to (features in [0, 1], usable); behind `front.before`, if it has one.
     """
     if dataset.cache is None or not front.front_end.costly:
         return _transform(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
@@ -119,5 +119,5 @@ def _transform(
         for start in range(0, dataset.n, CHUNK):
             slots = np.arange(start, min(start + CHUNK, dataset.n))
             x, usable[slots] = encode(slots)
-            features[slots] = front.module(torch.from_numpy(x)).numpy()
+            features[slots] = front.last(torch.from_numpy(x)).numpy()
     return features, usable

@@ -83,7 +83,11 @@ class FeatureMeans(GaussianRelease):
     __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
 
     def release(self, records: InParts, stream: Stream) -> Array:
-        """Return the means, float64 (d,), in [0, 1]; the divisor is n, public.
+        """Return the means of features in [0, 1], float64 (d,), in [0, 1]; as `release_signed`."""
+        return np.clip(self.release_signed(records, stream), 0.0, 1.0)
+
+    def release_signed(self, records: InParts, stream: Stream) -> Array:
+        """Return the means, float64 (d,); the divisor is n, public.
 
         Args:
             records: Of an open partition, charged by the caller.
@@ -94,7 +98,7 @@ class FeatureMeans(GaussianRelease):
         noise = GaussianSum(noise_multiplier=self.noise_multiplier)
         noisy = noise.release(_total(records, self.row_bound), stream)
         unit = self.row_bound / len(records)
-        return np.clip(shrunk(noisy * unit, self.noise_multiplier * unit), 0.0, 1.0)
+        return shrunk(noisy * unit, self.noise_multiplier * unit)
 
 
 def public_means(records: InParts, row_bound: float) -> Array:
@@ -102,7 +106,7 @@ def public_means(records: InParts, row_bound: float) -> Array:
 
     Cost: none is charged, so the records must be public.
     """
-    return np.clip(_total(records, row_bound) * row_bound / len(records), 0.0, 1.0)
+    return _total(records, row_bound) * row_bound / len(records)
 
 
 def shrunk(noisy: Array, deviation: float) -> Array:
@@ -137,6 +141,15 @@ def centring(means: Array) -> Array:
     scale = np.maximum(variance, LEAST_VARIANCE) ** -0.25
     length = math.sqrt(max(float(np.sum(scale**2 * variance)), 1e-12))
     return scale * (ROW_NORM / length)
+
+
+def recentring(means: Array, norm: float) -> float:
+    """Return what records of one norm, less their mean, are multiplied by: post-processing.
+
+    Their squared norm is norm^2 - ||m||^2 then, on average, and becomes `ROW_NORM` squared.
+    """
+    left = norm**2 - float(np.sum(np.square(means)))
+    return ROW_NORM / math.sqrt(max(left, (norm / 4) ** 2))
 
 
 def _total(records: InParts, row_bound: float) -> Array:

@@ -388,14 +388,26 @@ class Dataset:
         """Return what a network is given, and which records are usable."""
         import torch
 
-        if front is None or isinstance(front.front_end, Raw):
-            x, usable = self._encoded(slots)
-        else:
-            digest = front.digest
-            if digest not in self._behind:
-                self._behind[digest] = behind(self, front, self._encoded)
-            x, usable = (each[slots] for each in self._behind[digest])
+        x, usable = self._through(front, slots)
         return torch.from_numpy(x), usable
+
+    def _through(self, front: Fitted | None, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return records behind a front end, float32, and which are usable."""
+        if front is None or isinstance(front.front_end, Raw):
+            return self._encoded(slots)
+        x, usable = self._mapped(front)
+        return x[slots], usable[slots]
+
+    def _mapped(self, front: Fitted) -> tuple[np.ndarray, np.ndarray]:
+        """Return every record behind a front end, and which are usable: mapped once."""
+        digest = front.digest
+        if digest not in self._behind:
+            encode = self._encoded
+            if (before := front.before) is not None:
+                x, usable = self._mapped(before)
+                encode = lambda slots: (x[slots], usable[slots])  # noqa: E731
+            self._behind[digest] = behind(self, front, encode)
+        return self._behind[digest]
 
     def _records(self, slots: np.ndarray, front: Fitted | None) -> Records:
         import torch

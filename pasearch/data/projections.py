@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.data.means import FeatureMeans, OnePart, centring, public_means
+from pasearch.data.means import (
+    ROW_NORM,
+    FeatureMeans,
+    OnePart,
+    centring,
+    public_means,
+    recentring,
+)
 from pasearch.data.scattering import Scattering, group_normalised
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
@@ -114,11 +121,31 @@ def fit_means(
     """
     records = OnePart(x, valid)
     if noise_multiplier is None:
-        means = public_means(records, row_bound)
+        means = np.clip(public_means(records, row_bound), 0.0, 1.0)
     else:
         mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=row_bound)
         means = mechanism.release(records, stream)
     return _affine(means, centring(means), x)
+
+
+def fit_centre(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
+    """Return the map that takes the noisy mean away from records of norm `ROW_NORM`.
+
+    Args:
+        x: float32, (slots, features); longer records are cut to that norm.
+        valid: bool, (slots,).
+        noise_multiplier: None on declared-public data.
+        stream: The release's own randomness.
+
+    Cost: `Gaussian(noise_multiplier)`.
+    """
+    records = OnePart(x, valid)
+    if noise_multiplier is None:
+        means = public_means(records, ROW_NORM)
+    else:
+        mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=ROW_NORM)
+        means = mechanism.release_signed(records, stream)
+    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), x)
 
 
 def _affine(shift: np.ndarray, scale: np.ndarray, x: Tensor) -> Affine:

@@ -428,20 +428,23 @@ class Search:
 
     def _front(self, front_end: FrontEnd) -> Fitted:
         """Return a front end ready for use: one fit for all candidates, charged once."""
-        shape = self.plan.schema.shape
-        if not front_end.fitted:
-            return ready(front_end, shape)
-        path = fit_path(self.folder, front_end)
+        shape, path = self.plan.schema.shape, fit_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
             load_weights(module, path)
             return Fitted(front_end, module)
+        if not front_end.fitted:
+            found = ready(front_end, shape)
+            if front_end.learned:
+                save_weights(found.module, path, self.folder)
+            return found
+        before = None if front_end.before is None else self._front(front_end.before)
         line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
         stream = self.keys.stream("front end", front_end.text)
-        opened = self.dataset[self.plan.trial_partition]
+        opened = self.dataset[self.plan.trial_partition].through(before)
         with self.ledger.charged(line, opened, key="fit") as records:
             bound = self.plan.schema.row_bound
-            fitted = front_end.fit(records.x, records.valid, noise, stream, bound)
+            fitted = front_end.fit(records.x, records.valid, noise, stream, bound).behind(before)
         save_weights(fitted.module, path, self.folder)
         return fitted
 

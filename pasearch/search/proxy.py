@@ -80,10 +80,11 @@ class Proxy:
         """Return a front end ready for use; one that is fitted is fitted to the public records."""
         if not front_end.fitted:
             return ready(front_end, self.dataset.schema.shape)
-        records = self.dataset.all_records(None)
+        before = None if front_end.before is None else self.fit(front_end.before)
+        records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         bound = self.dataset.schema.row_bound
-        return front_end.fit(records.x, records.valid, None, stream, bound)
+        return front_end.fit(records.x, records.valid, None, stream, bound).behind(before)
 
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str

@@ -94,7 +94,7 @@ NOT_ITS_OWN = {
     "noise": {"scale"},
 }
 """Numbers that are not a stage's own: the recipe's, and what the noise multiplier sets."""
-VALUES = (0.37, 3, 7, 40, True, False, (0.5, 1.5), (0.0, 1.0), (0.0, -1.0), (0.0, 0.5, 2.0))
+VALUES = (0.37, 3, 7, 40, 2, True, False, (0.5, 1.5), (0.0, 1.0), (0.0, -1.0), (0.0, 0.5, 2.0))
 
 
 def made(kind: type[Stage], **given: Any) -> Stage | None:

@@ -140,6 +140,7 @@ denses = st.builds(
     activation=activations,
     trainable=flags,
     dropout=st.sampled_from((0.0, 0.2)),
+    joined=flags,
 )
 convs = st.builds(
     Conv,
@@ -223,6 +224,7 @@ def test_describes_itself():
         (Dense, {"units": 8, "dropout": math.nan}, "dropout is nan"),
         (Dense, {"units": 8, "dropout": "a"}, "dropout is 'a'"),
         (Dense, {"units": 8, "dropout": True}, "dropout is True"),
+        (Dense, {"units": 8, "joined": 1}, "joined is 1"),
         (Dense, {"units": 8, "trainable": "no"}, "trainable is 'no'"),
         (Conv, {"filters": 0}, "filters is 0"),
         (Conv, {"filters": 4, "kernel": 0}, "kernel is 0"),

@@ -206,6 +206,43 @@ def test_a_start_leaves_torchs_generator_alone():
     assert not bool(first["3.bias"].any())
 
 
+class TestJoined:
+    """A dense layer whose input goes on beside its output: a linear model and a network in one."""
+
+    WIDE = Architecture(layers=(Dense(units=4, joined=True),))
+
+    @pytest.mark.oracle
+    def test_is_a_linear_model_of_the_input_and_the_hidden_layer(self):
+        network = self.WIDE.build((3,), 2, np.random.default_rng(0))
+        hidden, last = network[0][0], network[1]
+        with torch.no_grad():
+            last.weight.normal_(generator=torch.Generator().manual_seed(1))
+        x = torch.rand(5, 3)
+        seen = torch.cat([x, torch.tanh(x @ hidden.weight.T + hidden.bias)], dim=1)
+        assert torch.allclose(network(x), seen @ last.weight.T + last.bias, atol=1e-6)
+
+    @pytest.mark.unit
+    def test_starts_as_a_linear_model_does_and_its_hidden_layer_at_random(self):
+        network = self.WIDE.build((3,), 2, np.random.default_rng(0))
+        assert not network[1].weight.any()
+        assert network[0][0].weight.std() > 0.2
+        deep = Architecture(layers=(Dense(units=4, joined=True), Dense(units=3)))
+        # Its output layer does not see the input: at 0 nothing would be learned in one step more.
+        assert deep.build((3,), 2, np.random.default_rng(0))[-1].weight.any()
+
+    @pytest.mark.unit
+    def test_frozen_has_features_at_random_beside_the_input(self):
+        frozen = self.WIDE.frozen(1)
+        assert frozen.parameters((3,), 2) == (16 + 16, 16)
+        assert frozen.describe() == "dense 4 tanh beside its input (frozen)"
+        assert Architecture.from_json(frozen.to_json()) == frozen
+
+    @pytest.mark.unit
+    def test_takes_images_flat(self):
+        assert self.WIDE.shapes((2, 3)) == [(2, 3), (10,)]
+        assert self.WIDE.build((2, 3), 5)(torch.zeros(7, 2, 3)).shape == (7, 5)
+
+
 @pytest.mark.unit
 def test_an_old_architecture_is_the_same_json_as_ever():
     layers = (Conv(filters=4), Pool(average=True), Dense(units=3))

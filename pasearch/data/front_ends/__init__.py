@@ -5,16 +5,19 @@
 | `raw` | nothing | none |
 | `max_pool:2` | the maximum of each square of pixels | none: each record on its own |
 | `scattering` | a fixed wavelet transform, normalised | none: each record on its own |
+| `whitened:1` | the same, in directions of similar size (`data.whitening`) | none, likewise |
+| `whitened_centred:1` | `whitened` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
 | `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
 | `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
 
-The first three know no record but the one at hand: each maps a record alone, so they change no
+The first four know no record but the one at hand: each maps a record alone, so they change no
 price. The others are *fitted*: they release a noisy sum over a partition, once, before the first
 training, and the plan charges it; every candidate then uses the same fit (post-processing).
 
     standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
     centred:      rows clamped to a public norm B (`data.means`);         sum x + noise
+    whitened_centred:  likewise, of rows behind `whitened`
     pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
 
 Source: Bao et al., sections IV-B and VIII-C (PCA, max pooling); Dwork et al. 2014 (Analyze Gauss);
@@ -58,6 +61,9 @@ class FrontEnd(Stage):
     """The least number that it may name."""
     costly: ClassVar[bool] = False
     """Whether its output is worth a file in the cache."""
+    learned: ClassVar[bool] = False
+    """Whether it has numbers of its own, which no record of the run's data decides: a run keeps
+    them, so that every training of it, resumed or not, sees equal records."""
     version: ClassVar[int] = 1
     """Changes when it maps a record otherwise: old files in a cache are then of no use."""
 
@@ -66,6 +72,11 @@ class FrontEnd(Stage):
         """How it is written in a space: `front_end` reads it."""
         numbers = [getattr(self, name) for name in self.field_names()]
         return ":".join(map(str, [self.name, *numbers]))
+
+    @property
+    def before(self) -> FrontEnd | None:
+        """What a record goes through first, where it is fitted to what that makes of records."""
+        return None
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
@@ -78,6 +89,10 @@ class FrontEnd(Stage):
     @abstractmethod
     def module(self, shape: Shape) -> nn.Module:
         """Return the map as a module without parameters; a fitted one is not fitted yet."""
+
+    def ready_module(self, shape: Shape) -> nn.Module:
+        """Return the map, ready for use; only where not `fitted`."""
+        return self.module(shape)
 
     def event(self, noise_multiplier: float) -> Event:
         """Return what its fit costs at this noise; only where `fitted`."""
@@ -94,7 +109,7 @@ class FrontEnd(Stage):
         """Return it fitted to the records of an open partition; only where `fitted`.
 
         Args:
-            x: Records, float32, (slots, *shape), in [0, 1].
+            x: Records, float32, (slots, *shape), in [0, 1]; behind `before`, if it has one.
             valid: bool, (slots,); a null record adds nothing.
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
@@ -122,6 +137,27 @@ class Fitted:
     module: nn.Module
 
     @property
+    def before(self) -> Fitted | None:
+        """The first of its two parts, where it has two."""
+        first = self.front_end.before
+        return None if first is None else Fitted(first, self.module[0])  # pyright: ignore[reportIndexIssue]
+
+    @property
+    def last(self) -> nn.Module:
+        """What maps records that are behind `before`."""
+        return self.module if self.front_end.before is None else self.module[1]  # pyright: ignore[reportIndexIssue]
+
+    def behind(self, before: Fitted | None) -> Fitted:
+        """Return what was fitted to records behind `before`, as one map from a record."""
+        from torch import nn
+
+        return (
+            self
+            if before is None
+            else Fitted(self.front_end, nn.Sequential(before.module, self.module))
+        )
+
+    @property
     def digest(self) -> str:
         """A hash of what it does: equal digests map records alike."""
         import numpy as np
@@ -135,7 +171,7 @@ class Fitted:
 def ready(front_end: FrontEnd, shape: Shape) -> Fitted:
     """Return a front end that needs no fit."""
     assert not front_end.fitted
-    return Fitted(front_end, front_end.module(shape))
+    return Fitted(front_end, front_end.ready_module(shape))
 
 
 FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
@@ -217,6 +253,104 @@ class Scattering(FrontEnd):
 
 LEAST_SIDE = 16
 """The least side of an image that scattering at two scales leaves anything of."""
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class Whitened(FrontEnd):
+    """Scattering coefficients in directions of made-up images, brought to similar sizes.
+
+    Args:
+        views: 1, or 2 for the mean of an image and its mirror image: of photographs, not of
+            digits, which mirrored are others.
+    """
+
+    name: ClassVar[str] = "whitened"
+    costly: ClassVar[bool] = True
+    learned: ClassVar[bool] = True
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if not whole("views", self.views) <= 2:
+            raise UsageError(
+                f"{self.name} has {self.views} views: expected 1, or 2 (an image and its mirror "
+                "image)."
+            )
+
+    def words(self) -> str:
+        mirrored = ", averaged with the mirror image's" if self.views == 2 else ""
+        return f"whitened scattering coefficients{mirrored}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the number of directions."""
+        from pasearch.data.whitening import LEAST_IMAGES, directions_for, images_for
+
+        coefficients = math.prod(Scattering().output_shape(shape))
+        if not images_for(coefficients) >= LEAST_IMAGES:
+            raise UsageError(
+                f"Front end {self.text}: images of shape {shape} are too large for it: take "
+                "scattering, or smaller images."
+            )
+        return (directions_for(coefficients),)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.whitening import WhitenedScattering
+
+        return WhitenedScattering(shape, self.views)
+
+    def ready_module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.whitening import WhitenedScattering
+
+        module = WhitenedScattering(shape, self.views)
+        module.learn()
+        return module
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class WhitenedCentred(FrontEnd):
+    """What `whitened` makes of an image, minus its mean, which is estimated privately.
+
+    Args:
+        views: As of `whitened`.
+    """
+
+    name: ClassVar[str] = "whitened_centred"
+    fitted: ClassVar[bool] = True
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        Whitened(self.views)
+
+    def words(self) -> str:
+        return f"{Whitened(self.views).words()}, centred"
+
+    @property
+    def before(self) -> FrontEnd:
+        return Whitened(self.views)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return self.before.output_shape(shape)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from torch import nn
+
+        from pasearch.data.projections import Affine
+
+        return nn.Sequential(self.before.module(shape), Affine(self.output_shape(shape)))
+
+    def fit(
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
+    ) -> Fitted:
+        """Estimate the mean of every direction privately; records have a norm of their own."""
+        from pasearch.data.projections import fit_centre
+
+        return Fitted(self, fit_centre(x, valid, noise_multiplier, stream))
 
 
 class Moved(FrontEnd):
