@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api.features import plan_feature_selection, select_features
+    from pasearch.api.pretrain import pretrain
     from pasearch.api.resume import resume
     from pasearch.api.search import plan_architecture_search, search_architecture
     from pasearch.api.train import plan_training, train
@@ -46,6 +47,7 @@ _HOME = {
     "plan_architecture_search": "pasearch.api.search",
     "plan_feature_selection": "pasearch.api.features",
     "plan_training": "pasearch.api.train",
+    "pretrain": "pasearch.api.pretrain",
     "resume": "pasearch.api.resume",
     "search_architecture": "pasearch.api.search",
     "select_features": "pasearch.api.features",
@@ -70,6 +72,7 @@ __all__ = [
     "plan_architecture_search",
     "plan_feature_selection",
     "plan_training",
+    "pretrain",
     "resume",
     "search_architecture",
     "select_features",

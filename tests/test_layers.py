@@ -209,7 +209,7 @@ READERS = {
     "tomllib.loads": {"files.py"},
     "tomllib.load": set(),
     "np.load": {"data/cache.py"},
-    "torch.load": {"search/engine.py", "results.py"},
+    "torch.load": {"search/engine.py", "results.py", "data/backbones.py"},
     "Image.open": {"data/image_folder.py"},
     "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
     "pickle.load": set(),

@@ -95,11 +95,16 @@ def test_the_schema_example_is_a_schema_of_the_commands_below_it(
 
 
 def test_the_space_example_is_a_space(tmp_path: Path):
+    from pasearch.errors import UsageError
+    from pasearch.spaces.candidate import read_candidate
     from pasearch.spaces.space import space
 
-    (example,) = blocks("toml", ROOT / "docs/spaces.md")
+    example, network = blocks("toml", ROOT / "docs/spaces.md")
     (tmp_path / "mine.toml").write_text(example)
     assert space(tmp_path / "mine.toml").count() > 1
+    (tmp_path / "network.toml").write_text(network)
+    with pytest.raises(UsageError, match="backbone"):  # which the reader has made
+        read_candidate(tmp_path / "network.toml")
 
 
 def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):

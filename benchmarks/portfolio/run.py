@@ -65,9 +65,10 @@ def full(layers: list[dict[str, Any]], *, number: bool = False, rate: float = 1.
     return {"front_end": "centred", "layers": layers, "settings": settings}
 
 
-def whitened(rate: float, views: int = 1) -> Any:
+def whitened(views: int) -> Any:
     """Return a linear model on whitened scattering coefficients, trained on full batches."""
-    settings = full(LINEAR, rate=rate)["settings"] | {"learning_rate_most": 40.0}
+    settings = full(LINEAR, rate=0.5)["settings"]
+    settings |= {"learning_rate_growth": 4.0, "learning_rate_most": 40.0}
     return {"front_end": f"whitened_centred:{views}", "layers": LINEAR, "settings": settings}
 
 
@@ -77,9 +78,8 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         entry("scattering", dense(64)),
         entry("raw", LINEAR),
         entry("raw", dense(128)),
-        whitened(0.5),
-        whitened(1.0),
-        whitened(1.0, views=2),
+        whitened(1),
+        whitened(2),
     ],
     "arrays": [
         entry("raw", LINEAR),

@@ -17,6 +17,7 @@ Source: ours; the transform as of `scattering`; Tramer and Boneh 2021 for what n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -51,49 +52,88 @@ def directions_for(coefficients: int) -> int:
     return min(coefficients, images_for(coefficients) // 2)
 
 
-class WhitenedScattering(nn.Module):
-    """Scattering coefficients in directions of similar size, at norm `ROW_NORM`.
+class Whitening(nn.Module):
+    """A fixed map of images, in directions of similar size, at norm `ROW_NORM`.
 
-    Guarantee: a record's result depends on that record alone, and has norm `ROW_NORM` at most.
+    Guarantee: a record's result depends on that record alone, and has norm `ROW_NORM` at most, if
+    `coefficients` maps each record alone.
+
+    Args:
+        shape: Of a record, (height, width) or (channels, height, width).
+        count: Of numbers that `coefficients` makes of a record.
+        kept: Of directions.
+    """
+
+    directions: Tensor
+    offset: Tensor
+
+    def __init__(self, shape: tuple[int, ...], count: int, kept: int):
+        super().__init__()
+        self.shape = tuple(shape)
+        # Half precision halves a model's file; training and prediction use the same numbers.
+        self.register_buffer("directions", torch.zeros(count, kept, dtype=torch.float16))
+        self.register_buffer("offset", torch.zeros(kept))
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """Return the map's numbers, (batch, *shape) to (batch, count)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, *shape) to (batch, kept)."""
+        z = self.projected(x)
+        length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        return z * (ROW_NORM / length.clamp(min=1e-12))
+
+    def projected(self, x: Tensor) -> Tensor:
+        """Return the coordinates along the directions, (batch, kept), at no norm yet."""
+        return self.coefficients(x) @ self.directions.float() - self.offset
+
+    @torch.no_grad()
+    def learn(self, images: int) -> None:
+        """Take the directions of so many made-up images."""
+        *channels, height, width = self.shape
+        generator = np.random.Generator(np.random.Philox(SEED))
+        many = int(np.prod(channels))
+        with _one_thread():
+            made = dead_leaves(images, many, height, width, generator).reshape(-1, *self.shape)
+            parts = torch.from_numpy(made).split(500)
+            directions, offset = _directions(
+                torch.cat([self.coefficients(part) for part in parts]), self.directions.shape[1]
+            )
+        self.directions[:, : directions.shape[1]].copy_(directions)  # of few images, there are few
+        self.offset[: len(offset)].copy_(offset)
+
+
+class WhitenedScattering(Whitening):
+    """Scattering coefficients in directions of similar size, at norm `ROW_NORM`.
 
     Args:
         shape: Of a record, (height, width) or (channels, height, width).
         views: 1, or 2 for the mean of an image and its mirror image.
     """
 
-    directions: Tensor
-    offset: Tensor
-
     def __init__(self, shape: tuple[int, ...], views: int):
-        super().__init__()
-        self.views = views
-        self.transform = Scattering(shape)
-        count = int(np.prod(self.transform.output_shape))
-        kept = directions_for(count)
-        # Half precision halves a model's file; training and prediction use the same numbers.
-        self.register_buffer("directions", torch.zeros(count, kept, dtype=torch.float16))
-        self.register_buffer("offset", torch.zeros(kept))
+        transform = Scattering(shape)
+        count = math.prod(transform.output_shape)
+        super().__init__(shape, count, directions_for(count))
+        self.transform, self.views = transform, views
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return normalised scattering coefficients, (batch, *shape) to (batch, numbers)."""
+        """Return normalised scattering coefficients."""
         return group_normalised(self.transform(x)).flatten(1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, *shape) to (batch, directions)."""
-        z = self._projected(x)
-        if self.views == 2:
-            z = (z + self._projected(x.flip(-1))) / 2
-        length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        return z * (ROW_NORM / length.clamp(min=1e-12))
+    def projected(self, x: Tensor) -> Tensor:
+        """Return the coordinates, of both views on average."""
+        z = super().projected(x)
+        return z if self.views == 1 else (z + super().projected(x.flip(-1))) / 2
 
-    def _projected(self, x: Tensor) -> Tensor:
-        return self.coefficients(x) @ self.directions.float() - self.offset
 
-    def learn(self) -> None:
-        """Take the directions of made-up images."""
-        directions, offset = _directions(self.transform.shape)
-        self.directions.copy_(directions)
-        self.offset.copy_(offset)
+@lru_cache(maxsize=4)
+def learned(shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Return the directions of whitened scattering coefficients for images of this shape."""
+    module = WhitenedScattering(shape, views=1)
+    module.learn(images_for(len(module.directions)))
+    return module.state_dict()
 
 
 @contextmanager
@@ -107,24 +147,19 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@lru_cache(maxsize=4)
-@_one_thread()
-def _directions(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return V Λ^(-1/4) and V'm Λ^(-1/4) for images of this shape."""
-    module = WhitenedScattering(shape, views=1)
-    count, kept = module.directions.shape
-    *channels, height, width = shape
-    generator = np.random.Generator(np.random.Philox(SEED))
-    many = int(np.prod(channels))
-    images = dead_leaves(images_for(count), many, height, width, generator)
-    parts = torch.from_numpy(images.reshape(-1, *shape)).split(500)
-    seen = torch.cat([module.coefficients(part) for part in parts])
+def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Return V Λ^(-1/4) and V'm Λ^(-1/4), from the map's numbers of made-up images (n, count)."""
     middle = seen.mean(0)
-    seen -= middle
-    # Fewer images than coefficients: their products have the same variances.
-    variances, images_of = torch.linalg.eigh((seen @ seen.T).double() / len(seen))
-    variances = variances.flip(0)[:kept].clamp(min=1e-12 * float(variances[-1]))
-    leading = images_of.flip(1)[:, :kept] / (variances * len(seen)).sqrt()
-    sizes = (variances / variances[0] + FLOOR) ** -0.25
-    directions = (seen.T @ (leading * sizes).float()).half()
+    seen = seen - middle
+    if seen.shape[0] < seen.shape[1]:
+        # Fewer images than numbers: the images' products have the same variances.
+        variances, of_images = torch.linalg.eigh((seen @ seen.T).double() / len(seen))
+        least = 1e-12 * float(variances[-1])
+        vectors = seen.T @ (of_images / (variances.clamp(min=least) * len(seen)).sqrt()).float()
+    else:
+        variances, vectors = torch.linalg.eigh((seen.T @ seen).double() / len(seen))
+        vectors = vectors.float()
+    variances, vectors = variances.flip(0)[:kept].clamp(min=0.0), vectors.flip(1)[:, :kept]
+    largest = variances[0].clamp(min=1e-30)
+    directions = (vectors * (variances / largest + FLOOR).pow(-0.25).float()).half()
     return directions, middle @ directions.float()

@@ -192,6 +192,11 @@ class Search:
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
+        for front_end in self.plan.space.front_ends():
+            # Kept before anything is charged: a run that is resumed sees the same records.
+            for each in (front_end, front_end.before):
+                if each is not None and each.learned:
+                    self._front(each)
         candidate, network, course = self._winner()
         if self.plan.retrained:
             network, course = self._train_final(candidate)

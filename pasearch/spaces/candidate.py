@@ -97,11 +97,20 @@ def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candida
         return given
     if isinstance(given, Mapping):
         return _read_candidate(given)
-    values = read_toml(given, EXPECTED)
+    values = with_weights(read_toml(given, EXPECTED), Path(given).parent)
     try:
         return _read_candidate(values)
     except UsageError as error:
         raise UsageError(f"{given}: {error}") from None
+
+
+def with_weights(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what a file says, with the paths of a backbone's weights as seen from the file."""
+    from pasearch.data.backbones import located
+
+    if isinstance(values.get("front_end"), Mapping):
+        return {**values, "front_end": located(values["front_end"], folder)}
+    return values
 
 
 EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"

@@ -259,7 +259,7 @@ class SearchSpace(Space):
             name=str(values.get("name", name)),
             family=str(values.get("family", "fcn")),
             choices=tuple((str(g), _values(name, str(g), v)) for g, v in choices.items()),
-            default=tuple((str(g), v) for g, v in default.items()),
+            default=tuple((str(g), _named(str(g), v)) for g, v in default.items()),
         )
 
 
@@ -351,7 +351,13 @@ def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
             f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
             "or a range {low, high, log}."
         )
-    return tuple(given)
+    return tuple(_named(gene, value) for value in given)
+
+
+def _named(gene: str, value: object) -> Any:
+    """Return a value of a gene; a table of a public backbone by the front end's name."""
+    is_table = gene == "front_end" and isinstance(value, Mapping)
+    return front_end(value).text if is_table else value
 
 
 def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
@@ -385,7 +391,7 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
             if gene == "front_end":
-                front_end(value if isinstance(value, str) else repr(value))
+                front_end(value if isinstance(value, (str, Mapping)) else repr(value))
             else:
                 check_activation(value)
         except UsageError as error:

@@ -62,9 +62,9 @@ every = pytest.mark.parametrize(
 def few_made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Directions are learned from 240 images instead of 4,000: in a moment."""
     monkeypatch.setattr(whitening, "MOST_IMAGES", 240)
-    whitening._directions.cache_clear()
+    whitening.learned.cache_clear()
     yield
-    whitening._directions.cache_clear()
+    whitening.learned.cache_clear()
 
 
 def images(n: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
@@ -261,7 +261,7 @@ class TestWhitened:
         module = fitted("whitened:1", shape).module
         generator = np.random.Generator(np.random.Philox(whitening.SEED))
         made_up = torch.from_numpy(dead_leaves(many, 1, *shape, generator))[:, 0]
-        z = module._projected(made_up).double()
+        z = module.projected(made_up).double()
         found = z.T @ z / many
         given = module.coefficients(made_up).double()
         given = given - given.mean(0)
@@ -284,7 +284,7 @@ class TestWhitened:
         np.random.seed(1)  # noqa: NPY002 - what must not matter
         torch.manual_seed(1)
         first = fitted("whitened:1", (16, 16)).digest
-        whitening._directions.cache_clear()
+        whitening.learned.cache_clear()
         np.random.seed(2)  # noqa: NPY002
         torch.manual_seed(2)
         assert fitted("whitened:1", (16, 16)).digest == first

@@ -9,6 +9,7 @@
 | `whitened_centred:1` | `whitened` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
 | `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
+| `{ weights = FILE, module = NAME }` | a public backbone (`data.backbones`) | that of its mean |
 | `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
 
 The first four know no record but the one at hand: each maps a record alone, so they change no
@@ -29,7 +30,9 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
@@ -119,6 +122,10 @@ class FrontEnd(Stage):
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
         raise NotImplementedError(f"{self.text} is not fitted.")
+
+    def taken_as_public(self) -> str:
+        """Return what it takes as public, in words; nothing for most."""
+        return ""
 
     def __str__(self) -> str:
         return self.text
@@ -278,8 +285,8 @@ class Whitened(FrontEnd):
             )
 
     def words(self) -> str:
-        mirrored = ", averaged with the mirror image's" if self.views == 2 else ""
-        return f"whitened scattering coefficients{mirrored}"
+        views = f" of {self.views} views (the image and its mirror image)"
+        return "whitened scattering coefficients" + views * (self.views > 1)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the number of directions."""
@@ -299,10 +306,10 @@ class Whitened(FrontEnd):
         return WhitenedScattering(shape, self.views)
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedScattering
+        from pasearch.data.whitening import WhitenedScattering, learned
 
         module = WhitenedScattering(shape, self.views)
-        module.learn()
+        module.load_state_dict(learned(tuple(shape)))
         return module
 
 
@@ -463,14 +470,25 @@ class PrincipalComponents(FrontEnd):
         return Fitted(self, fit_components(x, valid, self.components, noise_multiplier, stream))
 
 
+BACKBONES = "pasearch.data.backbones"
+"""Where those are that need torchvision; they derive from what is here, and are found by name."""
+
+
 def front_end(text: object) -> FrontEnd:
     """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
+
+    A table is one of a public backbone: `backbones.read`.
 
     Raises:
         UsageError: No such front end, or a number that it cannot take.
     """
     if isinstance(text, FrontEnd):
         return text
+    if isinstance(text, Mapping) or (isinstance(text, str) and text.startswith("backbone")):
+        backbones = import_module(BACKBONES)
+        backbone = backbones.read(text) if isinstance(text, Mapping) else backbones.of_text(text)
+        if backbone is not None:
+            return backbone
     name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")
     kind = FRONT_ENDS.find(name)
     if kind is not None and not colon:

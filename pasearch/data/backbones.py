@@ -1,0 +1,350 @@
+"""Public backbones: networks trained on public data, frozen, as a front end of a private one.
+
+    front_end = { weights = "backbone.pt", module = "small" }
+
+What a backbone makes of an image is treated as scattering coefficients are (`data.whitening`):
+directions that made-up images vary in, brought to similar sizes, at one norm; then less its mean,
+which is estimated privately (`centred = false`: not).
+
+The weights come from a file that the user declares public, and are never changed: each record is
+mapped by itself, so a backbone changes no price. Were they trained on the private records, no
+theorem here would cover it; the card says that they are taken as public, with the file's hash.
+
+Source: Tramer and Boneh 2021, section 6 (transfer); De et al. 2022, section 5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pasearch.accounting.checks import whole
+from pasearch.data.front_ends import Fitted, FrontEnd, Shape
+from pasearch.data.whitening import Whitening, directions_for, images_for
+from pasearch.errors import UsageError
+from pasearch.files import read_bytes
+from pasearch.runs.keys import Stream
+
+if TYPE_CHECKING:
+    from pasearch.data.projections import Affine
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of red, green and blue: what torchvision's own weights expect."""
+MOST_FILE = 2**30
+"""The largest file of weights, in bytes."""
+LEAST_PIXELS, MOST_PIXELS = 16, 512
+"""The sides of an image that a backbone takes."""
+
+
+class Small(nn.Module):
+    """Five convolutions for images of 16 to 64 pixels: (batch, 3, height, width) to (batch, 1152).
+
+    Its numbers are averages over a 4 x 4 grid of the second level and a 2 x 2 grid of the third.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(_block(3, 24), nn.MaxPool2d(2))
+        self.second = nn.Sequential(_block(24, 48), _block(48, 48))
+        self.third = nn.Sequential(nn.MaxPool2d(2), _block(48, 96), _block(96, 96))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the averages."""
+        middle = self.second(self.first(x))
+        last = self.third(middle)
+        pooled = functional.adaptive_avg_pool2d
+        return torch.cat([pooled(middle, 4).flatten(1), pooled(last, 2).flatten(1)], dim=1)
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def _of_torchvision(name: str, head: str) -> Callable[[], nn.Module]:
+    """Return what makes a module of torchvision, without its last layers."""
+
+    def made() -> nn.Module:
+        import torchvision
+
+        module = torchvision.models.get_model(name, weights=None)
+        setattr(module, head, nn.Identity())
+        return module
+
+    return made
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "small": (Small, 1152),
+    "resnet18": (_of_torchvision("resnet18", "fc"), 512),
+    "resnet34": (_of_torchvision("resnet34", "fc"), 512),
+    "resnet50": (_of_torchvision("resnet50", "fc"), 2048),
+    "mobilenet_v3_small": (_of_torchvision("mobilenet_v3_small", "classifier"), 576),
+    "efficientnet_b0": (_of_torchvision("efficientnet_b0", "classifier"), 1280),
+}
+"""What makes each module, and how many numbers it makes of an image."""
+
+
+def built(module: str) -> nn.Module:
+    """Return a backbone of that name, at a random start."""
+    return MODULES[known_module(module)][0]()
+
+
+def known_module(module: object) -> str:
+    """Return the name of a module.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    if not isinstance(module, str) or module not in MODULES:
+        raise UsageError(
+            f"Backbone {module!r} is not known: expected one of {', '.join(MODULES)} ('small' is "
+            "what `pasearch pretrain` makes, the others are torchvision's)."
+        )
+    return module
+
+
+class Backbone(Whitening):
+    """A backbone's numbers in directions of similar size, at norm `ROW_NORM`.
+
+    Guarantee: a record's result depends on that record alone, in training mode too.
+
+    Args:
+        shape: Of a record, (height, width) or (channels, height, width).
+        module: One of `MODULES`.
+        side: To which images are resized, pixels; 0 leaves them as they are.
+    """
+
+    def __init__(self, shape: Shape, module: str, side: int):
+        count = MODULES[known_module(module)][1]
+        super().__init__(shape, count, directions_for(count))
+        self.side, self.network = side, built(module).requires_grad_(False)
+        self.train(False)
+        for name, parameter in list(self.network.named_parameters()):
+            _as_buffer(self.network, name, parameter)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Stay in evaluation mode: batch normalisation would mix records."""
+        return super().train(False)
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """Return the backbone's numbers, (batch, *shape) to (batch, numbers)."""
+        return self.network(prepared(x, self.shape, self.side)).flatten(1)
+
+
+def _as_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Turn a parameter into a buffer: it is never trained."""
+    *path, last = name.split(".")
+    owner = network.get_submodule(".".join(path))
+    delattr(owner, last)
+    owner.register_buffer(last, parameter.detach())
+
+
+def prepared(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
+    """Return records of a shape as a backbone takes them: three channels, of public scale.
+
+    Args:
+        x: (batch, *shape), in [0, 1]; grey images have one channel, which becomes three.
+        shape: Of a record.
+        side: To which images are resized, pixels; 0 leaves them as they are.
+    """
+    images = x if len(shape) == 3 else x[:, None]
+    images = images.expand(-1, 3, -1, -1)
+    if side:
+        images = functional.interpolate(images, (side, side), mode="bilinear", antialias=True)
+    mean, deviation = (x.new_tensor(each).view(3, 1, 1) for each in (MEAN, DEVIATION))
+    return (images - mean) / deviation
+
+
+@dataclass(frozen=True, slots=True)
+class PublicBackbone(FrontEnd):
+    """A public backbone. Its text names the weights by their hash: `read` knows where they lie.
+
+    Args:
+        module: One of `MODULES`.
+        side: To which images are resized, pixels; 0 leaves them as they are.
+        sha256: Of the file of weights.
+    """
+
+    name: ClassVar[str] = "backbone"
+    costly: ClassVar[bool] = True
+    learned: ClassVar[bool] = True
+    module_name: str
+    side: int
+    sha256: str
+
+    def words(self) -> str:
+        resized = f" of images resized to {self.side} x {self.side}" if self.side else ""
+        return (
+            f"the numbers of a {self.module_name} backbone{resized}, taken as public (SHA-256 "
+            f"{self.sha256[:12]})"
+        )
+
+    def taken_as_public(self) -> str:
+        return (
+            f"The weights of a {self.module_name} backbone (SHA-256 {self.sha256}). If they were "
+            "trained on these records, no price here covers it."
+        )
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the number of directions."""
+        image = (1, *shape) if len(shape) == 2 else shape
+        sides = image[1:] if len(image) == 3 else (0,)
+        if image[0] not in (1, 3) or not LEAST_PIXELS <= min(sides) <= max(sides) <= MOST_PIXELS:
+            raise UsageError(
+                f"A backbone needs images of 1 or 3 channels with sides of {LEAST_PIXELS} to "
+                f"{MOST_PIXELS} pixels; these records have shape {tuple(shape)}."
+            )
+        return (directions_for(MODULES[self.module_name][1]),)
+
+    def module(self, shape: Shape) -> nn.Module:
+        return Backbone(shape, self.module_name, self.side)
+
+    def ready_module(self, shape: Shape) -> nn.Module:
+        """Return the map with its weights, and directions of made-up images.
+
+        Raises:
+            UsageError: The file of weights is not known here, was changed, or does not fit.
+        """
+        made = Backbone(shape, self.module_name, self.side)
+        made.network.load_state_dict(_weights(self))
+        made.learn(images_for(math.prod(shape) + MODULES[self.module_name][1]))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class CentredBackbone(PublicBackbone):
+    """A public backbone's numbers minus their mean, which is estimated privately."""
+
+    name: ClassVar[str] = "backbone_centred"
+    fitted: ClassVar[bool] = True
+    costly: ClassVar[bool] = False
+    learned: ClassVar[bool] = False
+
+    def words(self) -> str:
+        return f"{self.before.words()}, centred"
+
+    @property
+    def before(self) -> FrontEnd:
+        return PublicBackbone(self.module_name, self.side, self.sha256)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.projections import Affine
+
+        return nn.Sequential(self.before.module(shape), Affine(self.output_shape(shape)))
+
+    def fit(
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        row_bound: float | None = None,
+    ) -> Fitted:
+        """Estimate the mean of every direction privately; records have a norm of their own."""
+        from pasearch.data.projections import fit_centre
+
+        found: Affine = fit_centre(x, valid, noise_multiplier, stream)
+        return Fitted(self, found)
+
+
+KINDS = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
+
+_FILES: dict[str, Path] = {}
+"""Where the weights that were named lie, by the hash of the file."""
+
+KEYS = {"weights": "the file", "module": f"one of {', '.join(MODULES)}"}
+"""What a table of a backbone must have."""
+
+
+def located(table: object, folder: Path) -> object:
+    """Return a table of a backbone whose weights, if relative, lie beside the file it stands in."""
+    if not isinstance(table, Mapping) or not isinstance(table.get("weights"), str):
+        return table
+    beside = folder / table["weights"]
+    return {**table, "weights": str(beside)} if beside.exists() else table
+
+
+def read(table: Mapping[str, Any]) -> PublicBackbone:
+    """Return the front end that a table describes: weights, module, and maybe side and centred.
+
+    Raises:
+        UsageError: Another key, no such file, or weights that are not that module's.
+    """
+    known = {*KEYS, "side", "centred"}
+    if set(table) - known or not set(table) >= set(KEYS):
+        raise UsageError(
+            f"A front end with the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
+            "(a file) and module, and if need be side (pixels) and centred (true or false)."
+        )
+    weights, side, centred = table["weights"], table.get("side", 0), table.get("centred", True)
+    if not isinstance(weights, (str, Path)) or not isinstance(centred, bool):
+        raise UsageError("A backbone's weights are a path, and centred is true or false.")
+    if side != 0 and not LEAST_PIXELS <= whole("side", side) <= MOST_PIXELS:
+        raise UsageError(f"side is {side}: expected {LEAST_PIXELS} to {MOST_PIXELS} pixels.")
+    path = Path(weights).absolute()
+    sha256 = hashlib.sha256(_read(path)).hexdigest()
+    _FILES[sha256] = path
+    kind = CentredBackbone if centred else PublicBackbone
+    found = kind(known_module(table["module"]), side, sha256)
+    built(found.module_name).load_state_dict(_weights(found))
+    return found
+
+
+def of_text(text: str) -> PublicBackbone | None:
+    """Return the backbone that a `text` names; None if it names none."""
+    name, *parts = text.split(":")
+    if name not in KINDS or len(parts) != 3:
+        return None
+    module, side, sha256 = parts
+    digits = side.isascii() and side.isdigit() and len(side) < 4
+    is_hash = len(sha256) == 64 and set(sha256) <= set(string.hexdigits.lower())
+    if module not in MODULES or not digits or not is_hash:
+        return None
+    return KINDS[name](module, int(side), sha256)
+
+
+def _read(path: Path) -> bytes:
+    return read_bytes(path, "a backbone's weights (.pt)", most=MOST_FILE)
+
+
+def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
+    """Return the weights of a backbone, without those of the layers that it goes without."""
+    import io
+
+    path = _FILES.get(front_end.sha256)
+    if path is None:
+        raise UsageError(
+            f"The weights of {front_end.text} are not known here: name their file, as "
+            'front_end = { weights = "...", module = "..." }.'
+        )
+    content = _read(path)
+    if hashlib.sha256(content).hexdigest() != front_end.sha256:
+        raise UsageError(f"{path} was changed since it was named: name it again.")
+    try:
+        stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception:  # noqa: BLE001 - whatever a file that is no such does to a loader
+        stored = None
+    wanted = built(front_end.module_name).state_dict()
+    fits = isinstance(stored, dict) and all(
+        isinstance(stored.get(name), Tensor) and stored[name].shape == value.shape
+        for name, value in wanted.items()
+    )
+    if not fits:
+        raise UsageError(
+            f"{path} does not hold the weights of {front_end.module_name}: expected what "
+            "`pasearch pretrain` wrote, or torch.save of the module's state_dict()."
+        )
+    assert isinstance(stored, dict)
+    if not all(bool(torch.isfinite(stored[name]).all()) for name in wanted):
+        raise UsageError(f"{path} has weights that are not finite: train it anew.")
+    return {name: stored[name] for name in wanted}
