@@ -118,6 +118,8 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+CANDIDATES["photo"] = CANDIDATES["image"]
+
 ONLY = {
     "table": [2, 4, 7, 8, 9, 10, 11, 12, 13],
     "regression": [2, 5, 6, 7, 8, 9, 10, 11],

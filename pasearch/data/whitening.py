@@ -30,12 +30,12 @@ from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.scattering import Scattering, group_normalised
 
-MOST_IMAGES = 4000
+MOST_IMAGES = 3000
 """How many images are made up, unless they are large."""
 MOST_NUMBERS = 2**27
 """The most numbers that their coefficients may have together: half a gigabyte."""
-LEAST_IMAGES = 100
-"""Images whose coefficients are so many that fewer are made up have no such directions."""
+MOST_COEFFICIENTS = MOST_NUMBERS // 1000
+"""Of a record: so that a thousand images can be made up, and 500 directions be seen."""
 FLOOR = 1e-4
 """Added to each variance, as a share of the largest."""
 SEED = 2026
@@ -153,13 +153,12 @@ def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     seen = seen - middle
     if seen.shape[0] < seen.shape[1]:
         # Fewer images than numbers: the images' products have the same variances.
-        variances, of_images = torch.linalg.eigh((seen @ seen.T).double() / len(seen))
-        least = 1e-12 * float(variances[-1])
-        vectors = seen.T @ (of_images / (variances.clamp(min=least) * len(seen)).sqrt()).float()
+        variances, of_images = torch.linalg.eigh(seen @ seen.T / len(seen))
+        least = 1e-7 * float(variances[-1])
+        vectors = seen.T @ (of_images / (variances.clamp(min=least) * len(seen)).sqrt())
     else:
-        variances, vectors = torch.linalg.eigh((seen.T @ seen).double() / len(seen))
-        vectors = vectors.float()
+        variances, vectors = torch.linalg.eigh(seen.T @ seen / len(seen))
     variances, vectors = variances.flip(0)[:kept].clamp(min=0.0), vectors.flip(1)[:, :kept]
     largest = variances[0].clamp(min=1e-30)
-    directions = (vectors * (variances / largest + FLOOR).pow(-0.25).float()).half()
+    directions = (vectors * (variances / largest + FLOOR).pow(-0.25)).half()
     return directions, middle @ directions.float()

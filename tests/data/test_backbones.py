@@ -29,7 +29,7 @@ SHAPE = (16, 16)
 
 @pytest.fixture(autouse=True)
 def few_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directions are learned from 120 images instead of 4,000: in a moment."""
+    """Directions are learned from 120 images instead of 3,000: in a moment."""
     monkeypatch.setattr(whitening, "MOST_IMAGES", 120)
 
 

@@ -60,7 +60,7 @@ every = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def few_made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Directions are learned from 240 images instead of 4,000: in a moment."""
+    """Directions are learned from 240 images instead of 3,000: in a moment."""
     monkeypatch.setattr(whitening, "MOST_IMAGES", 240)
     whitening.learned.cache_clear()
     yield

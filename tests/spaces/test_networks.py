@@ -48,7 +48,7 @@ FILES = [
         "conv 32 of 5x5 relu - max pool 2 - conv 64 of 5x5 relu - max pool 2 - dense 1024 relu",
     ),
     ("centred-linear", (211,), 2, 424, "centred", "linear"),
-    ("whitened-linear", (2000,), 10, 20_010, "whitened_centred:1", "linear"),
+    ("whitened-linear", (1500,), 10, 15_010, "whitened_centred:1", "linear"),
     ("lin-lstm", (28, 28), 10, 4 * 128 * (28 + 128 + 1) + 1290, "raw", "lstm 128"),
     ("yu-mnist", (60,), 10, 61_000 + 10_010, "pca:60", "dense 1000 relu"),
     (

@@ -22,9 +22,10 @@ from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import FILE, SAME, Study, kind_of, signal_of, study_for
 from pasearch.spaces.space import Portfolio, space
 
-KINDS = ("image", "arrays", "table", "regression")
+KINDS = ("image", "photo", "arrays", "table", "regression")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "image": [(28, 28), (16, 16), (3, 32, 32)],
+    "image": [(28, 28), (16, 16), (1, 32, 32)],
+    "photo": [(3, 32, 32), (3, 64, 48)],
     "arrays": [(4,), (8, 8), (300,)],
     "table": [(7,), (100,)],
     "regression": [(7,), (28, 28)],
@@ -84,7 +85,7 @@ class TestTheFile:
         """Disjoint portions need one; and where nothing is fitted in the study, none has a fit."""
         fits = [each.front_end.fitted for each in STUDIES[kind].entries]
         assert not all(fits)
-        assert any(fits) == (kind in ("table", "regression"))
+        assert any(fits) == (kind != "arrays")
 
     def test_its_portfolio_is_a_space_that_comes_back(self, kind: str):
         made = STUDIES[kind].portfolio()
@@ -94,7 +95,8 @@ class TestTheFile:
 
     def test_data_sets_bear_the_names_that_users_give(self, kind: str):
         """Otherwise a data set would take part in a prediction about itself."""
-        own = {"image": tuple(set(BUILT_IN) - {"digits"}), "arrays": ("digits",)}.get(kind, ())
+        images = tuple(set(BUILT_IN) - {"digits"})
+        own = {"image": images, "photo": images, "arrays": ("digits",)}.get(kind, ())
         for name in STUDIES[kind].signals:
             known = name in own or name in SAME.values()
             assert known or not name.startswith(own or ("/",)), name
@@ -107,6 +109,15 @@ def test_the_file_is_plain_and_small():
     assert set(json.loads(text)["kinds"]) == set(KINDS)
 
 
+@pytest.mark.unit
+def test_large_images_have_the_entries_that_take_them():
+    small, large = (study_for(Schema(shape=(3, side, side)), "mine") for side in (32, 400))
+    assert {each.front_end.name for each in small.entries} == {"whitened_centred", "scattering"}
+    assert {each.front_end.name for each in large.entries} == {"scattering"}
+    assert large.at(2.0).shape[1] == len(large.entries)
+    large.portfolio().check_fits((3, 400, 400), 5)
+
+
 class TestKind:
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -114,7 +125,9 @@ class TestKind:
         [
             (Schema(shape=(28, 28), classes=10), "image"),
             (Schema(shape=(16, 16)), "image"),
-            (Schema(shape=(3, 32, 32), low=0, high=1), "image"),
+            (Schema(shape=(3, 32, 32), low=0, high=1), "photo"),
+            (Schema(shape=(1, 32, 32), low=0, high=1), "image"),
+            (Schema(shape=(4, 32, 32), low=0, high=1), "image"),
             (Schema(shape=(15, 40)), "arrays"),
             (Schema(shape=(8, 8), classes=10), "arrays"),
             (Schema(shape=(1000,)), "arrays"),

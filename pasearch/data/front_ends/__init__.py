@@ -290,10 +290,10 @@ class Whitened(FrontEnd):
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the number of directions."""
-        from pasearch.data.whitening import LEAST_IMAGES, directions_for, images_for
+        from pasearch.data.whitening import MOST_COEFFICIENTS, directions_for
 
         coefficients = math.prod(Scattering().output_shape(shape))
-        if not images_for(coefficients) >= LEAST_IMAGES:
+        if not coefficients <= MOST_COEFFICIENTS:
             raise UsageError(
                 f"Front end {self.text}: images of shape {shape} are too large for it: take "
                 "scattering, or smaller images."

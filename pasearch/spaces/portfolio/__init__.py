@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pasearch.errors import UsageError
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio
 
@@ -35,6 +36,9 @@ FILE = "portfolio-1.json"
 SAME = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
 """What data sets of the study are called elsewhere."""
 
+COLOURS = 3
+"""Images of so many channels are photographs: mirrored, they are of the same class."""
+
 IMAGE_SIDE = 16
 """The least side of what counts as an image: scattering needs as much."""
 
@@ -44,7 +48,7 @@ class Study:
     """What was measured for one kind of data.
 
     Args:
-        kind: "image", "arrays", "table" or "regression".
+        kind: "image", "photo", "arrays", "table" or "regression".
         entries: The candidates.
         signals: By data set: the signals measured at, rising, (points,).
         accuracy: By data set: (entries, points).
@@ -60,6 +64,15 @@ class Study:
         kept = [each for each in self.signals if each != name] or list(self.signals)
         signals = {each: self.signals[each] for each in kept}
         return replace(self, signals=signals, accuracy={each: self.accuracy[each] for each in kept})
+
+    def fitting(self, shape: tuple[int, ...]) -> Study:
+        """Return the study with the entries that records of a shape can be given to.
+
+        Large images have too many scattering coefficients to be whitened.
+        """
+        kept = [place for place, each in enumerate(self.entries) if _fits(each, shape)]
+        accuracy = {name: curves[kept] for name, curves in self.accuracy.items()}
+        return replace(self, entries=tuple(self.entries[i] for i in kept), accuracy=accuracy)
 
     def at(self, signal: float) -> np.ndarray:
         """Return the accuracy of every entry on every data set, (data sets, entries).
@@ -89,7 +102,7 @@ def kind_of(schema: AnySchema) -> str:
         return "regression"
     shape = schema.widest_shape(2)
     if len(shape) > 1 and min(shape[-2:]) >= IMAGE_SIDE:
-        return "image"
+        return "photo" if len(shape) == 3 and shape[0] == COLOURS else "image"
     return "table" if schema.to_json()["kind"] == "table" else "arrays"
 
 
@@ -100,7 +113,16 @@ def signal_of(mu: float, slots: int, outputs: int) -> float:
 
 def study_for(schema: AnySchema, name: str) -> Study:
     """Return what was measured on data of this kind, the data set of this name left out."""
-    return _studies()[kind_of(schema)].without(SAME.get(name, name))
+    study = _studies()[kind_of(schema)].without(SAME.get(name, name))
+    return study.fitting(schema.shape) if study.kind in ("image", "photo") else study
+
+
+def _fits(candidate: Candidate, shape: tuple[int, ...]) -> bool:
+    try:
+        candidate.front_end.output_shape(shape)
+    except UsageError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1)
