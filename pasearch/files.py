@@ -14,11 +14,13 @@ digits, brackets a hundred thousand deep. Every text file that the program reads
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import stat
 import tomllib
+import zipfile
 from typing import Any
 
 from pasearch.errors import UsageError
@@ -118,7 +120,7 @@ def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
         raise _refusal(where, "JSON", error, what) from None
 
 
-def write_new(path: str | os.PathLike[str], text: str) -> None:
+def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file that only its owner may read, where nothing is: no link is followed.
 
     Raises:
@@ -126,9 +128,9 @@ def write_new(path: str | os.PathLike[str], text: str) -> None:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(text)
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
     except FileExistsError:
         raise UsageError(f"{path} exists: name a new file.") from None
     except (OSError, ValueError) as error:
@@ -188,3 +190,13 @@ def _refusal(path: str | os.PathLike[str], kind: str, error: Exception, what: st
     elif "int_max_str_digits" in reason:
         reason = "a whole number of more than 64 bits"
     return UsageError(f"{path} cannot be read as {kind} ({reason}): expected {what}.")
+
+
+def check_stored(weights: bytes) -> None:
+    """Refuse an archive that unpacks to more than its own size; a ValueError."""
+    with zipfile.ZipFile(io.BytesIO(weights)) as archive:
+        members = archive.infolist()
+    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
+        raise ValueError("a member is compressed")
+    if sum(each.file_size for each in members) > len(weights):
+        raise ValueError("its members are larger than the file")

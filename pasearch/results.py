@@ -23,7 +23,7 @@ from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
 from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import UsageError
-from pasearch.files import MOST_JSON, parse_json, read_bytes
+from pasearch.files import MOST_JSON, check_stored, parse_json, read_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -461,23 +461,13 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
         network = candidate.build(schema.shape, schema.outputs)
         model = nn.Sequential(candidate.front_end.module(schema.shape), network)
     try:
-        _check_stored(weights)
+        check_stored(weights)
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
     except NOT_WEIGHTS as error:
         raise UsageError(
             f"model.pt does not hold the network that result.json describes: {shown(error)}."
         ) from None
     return model.eval()
-
-
-def _check_stored(weights: bytes) -> None:
-    """Refuse an archive that unpacks to more than its own size; a ValueError."""
-    with zipfile.ZipFile(io.BytesIO(weights)) as archive:
-        members = archive.infolist()
-    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
-        raise ValueError("a member is compressed")
-    if sum(each.file_size for each in members) > len(weights):
-        raise ValueError("its members are larger than the file")
 
 
 def digest(content: bytes) -> str:

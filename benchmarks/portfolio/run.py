@@ -79,7 +79,6 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         entry("raw", LINEAR),
         entry("raw", dense(128)),
         whitened(1),
-        whitened(2),
     ],
     "arrays": [
         entry("raw", LINEAR),
@@ -118,7 +117,7 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
-CANDIDATES["photo"] = CANDIDATES["image"]
+CANDIDATES["photo"] = [*CANDIDATES["image"], whitened(2)]
 
 ONLY = {
     "table": [2, 4, 7, 8, 9, 10, 11, 12, 13],
@@ -199,7 +198,7 @@ def load(name: str, options: argparse.Namespace) -> tuple[str, Dataset]:
         small = x.reshape(len(x), 14, 2, 14, 2).max((2, 4))
         return "arrays", from_arrays(small, y, name=name, public=True, classes=10)
     if name == "cifar10-jpeg-q75":
-        return "image", load_dataset(str(Path(options.cache) / f"{name}.npz"), public=True)
+        return "photo", load_dataset(str(Path(options.cache) / f"{name}.npz"), public=True)
     return "image", load_dataset(name, data_root=options.data_root, public=True)
 
 

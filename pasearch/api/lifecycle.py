@@ -529,7 +529,8 @@ def fingerprint(
 def versions() -> dict[str, str]:
     """Return the versions of everything a result depends on."""
     names = (
-        "dp-accounting", "diffprivlib", "torch", "numpy", "scipy", "scikit-learn", "deap", "optuna",
+        "dp-accounting", "diffprivlib", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
+        "deap", "optuna",
     )  # fmt: skip
     found = {name: version(name) for name in names}
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}

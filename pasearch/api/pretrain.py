@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
+from pasearch.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,14 +109,12 @@ def pretrain(
 
 
 def _written(network: nn.Module, path: Path) -> str:
-    """Write weights, all of them or none, and return the file's hash."""
+    """Write weights where nothing is, all of them or none, and return the file's hash."""
     import torch
 
     buffer = io.BytesIO()
     torch.save({name: value.cpu() for name, value in network.state_dict().items()}, buffer)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_bytes(buffer.getvalue())
-    os.replace(partial, path)
+    write_new(path, buffer.getvalue())
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 

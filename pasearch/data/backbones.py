@@ -31,7 +31,7 @@ from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape
 from pasearch.data.whitening import Whitening, directions_for, images_for
 from pasearch.errors import UsageError
-from pasearch.files import read_bytes
+from pasearch.files import check_stored, read_bytes
 from pasearch.runs.keys import Stream
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue: what torchvision's own weights expect."""
 MOST_FILE = 2**30
 """The largest file of weights, in bytes."""
+PIXELS = 2**21
+"""How many pixels go through a backbone at once: it bounds the memory."""
 LEAST_PIXELS, MOST_PIXELS = 16, 512
 """The sides of an image that a backbone takes."""
 
@@ -138,7 +140,10 @@ class Backbone(Whitening):
 
     def coefficients(self, x: Tensor) -> Tensor:
         """Return the backbone's numbers, (batch, *shape) to (batch, numbers)."""
-        return self.network(prepared(x, self.shape, self.side)).flatten(1)
+        pixels = self.side**2 or math.prod(self.shape[-2:])
+        parts = x.split(max(1, PIXELS // pixels))
+        found = [self.network(prepared(part, self.shape, self.side)) for part in parts]
+        return torch.cat([part.flatten(1) for part in found])
 
 
 def _as_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -191,8 +196,8 @@ class PublicBackbone(FrontEnd):
 
     def taken_as_public(self) -> str:
         return (
-            f"The weights of a {self.module_name} backbone (SHA-256 {self.sha256}). If they were "
-            "trained on these records, no price here covers it."
+            f"the weights of a {self.module_name} backbone (SHA-256 {self.sha256}), which must not "
+            "have been trained on these records"
         )
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -217,7 +222,7 @@ class PublicBackbone(FrontEnd):
         """
         made = Backbone(shape, self.module_name, self.side)
         made.network.load_state_dict(_weights(self))
-        made.learn(images_for(math.prod(shape) + MODULES[self.module_name][1]))
+        made.learn(images_for(max(math.prod(shape), 3 * self.side**2)))
         return made
 
 
@@ -266,16 +271,12 @@ KEYS = {"weights": "the file", "module": f"one of {', '.join(MODULES)}"}
 """What a table of a backbone must have."""
 
 
-def located(table: object, folder: Path) -> object:
-    """Return a table of a backbone whose weights, if relative, lie beside the file it stands in."""
-    if not isinstance(table, Mapping) or not isinstance(table.get("weights"), str):
-        return table
-    beside = folder / table["weights"]
-    return {**table, "weights": str(beside)} if beside.exists() else table
-
-
-def read(table: Mapping[str, Any]) -> PublicBackbone:
+def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone:
     """Return the front end that a table describes: weights, module, and maybe side and centred.
+
+    Args:
+        table: As a user gives it.
+        folder: Where a relative path begins; None: where the program was started.
 
     Raises:
         UsageError: Another key, no such file, or weights that are not that module's.
@@ -291,7 +292,7 @@ def read(table: Mapping[str, Any]) -> PublicBackbone:
         raise UsageError("A backbone's weights are a path, and centred is true or false.")
     if side != 0 and not LEAST_PIXELS <= whole("side", side) <= MOST_PIXELS:
         raise UsageError(f"side is {side}: expected {LEAST_PIXELS} to {MOST_PIXELS} pixels.")
-    path = Path(weights).absolute()
+    path = ((folder or Path()) / weights).absolute()
     sha256 = hashlib.sha256(_read(path)).hexdigest()
     _FILES[sha256] = path
     kind = CentredBackbone if centred else PublicBackbone
@@ -306,9 +307,9 @@ def of_text(text: str) -> PublicBackbone | None:
     if name not in KINDS or len(parts) != 3:
         return None
     module, side, sha256 = parts
-    digits = side.isascii() and side.isdigit() and len(side) < 4
+    sides = ("0", *map(str, range(LEAST_PIXELS, MOST_PIXELS + 1)))
     is_hash = len(sha256) == 64 and set(sha256) <= set(string.hexdigits.lower())
-    if module not in MODULES or not digits or not is_hash:
+    if module not in MODULES or side not in sides or not is_hash:
         return None
     return KINDS[name](module, int(side), sha256)
 
@@ -331,6 +332,7 @@ def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
     if hashlib.sha256(content).hexdigest() != front_end.sha256:
         raise UsageError(f"{path} was changed since it was named: name it again.")
     try:
+        check_stored(content)
         stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # noqa: BLE001 - whatever a file that is no such does to a loader
         stored = None
@@ -345,6 +347,7 @@ def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
             "`pasearch pretrain` wrote, or torch.save of the module's state_dict()."
         )
     assert isinstance(stored, dict)
-    if not all(bool(torch.isfinite(stored[name]).all()) for name in wanted):
+    found = {name: stored[name].to(value.dtype) for name, value in wanted.items()}
+    if not all(bool(torch.isfinite(value).all()) for value in found.values()):
         raise UsageError(f"{path} has weights that are not finite: train it anew.")
-    return {name: stored[name] for name in wanted}
+    return found

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.errors import UsageError
 
 MOST_IMAGES = 3000
 """How many images are made up, unless they are large."""
@@ -82,7 +83,8 @@ class Whitening(nn.Module):
         """Map (batch, *shape) to (batch, kept)."""
         z = self.projected(x)
         length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        return z * (ROW_NORM / length.clamp(min=1e-12))
+        # A backbone may overflow on a record: that one is then 0, and no number without a norm.
+        return torch.where(length.isfinite(), z * (ROW_NORM / length.clamp(min=1e-12)), 0.0)
 
     def projected(self, x: Tensor) -> Tensor:
         """Return the coordinates along the directions, (batch, kept), at no norm yet."""
@@ -99,6 +101,10 @@ class Whitening(nn.Module):
             parts = torch.from_numpy(made).split(500)
             directions, offset = _directions(
                 torch.cat([self.coefficients(part) for part in parts]), self.directions.shape[1]
+            )
+        if not (directions.isfinite().all() and offset.isfinite().all()):
+            raise UsageError(
+                "What this front end makes of made-up images is not finite: take other weights."
             )
         self.directions[:, : directions.shape[1]].copy_(directions)  # of few images, there are few
         self.offset[: len(offset)].copy_(offset)

@@ -52,7 +52,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         ("Accountant and its assumptions", _assumptions(document)),
         ("Claims of the papers, beside", [stages.claim_words(x) for x in document["claims"]]),
         ("Estimated privately, with a part of the budget", list(document["estimated_privately"])),
-        ("Assumed public, read without a charge", _assumed_public(document)),
+        ("Assumed public, read without a charge", list(document["assumed_public"])),
         ("Not covered", _not_covered(document)),
         ("Versions", [f"{name} {version}" for name, version in document["versions"].items()]),
     ]
@@ -62,15 +62,6 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         "price": document["price"],
         "sections": [{"title": title, "items": items} for title, items in sections if items],
     }
-
-
-def _assumed_public(document: dict[str, Any]) -> list[str]:
-    """Return what nobody paid for because the user says that it is public."""
-    space = document.get("space") or {}
-    fronts = [entry["front_end"] for entry in space.get("entries", ())]
-    fronts += space.get("choices", {}).get("front_end", ())
-    weights = dict.fromkeys(front_end(each).taken_as_public() for each in fronts)
-    return [*document["assumed_public"], *filter(None, weights)]
 
 
 def card_markdown(document: dict[str, Any]) -> str:

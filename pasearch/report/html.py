@@ -296,7 +296,7 @@ def _not_covered(document: Values, card: Values) -> list[str]:
         for line in section["items"]
     ]
     if assumed := document["assumed_public"]:
-        lines.insert(0, f"What was read from the records for nothing: {some(assumed)}")
+        lines.insert(0, f"What is taken as public, and was not charged: {some(assumed)}")
     return lines
 
 

@@ -141,7 +141,7 @@ def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
     Cost: none.
     """
     for front_end in plan.space.front_ends():
-        if front_end.fitted:
+        if front_end.fitted and not fit_path(folder, front_end).exists():
             save_weights(proxy.fit(front_end).module, fit_path(folder, front_end), folder)
 
 

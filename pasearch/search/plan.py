@@ -13,7 +13,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pasearch.accounting import calibration
@@ -279,7 +279,9 @@ def make_plan(
             strategy that is not private on data that was not declared public.
         BudgetError: Even the most noise costs more than the budget.
     """
-    terms, split = terms.resolved(), terms.split
+    taken = (front.taken_as_public() for front in space.front_ends())
+    assumed = dict.fromkeys((*terms.assumed_public, *filter(None, taken)))
+    terms, split = replace(terms, assumed_public=tuple(assumed)).resolved(), terms.split
     _check_space(strategy, space, terms)
     recipes = make_recipes(split.trial_slots)
     if not strategy.private_trials:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasearch.data.front_ends import FrontEnd, Raw, front_end
+from pasearch.data.front_ends import FrontEnd, Raw, front_end, named_text
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
@@ -96,27 +96,18 @@ def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candida
     if isinstance(given, Candidate):
         return given
     if isinstance(given, Mapping):
-        return _read_candidate(given)
-    values = with_weights(read_toml(given, EXPECTED), Path(given).parent)
+        return _read_candidate(given, None)
+    values = read_toml(given, EXPECTED)
     try:
-        return _read_candidate(values)
+        return _read_candidate(values, Path(given).parent)
     except UsageError as error:
         raise UsageError(f"{given}: {error}") from None
-
-
-def with_weights(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return what a file says, with the paths of a backbone's weights as seen from the file."""
-    from pasearch.data.backbones import located
-
-    if isinstance(values.get("front_end"), Mapping):
-        return {**values, "front_end": located(values["front_end"], folder)}
-    return values
 
 
 EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
 
 
-def _read_candidate(values: Mapping[str, Any]) -> Candidate:
+def _read_candidate(values: Mapping[str, Any], folder: Path | None) -> Candidate:
     if "layers" not in values:
         raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
@@ -124,4 +115,5 @@ def _read_candidate(values: Mapping[str, Any]) -> Candidate:
             f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
             "front_end, settings and name."
         )
-    return Candidate.from_json(values)
+    front = named_text(values.get("front_end", "raw"), folder)
+    return Candidate.from_json({**values, "front_end": front})

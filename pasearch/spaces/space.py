@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import FrontEnd, front_end
+from pasearch.data.front_ends import FrontEnd, front_end, named_text
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
@@ -259,7 +259,7 @@ class SearchSpace(Space):
             name=str(values.get("name", name)),
             family=str(values.get("family", "fcn")),
             choices=tuple((str(g), _values(name, str(g), v)) for g, v in choices.items()),
-            default=tuple((str(g), _named(str(g), v)) for g, v in default.items()),
+            default=tuple((str(g), v) for g, v in default.items()),
         )
 
 
@@ -351,13 +351,7 @@ def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
             f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
             "or a range {low, high, log}."
         )
-    return tuple(_named(gene, value) for value in given)
-
-
-def _named(gene: str, value: object) -> Any:
-    """Return a value of a gene; a table of a public backbone by the front end's name."""
-    is_table = gene == "front_end" and isinstance(value, Mapping)
-    return front_end(value).text if is_table else value
+    return tuple(given)
 
 
 def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
@@ -391,7 +385,7 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
             if gene == "front_end":
-                front_end(value if isinstance(value, (str, Mapping)) else repr(value))
+                front_end(value if isinstance(value, str) else repr(value))
             else:
                 check_activation(value)
         except UsageError as error:
@@ -439,16 +433,38 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     if isinstance(given, Space):
         return given
     if isinstance(given, Mapping):
-        return _from_mapping(given, "user")
+        return _from_mapping(_texts(given, None), "user")
     if str(given) in NAMED:
         return SearchSpace.from_dict(NAMED[str(given)], name=str(given))
     path = Path(given)
     if path.suffix == ".toml" and path.exists():
-        return _from_mapping(read_toml(path, "a search space (TOML)"), path.stem)
+        values = read_toml(path, "a search space (TOML)")
+        return _from_mapping(_texts(values, path.parent), path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
         "or the path of a .toml file."
     )
+
+
+def _texts(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return what a user says of a space, its front ends by their texts: a table opens a file."""
+    found = dict(values)
+    if isinstance(entries := values.get("entries"), list):
+        found["entries"] = [
+            {**each, "front_end": named_text(each.get("front_end", "raw"), folder)}
+            if isinstance(each, Mapping) else each
+            for each in entries
+        ]  # fmt: skip
+    for part in ("choices", "default"):
+        told = values.get(part)
+        if isinstance(told, Mapping) and "front_end" in told:
+            front = told["front_end"]
+            if isinstance(front, (list, tuple)):
+                front = [named_text(each, folder) for each in front]
+            elif part == "default":
+                front = named_text(front, folder)
+            found[part] = {**told, "front_end": front}
+    return found
 
 
 def _from_mapping(values: Mapping[str, Any], name: str) -> Space:

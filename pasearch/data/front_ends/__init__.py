@@ -33,6 +33,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
@@ -474,19 +475,27 @@ BACKBONES = "pasearch.data.backbones"
 """Where those are that need torchvision; they derive from what is here, and are found by name."""
 
 
+def named_text(given: object, folder: Path | None = None) -> object:
+    """Return what a user gives as a front end by its text: a table names a public backbone.
+
+    Only for what a user says: a table opens a file. The path of its weights begins at `folder`,
+    where the table stands in a file.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    return import_module(BACKBONES).read(given, folder).text
+
+
 def front_end(text: object) -> FrontEnd:
     """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
-
-    A table is one of a public backbone: `backbones.read`.
 
     Raises:
         UsageError: No such front end, or a number that it cannot take.
     """
     if isinstance(text, FrontEnd):
         return text
-    if isinstance(text, Mapping) or (isinstance(text, str) and text.startswith("backbone")):
-        backbones = import_module(BACKBONES)
-        backbone = backbones.read(text) if isinstance(text, Mapping) else backbones.of_text(text)
+    if isinstance(text, str) and text.startswith("backbone"):
+        backbone = import_module(BACKBONES).of_text(text)
         if backbone is not None:
             return backbone
     name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")
