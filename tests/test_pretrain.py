@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pasearch import pretrain
 from pasearch.api import pretrain as pretraining
 from pasearch.cli.app import app
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends import front_end, named_text
 from pasearch.errors import UsageError
 
 
@@ -48,7 +48,9 @@ def test_learns_and_leaves_a_front_end(stripes: Path, tmp_path: Path):
     assert len(losses) == 8
     assert losses[-1] < losses[0]
     assert found.accuracy > 0.8
-    assert front_end({"weights": str(found.path), "module": "small"}).text.endswith(found.sha256)
+    assert front_end(named_text({"weights": str(found.path), "module": "small"})).text.endswith(
+        found.sha256
+    )
     again = pretrain(str(stripes), out=tmp_path / "c.pt", epochs=8, device="cpu")
     assert again.sha256 == found.sha256
     assert not [each for each in tmp_path.iterdir() if each.name.endswith(".part")]
@@ -92,6 +94,23 @@ def test_a_file_that_is_there_is_kept(stripes: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="exists: name a new file"):
         pretrain(str(stripes), out=tmp_path / "b.pt")
     assert (tmp_path / "b.pt").read_text() == "mine"
+
+
+@pytest.mark.unit
+def test_no_link_is_followed_and_what_appears_meanwhile_is_kept(stripes: Path, tmp_path: Path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / ".b.pt.part").symlink_to(tmp_path / "victim")
+    found = pretrain(str(stripes), out=tmp_path / "b.pt", epochs=1, device="cpu")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not found.path.is_symlink()
+    assert found.path.stat().st_mode & 0o777 == 0o600
+
+    def meanwhile(*_: object) -> None:
+        (tmp_path / "c.pt").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(UsageError, match="exists: name a new file"):
+        pretrain(str(stripes), out=tmp_path / "c.pt", epochs=1, device="cpu", on_epoch=meanwhile)
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 @pytest.mark.contract

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasearch import Budget, load_result, resume, search_architecture, train
+from pasearch import (
+    Budget,
+    load_result,
+    plan_architecture_search,
+    resume,
+    search_architecture,
+    train,
+)
 from pasearch.data import backbones, whitening
 from pasearch.data.backbones import MODULES, Backbone, CentredBackbone, PublicBackbone, built
-from pasearch.data.front_ends import front_end, ready
+from pasearch.data.front_ends import FrontEnd, front_end, named_text, ready
 from pasearch.data.means import ROW_NORM
 from pasearch.errors import UsageError
+from pasearch.report.plan import plan_text
 from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.space import space
@@ -64,6 +75,10 @@ def images_file(tmp_path: Path) -> Path:
     return path
 
 
+def named(table: dict[str, Any]) -> FrontEnd:
+    return front_end(named_text(table))
+
+
 def images(n: int, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Tensor:
     return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
 
@@ -71,13 +86,13 @@ def images(n: int, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Tensor:
 class TestTable:
     @pytest.mark.unit
     def test_is_the_file_and_how_it_is_used(self, table: dict[str, Any]):
-        found = front_end(table)
+        found = named(table)
         assert isinstance(found, CentredBackbone)
-        assert front_end({**table, "centred": False}) == found.before
-        assert front_end({**table, "side": 32}).text.startswith("backbone_centred:small:32:")
+        assert named({**table, "centred": False}) == found.before
+        assert named({**table, "side": 32}).text.startswith("backbone_centred:small:32:")
         assert front_end(found.text) == found
-        assert Candidate.from_json(Candidate.from_json(
-            {"front_end": table, "layers": []}).to_json()).front_end == found  # fmt: skip
+        network = read_candidate({"front_end": table, "layers": []})
+        assert Candidate.from_json(network.to_json()).front_end == found
 
     @pytest.mark.unit
     def test_in_a_file_is_seen_from_that_file(
@@ -96,7 +111,10 @@ class TestTable:
     def test_is_a_value_of_a_gene_too(self, table: dict[str, Any]):
         choices = {"front_end": ["raw", table], "layers": [0, 1]}
         found = space({"family": "fcn", "choices": choices, "default": {"front_end": table}})
-        assert found.candidate(found.fixed()).front_end == front_end(table)
+        assert found.candidate(found.fixed()).front_end == named(table)
+        entries = [{"front_end": table, "layers": []}, {"layers": []}]
+        portfolio = space({"family": "portfolio", "entries": entries})
+        assert portfolio.candidate((0,)).front_end == named(table)
         assert space(json.loads(json.dumps(found.to_json()))) == found
 
     @pytest.mark.unit
@@ -116,18 +134,19 @@ class TestTable:
     )
     def test_that_is_none_is_refused(self, table: dict[str, Any], change: dict, words: str):
         with pytest.raises(UsageError, match=words):
-            front_end({**table, **change})
+            named({**table, **change})
 
     @pytest.mark.unit
     def test_without_weights_or_module_is_refused(self, table: dict[str, Any]):
         for key in table:
             with pytest.raises(UsageError, match="expected weights"):
-                front_end({k: v for k, v in table.items() if k != key})
+                named({k: v for k, v in table.items() if k != key})
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
         "text",
-        ["backbone", "backbone:small", "backbone:small:0:abc", f"backbone:small:-1:{'a' * 64}",
+        ["backbone", "backbone:small", "backbone:small:0:abc", f"backbone:small:00:{'a' * 64}",
+         f"backbone:small:7:{'a' * 64}", f"backbone:small:-1:{'a' * 64}",
          f"backbone:vgg:0:{'a' * 64}", f"backbone:small:0:{'g' * 64}", f"backbones:s:0:{'a' * 64}"],
     )  # fmt: skip
     def test_texts_that_name_none_are_refused(self, text: str):
@@ -146,7 +165,7 @@ class TestFile:
         for content in (*evil, b"", b"x"):
             (tmp_path / "evil.pt").write_bytes(content)
             with pytest.raises(UsageError, match="does not hold the weights"):
-                front_end({"weights": str(tmp_path / "evil.pt"), "module": "small"})
+                named({"weights": str(tmp_path / "evil.pt"), "module": "small"})
         assert not (tmp_path / "was here").exists()
 
     @pytest.mark.unit
@@ -155,13 +174,34 @@ class TestFile:
         state["third.1.0.weight"][0, 0, 0, 0] = torch.nan
         torch.save(state, tmp_path / "nan.pt")
         with pytest.raises(UsageError, match="not finite"):
-            front_end({"weights": str(tmp_path / "nan.pt"), "module": "small"})
+            named({"weights": str(tmp_path / "nan.pt"), "module": "small"})
+
+    @pytest.mark.unit
+    def test_with_a_number_too_large_for_the_network_is_refused(
+        self, weights: Path, tmp_path: Path
+    ):
+        state = torch.load(weights, weights_only=True)
+        state["third.1.0.weight"] = state["third.1.0.weight"].double() * 1e300
+        torch.save(state, tmp_path / "large.pt")
+        with pytest.raises(UsageError, match="not finite"):
+            named({"weights": str(tmp_path / "large.pt"), "module": "small"})
+
+    @pytest.mark.unit
+    def test_that_unpacks_to_more_than_itself_is_refused(self, weights: Path, tmp_path: Path):
+        with (
+            zipfile.ZipFile(weights) as archive,
+            zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for member in archive.namelist():
+                packed.writestr(member, archive.read(member))
+        with pytest.raises(UsageError, match="does not hold the weights"):
+            named({"weights": str(tmp_path / "packed.pt"), "module": "small"})
 
     @pytest.mark.unit
     def test_that_was_changed_since_is_refused(self, weights: Path, tmp_path: Path):
         path = tmp_path / "b.pt"
         path.write_bytes(weights.read_bytes())
-        found = front_end({"weights": str(path), "module": "small", "centred": False})
+        found = named({"weights": str(path), "module": "small", "centred": False})
         path.write_bytes(weights.read_bytes() + b"\0")
         with pytest.raises(UsageError, match=r"changed since|not known here") as seen:
             ready(found, SHAPE)
@@ -180,7 +220,7 @@ class TestFile:
 
         whole = torchvision.models.get_model(name, weights=None)
         torch.save(whole.state_dict(), tmp_path / "whole.pt")
-        found = front_end({"weights": str(tmp_path / "whole.pt"), "module": name, "side": 32})
+        found = named({"weights": str(tmp_path / "whole.pt"), "module": name, "side": 32})
         assert isinstance(found, PublicBackbone)
         module = Backbone(SHAPE, name, 32)
         assert module.coefficients(images(2)).shape == (2, MODULES[name][1])
@@ -193,7 +233,7 @@ class TestMap:
     def test_each_record_alone_in_training_mode_too_at_a_public_norm(
         self, table: dict[str, Any], shape: tuple, side: int
     ):
-        front = front_end({**table, "centred": False, "side": side})
+        front = named({**table, "centred": False, "side": side})
         module = ready(front, shape).module.train()
         before = {name: value.clone() for name, value in module.state_dict().items()}
         x = images(5, shape)
@@ -207,6 +247,29 @@ class TestMap:
         assert list(module.parameters()) == []
         assert all(value.equal(before[name]) for name, value in module.state_dict().items())
 
+    @pytest.mark.unit
+    def test_a_record_that_overflows_is_0_and_the_others_are_as_ever(self, table: dict[str, Any]):
+        module = ready(named({**table, "centred": False}), SHAPE).module
+        x = images(3)
+        usual = module(x)
+        with torch.no_grad():
+            module.coefficients = lambda x: torch.where(  # type: ignore[method-assign]
+                torch.tensor([[False], [True], [False]]),
+                torch.inf,
+                Backbone.coefficients(module, x),
+            )
+        found = module(x)
+        assert not found[1].any()
+        assert torch.allclose(found[::2], usual[::2], atol=1e-5)
+
+    @pytest.mark.unit
+    def test_directions_that_are_no_numbers_are_refused_before_anything_is_charged(self):
+        module = Backbone(SHAPE, "small", 0)
+        module.network.first[0][0].weight.fill_(torch.finfo(torch.float32).max)
+        module.network.third[2][1].weight.fill_(torch.finfo(torch.float32).max)
+        with pytest.raises(UsageError, match="not finite: take other weights"):
+            module.learn(120)
+
     @pytest.mark.oracle
     def test_is_the_network_on_images_of_public_scale(self, table: dict[str, Any], weights: Path):
         network = built("small").eval()
@@ -215,18 +278,18 @@ class TestMap:
         mean = torch.tensor(backbones.MEAN).view(3, 1, 1)
         deviation = torch.tensor(backbones.DEVIATION).view(3, 1, 1)
         scaled = (x[:, None].repeat(1, 3, 1, 1) - mean) / deviation
-        module = ready(front_end({**table, "centred": False}), SHAPE).module
+        module = ready(named({**table, "centred": False}), SHAPE).module
         assert torch.allclose(module.coefficients(x), network(scaled), atol=1e-5)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("shape", [(30,), (2, 16, 16), (8, 8), (16, 1000), (1, 1, 16, 16)])
     def test_other_records_are_refused(self, table: dict[str, Any], shape: tuple):
         with pytest.raises(UsageError, match="A backbone needs images"):
-            front_end(table).output_shape(shape)
+            named(table).output_shape(shape)
 
     @pytest.mark.contract
     def test_a_centred_one_comes_back_from_its_weights(self, table: dict[str, Any]):
-        front = front_end(table)
+        front = named(table)
         before = ready(front.before, SHAPE)  # type: ignore[arg-type]
         valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(1).stream("x")
         fitted = front.fit(before.module(images(30)), valid, 2.0, stream).behind(before)
@@ -270,10 +333,15 @@ class TestRun:
     ):
         result = train(str(images_file), **self.settings(tmp_path, own))
         names = [line["name"] for line in result.document["events"]]
-        assert f"front end {front_end(own).text}" in names
+        assert f"front end {named(own).text}" in names
         assert result.price.epsilon <= 3.0
-        assert "If they were trained on these records, no price here covers it" in result.card
-        assert front_end(own).text.rpartition(":")[2] in result.card
+        assert "which must not have been trained on these records" in result.card
+        assert result.document["assumed_public"] == [named(own).taken_as_public()]
+        shown = plan_text(plan_architecture_search(
+            str(images_file), **self.settings(tmp_path / "not", own, out=None, strategy="fixed")
+        ))  # fmt: skip
+        assert "because you say it is public: the weights of a small backbone" in shown
+        assert named(own).text.rpartition(":")[2] in result.card
         assert "taken as public" in result.report
 
     @pytest.mark.contract
@@ -300,3 +368,34 @@ class TestRun:
         Path(own["weights"]).unlink()
         backbones._FILES.clear()
         assert resume(tmp_path / "run").price.epsilon <= 3.0
+
+    @pytest.mark.contract
+    def test_a_release_that_names_a_file_opens_none(
+        self, images_file: Path, tmp_path: Path, own: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ):  # fmt: skip
+        """A table opens a file only where a user says it: a release may come from anybody."""
+        train(str(images_file), **self.settings(tmp_path, own, data_is_public=True))
+        opened: list[Any] = []
+        monkeypatch.setattr(backbones, "_read", lambda path: opened.append(path) or b"")
+        for place in ("best", "entries", "choices"):
+            copy = tmp_path / place
+            shutil.copytree(tmp_path / "run" / "release", copy)
+            document = json.loads((copy / "result.json").read_text())
+            if place == "best":
+                document["best"]["front_end"] = own
+            elif place == "entries":
+                document["space"]["entries"][0]["front_end"] = own
+            else:
+                choices = {"front_end": [own], "layers": [0]}
+                document["space"] = {
+                    "name": "x",
+                    "family": "fcn",
+                    "choices": choices,
+                    "default": {},
+                }
+            (copy / "result.json").write_text(json.dumps(document))
+            for check in (verify, load_result, lambda path: load_result(path).predict([[0.0]])):
+                with suppress(UsageError, ValueError):
+                    check(copy)
+        assert opened == []
