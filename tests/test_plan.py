@@ -391,7 +391,8 @@ class TestUndeclared:
         assert total.epsilon <= epsilon
         assert by_partition["train"].epsilon >= 0.98 * epsilon
         own = priced(KNOWN, epsilon, strategy=strategy)
-        assert plan.trial_mu == own.trial_mu, "training pays nothing of it"
+        # A dial is solved to within a thousandth, from where the other lines leave it.
+        assert plan.trial_mu == pytest.approx(own.trial_mu, rel=1e-3), "training pays nothing of it"
         alone = price_partitions({"x": events_by_partition(named(plan, "schema"))[
             plan.estimate_partition]}, plan.delta)[0]  # fmt: skip
         assert alone.epsilon <= ESTIMATE_SHARE * epsilon
