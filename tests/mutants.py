@@ -55,6 +55,18 @@ MUTANTS = (
         "runs/test_quantiles.py data/test_estimation.py",
     ),
     Mutant(
+        "front end: whitened records' mean with the noise of half their norm",
+        "mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=ROW_NORM)",
+        "mechanism = FeatureMeans(noise_multiplier=noise_multiplier / 2, row_bound=ROW_NORM)",
+        "data/test_front_ends.py",
+    ),
+    Mutant(
+        "front end: a backbone that mixes the records of a batch",
+        "return super().train(False)",
+        "return super().train(mode)",
+        "data/test_backbones.py",
+    ),
+    Mutant(
         "front end: centred on rows that are not cut",
         "total = total + bounded_rows(x[part] / row_bound, valid[part]).sum(axis=0)",
         "total = total + (x[part] / row_bound * valid[part][:, None]).sum(axis=0)",

@@ -771,12 +771,14 @@ def test_no_odd_value_anywhere_passes_or_crashes(copied: Callable[[str], Copy], 
         for key in path[:-1]:
             place = place[key]
         odd = ODD[number % len(ODD)]
+        if path[-1] == "noisy_correct" and odd in (None, -1, 0):
+            odd = "x"  # a trial that lost may have had so few points, or have failed
         if place[path[-1]] == odd:
             continue
         place[path[-1]] = odd
         copy.write(document)
         where = ".".join(map(str, path))
-        assert copy.problems(), where
+        assert copy.problems(), f"{where}: {odd!r}"
         for read in (load, load_result):
             assert len(refusal(read, copy.path)) < 500
 

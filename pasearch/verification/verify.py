@@ -421,7 +421,7 @@ def _of_choice(document: Document, again: Remade) -> Iterator[str]:
     if (best["merit"] is not None) != selector.by_merit:
         yield "best.merit is of methods that choose by merit, such as cfs-greedy."
     if selector.shows_trials:
-        yield from _of_sets(document, selector.trainings)
+        yield from _of_sets(document, selector.trainings, plan)
     sets = selector.sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
         yield "best is none of the sets that the method compares."
@@ -439,14 +439,18 @@ def _of_merit(document: Document) -> Iterator[str]:
         yield "best does not begin with the feature that tells most."
 
 
-def _of_sets(document: Document, planned: int) -> Iterator[str]:
-    """Check that the best of the sets that were tried was taken."""
+def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
+    """Check that the best of the sets that were tried was taken, and points that a set can have."""
     trials, best = document["trials"], document["best"]["features"]
     sets = [tuple(each["features"]) for each in trials]
     if not 1 <= len(sets) <= planned:
         yield f"trials has {len(sets)} entries, and at most {planned} were planned."
     if len(set(sets)) != len(sets):
         yield "trials has a set of features twice."
+    low, high = _reach(plan)
+    for place, value in enumerate(each["noisy_correct"] for each in trials):
+        if plan.score is not None and not low <= value <= high:
+            yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
     highest = max(each["noisy_correct"] for each in trials)
     if best not in [each["features"] for each in trials if each["noisy_correct"] == highest]:
         yield "best is not the set of most points."
