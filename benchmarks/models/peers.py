@@ -8,6 +8,9 @@
     arch          search_architecture(strategy="fixed")
     diffprivlib   its logistic, or linear, regression on numbers scaled by their range and one
                   indicator a category: ranges and categories are read without privacy
+    opacus        a hidden layer of 64 tanh units on the same records as diffprivlib, 20 epochs of
+                  batches of 512, clip 1; the best of three learning rates by accuracy on the
+                  training records, chosen without privacy
     dp-ebm        interpret's DPExplainableBoosting: ranges are read without privacy
     no privacy    interpret's ExplainableBoosting without interactions: an additive model
 
@@ -53,7 +56,9 @@ TABLES = {**CLASSES, **{name: (target, ()) for name, target in NUMBERS.items()}}
 MANY = ("letter", "nursery")
 """Of more than two classes, which are declared; dp-ebm is for two, or a number."""
 
-ARMS = ("features", "arch", "diffprivlib", "dp-ebm", "no privacy")
+ARMS = ("features", "arch", "diffprivlib", "opacus", "dp-ebm", "no privacy")
+RATES, EPOCHS, BATCH = (0.1, 0.5, 2.0), 20, 512
+"""Of opacus."""
 
 
 def table(name: str, folder: Path) -> pd.DataFrame:
@@ -121,6 +126,51 @@ def encoded(rest: pd.DataFrame, held: pd.DataFrame, target: str):
     return np.concatenate(parts[0], 1), np.concatenate(parts[1], 1), float(np.sqrt(norm))
 
 
+def opacus(
+    x: np.ndarray, y: np.ndarray, seen: np.ndarray, epsilon: float, seed: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return answers, and how sure they are of the last of two classes; a number is float."""
+    import torch
+    from opacus import PrivacyEngine
+
+    number = y.dtype.kind == "f"
+    classes, codes = (
+        (np.empty(0), (y - y.min()) / np.ptp(y)) if number else np.unique(y, return_inverse=True)
+    )
+    given, wanted = torch.tensor(x, dtype=torch.float32), torch.tensor(codes)
+    tried = []
+    for rate in RATES:
+        torch.manual_seed(seed)
+        network: Any = torch.nn.Sequential(
+            torch.nn.Linear(x.shape[1], 64), torch.nn.Tanh(),
+            torch.nn.Linear(64, 1 if number else len(classes)),
+        )  # fmt: skip
+        loss = torch.nn.functional.cross_entropy
+        if number:
+            wanted, loss = wanted.float().reshape(-1, 1), torch.nn.functional.mse_loss
+        records = torch.utils.data.TensorDataset(given, wanted)
+        network, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
+            module=network, optimizer=torch.optim.SGD(network.parameters(), lr=rate),
+            data_loader=torch.utils.data.DataLoader(records, batch_size=BATCH), epochs=EPOCHS,
+            target_epsilon=epsilon, target_delta=1e-5, max_grad_norm=1.0,
+        )  # fmt: skip
+        for _ in range(EPOCHS):
+            for part, answers in loader:
+                optimizer.zero_grad()
+                loss(network(part), answers).backward()
+                optimizer.step()
+        network.eval()
+        with torch.no_grad():
+            own, out = network(given), network(torch.tensor(seen, dtype=torch.float32))
+        right = -(own - wanted).abs().mean() if number else (own.argmax(1) == wanted).float().mean()
+        tried.append((float(right), out))
+    out = max(tried, key=lambda each: each[0])[1]
+    if number:
+        return out[:, 0].numpy().astype(float) * np.ptp(y) + y.min(), None
+    sure = out.softmax(1)[:, -1].numpy() if len(classes) == 2 else None
+    return classes[out.argmax(1).numpy()], sure
+
+
 def peer(arm: str, rest: pd.DataFrame, held: pd.DataFrame, name: str, epsilon: float, seed: int):
     """Return what a peer predicts, as `ours` does."""
     target, number = TABLES[name][0], name in NUMBERS
@@ -140,6 +190,9 @@ def peer(arm: str, rest: pd.DataFrame, held: pd.DataFrame, name: str, epsilon: f
                 epsilon=epsilon, data_norm=norm, max_iter=500, random_state=seed
             ).fit(x, y)
         return model.predict(seen), model.predict_proba(seen)[:, 1] if two else None
+    if arm == "opacus":
+        x, seen, _ = encoded(rest, held, target)
+        return opacus(x, y, seen, epsilon, seed)
     from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
     from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
 
