@@ -16,26 +16,23 @@ Source: Tramer and Boneh 2021, section 6 (transfer); De et al. 2022, section 5.
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import Fitted, FrontEnd, Shape
+from pasearch.data.front_ends import FrontEnd, Recentred, Shape
 from pasearch.data.whitening import Whitening, directions_for, images_for
 from pasearch.errors import UsageError
 from pasearch.files import check_stored, read_bytes
-from pasearch.runs.keys import Stream
-
-if TYPE_CHECKING:
-    from pasearch.data.projections import Affine
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue: what torchvision's own weights expect."""
@@ -175,7 +172,7 @@ class PublicBackbone(FrontEnd):
     """A public backbone. Its text names the weights by their hash: `read` knows where they lie.
 
     Args:
-        module: One of `MODULES`.
+        module_name: One of `MODULES`.
         side: To which images are resized, pixels; 0 leaves them as they are.
         sha256: Of the file of weights.
     """
@@ -227,39 +224,14 @@ class PublicBackbone(FrontEnd):
 
 
 @dataclass(frozen=True, slots=True)
-class CentredBackbone(PublicBackbone):
+class CentredBackbone(Recentred, PublicBackbone):
     """A public backbone's numbers minus their mean, which is estimated privately."""
 
     name: ClassVar[str] = "backbone_centred"
-    fitted: ClassVar[bool] = True
-    costly: ClassVar[bool] = False
-    learned: ClassVar[bool] = False
-
-    def words(self) -> str:
-        return f"{self.before.words()}, centred"
 
     @property
     def before(self) -> FrontEnd:
         return PublicBackbone(self.module_name, self.side, self.sha256)
-
-    def module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.projections import Affine
-
-        return nn.Sequential(self.before.module(shape), Affine(self.output_shape(shape)))
-
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        row_bound: float | None = None,
-    ) -> Fitted:
-        """Estimate the mean of every direction privately; records have a norm of their own."""
-        from pasearch.data.projections import fit_centre
-
-        found: Affine = fit_centre(x, valid, noise_multiplier, stream)
-        return Fitted(self, found)
 
 
 KINDS = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
@@ -267,7 +239,7 @@ KINDS = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
 _FILES: dict[str, Path] = {}
 """Where the weights that were named lie, by the hash of the file."""
 
-KEYS = {"weights": "the file", "module": f"one of {', '.join(MODULES)}"}
+KEYS = {"weights", "module"}
 """What a table of a backbone must have."""
 
 
@@ -282,7 +254,7 @@ def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone
         UsageError: Another key, no such file, or weights that are not that module's.
     """
     known = {*KEYS, "side", "centred"}
-    if set(table) - known or not set(table) >= set(KEYS):
+    if set(table) - known or not set(table) >= KEYS:
         raise UsageError(
             f"A front end with the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
             "(a file) and module, and if need be side (pixels) and centred (true or false)."
@@ -297,7 +269,7 @@ def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone
     _FILES[sha256] = path
     kind = CentredBackbone if centred else PublicBackbone
     found = kind(known_module(table["module"]), side, sha256)
-    built(found.module_name).load_state_dict(_weights(found))
+    _weights(found)
     return found
 
 
@@ -320,8 +292,6 @@ def _read(path: Path) -> bytes:
 
 def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
     """Return the weights of a backbone, without those of the layers that it goes without."""
-    import io
-
     path = _FILES.get(front_end.sha256)
     if path is None:
         raise UsageError(

@@ -19,6 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -402,11 +403,7 @@ class Dataset:
         """Return every record behind a front end, and which are usable: mapped once."""
         digest = front.digest
         if digest not in self._behind:
-            encode = self._encoded
-            if (before := front.before) is not None:
-                x, usable = self._mapped(before)
-                encode = lambda slots: (x[slots], usable[slots])  # noqa: E731
-            self._behind[digest] = behind(self, front, encode)
+            self._behind[digest] = behind(self, front, partial(self._through, front.before))
         return self._behind[digest]
 
     def _records(self, slots: np.ndarray, front: Fitted | None) -> Records:

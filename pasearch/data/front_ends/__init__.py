@@ -5,20 +5,22 @@
 | `raw` | nothing | none |
 | `max_pool:2` | the maximum of each square of pixels | none: each record on its own |
 | `scattering` | a fixed wavelet transform, normalised | none: each record on its own |
-| `whitened:1` | the same, in directions of similar size (`data.whitening`) | none, likewise |
+| `whitened:1` | that and patches, in directions of one size (`data.whitening`) | none, likewise |
+| `backbone:...` | numbers of a public backbone (`data.backbones`) | none, likewise |
 | `whitened_centred:1` | `whitened` minus its mean | one Gaussian sum |
+| `backbone_centred:...` | `backbone` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
 | `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
-| `{ weights = FILE, module = NAME }` | a public backbone (`data.backbones`) | that of its mean |
 | `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
 
-The first four know no record but the one at hand: each maps a record alone, so they change no
-price. The others are *fitted*: they release a noisy sum over a partition, once, before the first
-training, and the plan charges it; every candidate then uses the same fit (post-processing).
+Those without a price know no record but the one at hand: each maps a record alone, so they change
+nothing for the others. The rest are *fitted*: they release a noisy sum over a partition, once,
+before the first training, and the plan charges it; every candidate then uses the same fit
+(post-processing).
 
     standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
     centred:      rows clamped to a public norm B (`data.means`);         sum x + noise
-    whitened_centred:  likewise, of rows behind `whitened`
+    whitened_centred, backbone_centred:  likewise, of rows behind the other
     pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
 
 Source: Bao et al., sections IV-B and VIII-C (PCA, max pooling); Dwork et al. 2014 (Analyze Gauss);
@@ -159,11 +161,9 @@ class Fitted:
         """Return what was fitted to records behind `before`, as one map from a record."""
         from torch import nn
 
-        return (
-            self
-            if before is None
-            else Fitted(self.front_end, nn.Sequential(before.module, self.module))
-        )
+        if before is None:
+            return self
+        return Fitted(self.front_end, nn.Sequential(before.module, self.module))
 
     @property
     def digest(self) -> str:
@@ -266,7 +266,7 @@ LEAST_SIDE = 16
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Whitened(FrontEnd):
-    """Scattering coefficients in directions of made-up images, brought to similar sizes.
+    """Scattering and patches in directions of made-up images, brought to similar sizes.
 
     Args:
         views: 1, or 2 for the mean of an image and its mirror image: of photographs, not of
@@ -276,6 +276,7 @@ class Whitened(FrontEnd):
     name: ClassVar[str] = "whitened"
     costly: ClassVar[bool] = True
     learned: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     views: int = 1
 
     def __post_init__(self) -> None:
@@ -287,13 +288,14 @@ class Whitened(FrontEnd):
 
     def words(self) -> str:
         views = f" of {self.views} views (the image and its mirror image)"
-        return "whitened scattering coefficients" + views * (self.views > 1)
+        return "whitened scattering coefficients and patches" + views * (self.views > 1)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the number of directions."""
+        from pasearch.data.patches import COUNT
         from pasearch.data.whitening import MOST_COEFFICIENTS, directions_for
 
-        coefficients = math.prod(Scattering().output_shape(shape))
+        coefficients = math.prod(Scattering().output_shape(shape)) + COUNT
         if not coefficients <= MOST_COEFFICIENTS:
             raise UsageError(
                 f"Front end {self.text}: images of shape {shape} are too large for it: take "
@@ -302,40 +304,34 @@ class Whitened(FrontEnd):
         return (directions_for(coefficients),)
 
     def module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedScattering
+        from pasearch.data.whitening import WhitenedImage
 
-        return WhitenedScattering(shape, self.views)
+        return WhitenedImage(shape, self.views)
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedScattering, learned
+        from pasearch.data.whitening import WhitenedImage, learned
 
-        module = WhitenedScattering(shape, self.views)
+        module = WhitenedImage(shape, self.views)
         module.load_state_dict(learned(tuple(shape)))
         return module
 
 
-@FRONT_ENDS.register
-@dataclass(frozen=True, slots=True)
-class WhitenedCentred(FrontEnd):
-    """What `whitened` makes of an image, minus its mean, which is estimated privately.
+class Recentred(FrontEnd):
+    """What another front end makes of records, minus its mean, which is estimated privately."""
 
-    Args:
-        views: As of `whitened`.
-    """
+    __slots__ = ()
 
-    name: ClassVar[str] = "whitened_centred"
     fitted: ClassVar[bool] = True
-    views: int = 1
-
-    def __post_init__(self) -> None:
-        Whitened(self.views)
-
-    def words(self) -> str:
-        return f"{Whitened(self.views).words()}, centred"
+    costly: ClassVar[bool] = False
+    learned: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def before(self) -> FrontEnd:
-        return Whitened(self.views)
+        """The other: it gives every record the norm `ROW_NORM` at most."""
+
+    def words(self) -> str:
+        return f"{self.before.words()}, centred"
 
     def output_shape(self, shape: Shape) -> Shape:
         return self.before.output_shape(shape)
@@ -359,6 +355,26 @@ class WhitenedCentred(FrontEnd):
         from pasearch.data.projections import fit_centre
 
         return Fitted(self, fit_centre(x, valid, noise_multiplier, stream))
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class WhitenedCentred(Recentred):
+    """What `whitened` makes of an image, minus its mean, which is estimated privately.
+
+    Args:
+        views: As of `whitened`.
+    """
+
+    name: ClassVar[str] = "whitened_centred"
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        Whitened(self.views)
+
+    @property
+    def before(self) -> FrontEnd:
+        return Whitened(self.views)
 
 
 class Moved(FrontEnd):
