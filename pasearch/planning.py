@@ -375,6 +375,24 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     ]
 
 
+def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) -> None:
+    """Refuse weights of classes that the data do not have, before anything is charged."""
+    if weights is None:
+        return
+    if schema.regression:
+        raise UsageError("class_weights are for classes, and here a number is predicted.")
+    if not schema.outputs:
+        raise UsageError(
+            "class_weights need the classes' order: declare the classes (`classes=`, or in the "
+            "schema)."
+        )
+    if len(weights) != schema.outputs:
+        raise UsageError(
+            f"class_weights has {len(weights)} numbers, and there are {schema.outputs} classes: "
+            "give one a class, in the order of the classes."
+        )
+
+
 def mostly_noise(mu: float | None, slots: int, classes: int) -> list[str]:
     """Warn when the training's noise is as large as what its records can say together.
 

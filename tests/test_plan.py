@@ -574,3 +574,35 @@ def test_the_double_has_teeth():
     for look in (lambda a: a[0], np.asarray, lambda a: a == 1, lambda a: a.mean()):
         with pytest.raises(AssertionError, match="touched"):
             look(Untouchable((3, 2), "f8"))
+
+
+WEIGHTED = {"preset": "default", "class_weights": [1.0, 4.0, 2.0]}
+
+
+@pytest.mark.unit
+def test_class_weights_are_in_the_plan_and_change_no_price():
+    plain, weighted = small(), small(recipe=WEIGHTED)
+    assert weighted.recipe.class_weights == (1.0, 4.0, 2.0)
+    assert weighted.price.epsilon == plain.price.epsilon
+    assert "largest weight (1, 4, 2: as declared" in " ".join(plan_text(weighted).split())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (Schema(shape=(5,), low=0.0, high=1.0, classes=4), "3 numbers, and there are 4 classes"),
+        (
+            Schema(shape=(5,), low=0.0, high=1.0, target=(0.0, 1.0), regression=True),
+            "a number is predicted",
+        ),
+    ],
+)
+def test_class_weights_of_other_classes_are_refused_before_a_record_is_read(
+    schema: Schema, message: str
+):
+    with pytest.raises(UsageError, match=message):
+        plan_architecture_search(
+            unreadable(schema=schema), budget=Budget(1.0), space=SPACE, strategy="fixed",
+            recipe=WEIGHTED,
+        )  # fmt: skip

@@ -45,7 +45,7 @@ OVER = {
     "learning_rate": "learning_rate", "learning_rate_scale": "learning_rate",
     "learning_rate_growth": "learning_rate", "learning_rate_most": "learning_rate",
     "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
-    "average": "average", "clip_norm": "bounding",
+    "average": "average", "clip_norm": "bounding", "momentum": "momentum",
 }  # fmt: skip
 """By a portfolio entry's setting: what of a recipe, if the user says it, stands instead."""
 

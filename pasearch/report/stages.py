@@ -49,9 +49,18 @@ def batching_words(recipe: Recipe, values: Values) -> str:
     return recipe.batches(slots).words()
 
 
+WEIGHTED = (
+    "each bounded gradient multiplied by its class's share of the largest weight ({}: as declared, "
+    "this run did not count them)"
+)
+
+
 def stage_words(recipe: Recipe) -> list[str]:
     """Return what is done beside batches, bound and optimizer, one phrase a stage."""
-    return [stage.words() for stage in recipe.stages()]
+    words = [stage.words() for stage in recipe.stages()]
+    if (weights := recipe.class_weights) is not None:
+        words.append(WEIGHTED.format(", ".join(f"{each:g}" for each in weights)))
+    return words
 
 
 def noise_words(recipe: Recipe) -> str:
@@ -75,7 +84,15 @@ def optimizer_words(recipe: Recipe) -> str:
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
 
 
-OF_RECIPE = ("recipe", "steps", "batch_share", "average", "clip_norm", "learning_rate_most")
+OF_RECIPE = (
+    "recipe",
+    "steps",
+    "batch_share",
+    "average",
+    "clip_norm",
+    "momentum",
+    "learning_rate_most",
+)
 """Settings that are not repeated beside the recipe that they give."""
 
 

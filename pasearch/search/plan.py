@@ -33,6 +33,7 @@ from pasearch.planning import (
     Dial,
     Terms,
     accuracy_line,
+    check_class_weights,
     dialled,
     planned_form,
     solve,
@@ -288,7 +289,7 @@ def make_plan(
         recipes[0].with_noise(None)  # what needs noise is refused here
     retrained = bool(split.search) or not strategy.private_trials
     finals = make_recipes(split.train) if retrained else ()
-    _check_views(recipes, space, planned_form(terms.schema, terms.most)[0])
+    _check_recipes(recipes, space, terms)
     solving = _Solving(
         terms=terms, strategy=strategy, space=space, recipes=recipes, finals=finals,
         dimensions=_dimensions(recipes, strategy, space, terms), dials=dials or Dials(),
@@ -503,11 +504,14 @@ def _dimensions(
     return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
 
 
-def _check_views(recipes: tuple[Recipe, ...], space: Space, shape: tuple[int, ...]) -> None:
-    """Refuse views that records behind a front end do not have, before anything is charged."""
-    for augmentation in (each.augmentation for each in recipes if each.augmentation is not None):
-        for front_end in space.front_ends():
-            augmentation.check_fits(front_end.output_shape(shape))
+def _check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> None:
+    """Refuse views and weights that the records do not have, before anything is charged."""
+    shape = planned_form(terms.schema, terms.most)[0]
+    for recipe in recipes:
+        check_class_weights(recipe.class_weights, terms.schema)
+        if (views := recipe.augmentation) is not None:
+            for front_end in space.front_ends():
+                views.check_fits(front_end.output_shape(shape))
 
 
 def _of_mu(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     "learning_rate", "learning_rate_scale", "learning_rate_growth", "learning_rate_most", "steps",
-    "steps_scale", "batch_share", "average", "clip_norm",
+    "steps_scale", "batch_share", "average", "clip_norm", "momentum",
 )  # fmt: skip
 """Genes that change the recipe; `training.settings` says how."""
 

@@ -392,8 +392,8 @@ def _check_gene(where: str, gene: str, value: object) -> None:
             raise UsageError(f"{where}: {error}") from None
     elif gene.startswith("trainable"):
         expected = "" if isinstance(value, bool) else "true or false"
-    elif gene.startswith("dropout"):
-        expected = "" if 0.0 <= number < 1.0 else "a rate in [0, 1)"
+    elif gene.startswith("dropout") or gene == "momentum":
+        expected = "" if 0.0 <= number < 1.0 else "a number in [0, 1)"
     elif gene.startswith("learning_rate") or gene in ("steps_scale", "clip_norm"):
         if not 0.0 < number <= MOST_SCALE:
             expected = f"a finite number above 0, at most {MOST_SCALE:g}"

@@ -49,6 +49,7 @@ def clipped_sum_and_counts(
     mask: Tensor,
     *,
     views: int = 1,
+    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sum over records of their bounded gradients, and how many norms are within bounds.
 
@@ -64,6 +65,7 @@ def clipped_sum_and_counts(
         bounding: None sums the gradients as they are (declared-public data only).
         mask: bool, (batch,); False for null records.
         views: How many rows a record has; its gradient is their mean, which is then bounded.
+        weights: (batch,), 0 to 1, which bounded gradients are multiplied by; None: 1.
 
     Returns:
         The sums, like `trainable_parameters(network)`, in their order; and the sum over records of
@@ -79,7 +81,8 @@ def clipped_sum_and_counts(
     norms = (squares if layered else squares.sum(dim=0)).sqrt()
     finite = torch.isfinite(squares.sum(dim=0))
     factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
-    factors = torch.where(mask & finite, factors, torch.zeros_like(factors))
+    own = 1.0 if weights is None else weights.clamp(0.0, 1.0)
+    factors = torch.where(mask & finite, factors * own, torch.zeros_like(factors))
     counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
     inside = None if bounding is None else bounding.within(norms)
     if inside is not None:
@@ -91,8 +94,8 @@ def clipped_sum_and_counts(
     factors = factors.repeat_interleave(views, dim=-1)
     sums: dict[int, Tensor] = {}
     for place, each in enumerate(captured):
-        own = factors[place] if layered else factors
-        for parameter, value in kernel_of(each.layer).weighted_sum(each, own):
+        bound = factors[place] if layered else factors
+        for parameter, value in kernel_of(each.layer).weighted_sum(each, bound):
             sums[id(parameter)] = value
     return [
         sums[id(parameter)] if id(parameter) in sums else torch.zeros_like(parameter)

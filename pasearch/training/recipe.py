@@ -86,6 +86,8 @@ class Recipe:
             variance is taken off the second moment).
         momentum: In [0, 1); Adam's beta_1 too.
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
+        class_weights: One a class, 0 or above, in the classes' order; a record's bounded gradient
+            is multiplied by its class's share of the largest. None: all count alike.
         chunk: Most rows in one forward pass. Only memory depends on it, and which views of a
             record are drawn.
     """
@@ -106,6 +108,7 @@ class Recipe:
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
+    class_weights: tuple[float, ...] | None = None
     chunk: int = 4096
 
     def __post_init__(self) -> None:
@@ -121,6 +124,8 @@ class Recipe:
         checked["momentum"] = nonnegative("momentum", self.momentum)
         if self.average is not None:
             checked["average"] = fraction("average", self.average)
+        if self.class_weights is not None:
+            checked["class_weights"] = _class_weights(self.class_weights)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not self.momentum < 1.0:
@@ -351,6 +356,18 @@ class Recipe:
         return cls(**read)
 
 
+def _class_weights(given: object) -> tuple[float, ...]:
+    """Return weights as Python floats; a list is what a file has."""
+    if not isinstance(given, (list, tuple)) or len(given) < 2:
+        raise UsageError(
+            f"class_weights is {given!r}: expected one number a class, like [1.0, 4.0]."
+        )
+    weights = tuple(nonnegative("each of class_weights", value) for value in given)
+    if not max(weights) > 0.0:
+        raise UsageError("class_weights are all 0: at least one class must count.")
+    return weights
+
+
 def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     """Return the first step of each epoch, 0 to last."""
     if last < steps // 64:
@@ -438,6 +455,14 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "denoising compares all coordinates with one law, and adaptive bounds give each layer its own: "
     "take another bounding.": lambda r: (
         r.denoising is not None and r.bounding is not None and r.bounding.adapts
+    ),
+    "class weights multiply gradients that were bounded, and noise on each record, or on encoded "
+    "gradients, comes before that: leave class_weights out.": lambda r: (
+        r.class_weights is not None and (r.noise is not None or r.noise_before_clip is not None)
+    ),
+    "class weights multiply gradients that were bounded, and bounding 'encoded' chooses among "
+    "public vectors instead: leave class_weights out.": lambda r: (
+        r.class_weights is not None and r.bounding is not None and not r.bounding.takes_views
     ),
     "denoising takes noise off, and without noise there is none: leave it out.": lambda r: (
         r.denoising is not None and r.bounding is None

@@ -80,8 +80,7 @@ def changed(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
     own: dict[str, Any] = {"steps": steps_of(recipe, settings)}
     if "batch_share" in values:
         own["expected_batch_size"] = max(1, round(values["batch_share"] * slots))
-    if "average" in values:
-        own["average"] = values["average"]
+    own |= {name: values[name] for name in ("average", "momentum") if name in values}
     if "clip_norm" in values:
         own["bounding"] = _clipped(recipe.bounding, values["clip_norm"])
     return replace(recipe, **own)

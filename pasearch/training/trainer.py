@@ -115,6 +115,8 @@ class Training:
             )
         if problems := validate(network):
             raise UsageError("This network cannot be trained privately: " + " ".join(problems))
+        if recipe.class_weights is not None and records.y.is_floating_point():
+            raise UsageError("class_weights are for classes, and here a number is predicted.")
         self._network, self._recipe, self._streams = network, recipe, streams
         self._parameters = trainable_parameters(network)
         if recipe.learning_rate is None:
@@ -294,20 +296,31 @@ def _bounded_sum(
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
     sums: list[Tensor] = []
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
+    shares = _class_shares(recipe, slots.x.device)
     views = recipe.augmentation
     many = 1 if views is None else views.views
     for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
         if len(part) == 0:
             break
         x, y, mask = slots.at(part)
+        weights = None if shares is None else shares[y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        values, found = summed(network, x, partial(losses_of, y=y), mask=mask, views=many)
+        loss = partial(losses_of, y=y)
+        values, found = summed(network, x, loss, mask=mask, views=many, weights=weights)
         if state.bounds:
             counts += found
         sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
     return sums or [torch.zeros_like(p) for p in trainable_parameters(network)], counts
+
+
+def _class_shares(recipe: Recipe, device: torch.device) -> Tensor | None:
+    """Return each class's weight as a share of the largest, which bounded gradients keep."""
+    if recipe.class_weights is None:
+        return None
+    most = max(recipe.class_weights)
+    return torch.tensor([each / most for each in recipe.class_weights], device=device)
 
 
 def _denoise(sums: list[Tensor], denoising: Denoising, density: Density, state: State) -> None:

@@ -140,6 +140,16 @@ def test_a_gamma_below_what_float32_norms_bear_is_refused():
     assert AutoS(gamma=1e-6).gamma == 1e-6
 
 
+@pytest.mark.contract
+def test_a_bound_whose_factor_float32_cannot_hold_is_refused():
+    """The factor of AUTO-S would be infinite: a record whose gradient is 0 would add NaN."""
+    for kind in (Flat, AutoS):
+        (first,) = (name for name in kind.field_names() if name != "gamma")
+        with pytest.raises(UsageError, match="at most 1e"):
+            kind(**{first: 1e33})
+    assert AutoS(bound=1e12, gamma=1e-6).factors(torch.zeros(1)).isfinite().all()
+
+
 @pytest.mark.unit
 def test_a_bound_that_float32_cannot_resolve_is_refused():
     # Squares of 1e-23 are 0 in float32, so a norm of 1e-21 can be computed as 0, and factor 1.

@@ -233,7 +233,7 @@ def before_noise(x: Tensor, own: Tensor, bound: float | None, slope: float = 1.0
         lambda part: lambda outputs: slope * (outputs * own[part, None]).sum(dim=1),
         everyone(len(x)),
         order=NoiseBeforeClip(record_bound=bound),
-        clip=Flat(clip_norm=1e30),
+        clip=Flat(clip_norm=1e12),
         standard_deviation=1e-38,
         stream=STREAM,
         step=0,

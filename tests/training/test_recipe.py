@@ -15,7 +15,9 @@ from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import BOUNDINGS
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
 
@@ -53,6 +55,23 @@ def test_momentum_outside_0_to_1_is_refused(value: object):
 def test_an_average_outside_0_to_1_is_refused(value: object):
     with pytest.raises(UsageError, match="average"):
         recipe(average=value)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "value", [(), (1.0,), (0.0, 0.0), (1.0, -1.0), (1.0, math.nan), "12", 3.0, (1.0, True)]
+)
+def test_class_weights_are_several_numbers_that_are_not_all_0(value: object):
+    with pytest.raises(UsageError, match="class_weights"):
+        recipe(class_weights=value)
+
+
+@pytest.mark.unit
+def test_class_weights_are_refused_where_noise_comes_before_them():
+    with pytest.raises(UsageError, match="leave class_weights out"):
+        recipe(class_weights=(1.0, 2.0), noise_before_clip=NoiseBeforeClip(record_bound=1.0))
+    with pytest.raises(UsageError, match="leave class_weights out"):
+        recipe(class_weights=(1.0, 2.0), bounding=BOUNDINGS.from_json({"name": "encoded"}))
 
 
 @pytest.mark.unit
@@ -100,6 +119,7 @@ def test_the_price_does_not_depend_on_what_costs_nothing():
         {"optimizer": "adam"},
         {"momentum": 0.0},
         {"average": None},
+        {"class_weights": (1.0, 9.0)},
         {"chunk": 3},
     ]
     assert {price(recipe(**each).event(400), 1e-3).epsilon for each in others} == {plain}
@@ -152,6 +172,7 @@ def test_without_noise_nothing_is_bounded_either():
         optimizer=st.sampled_from(list(OPTIMIZERS)),
         momentum=st.floats(0.0, 0.999),
         average=st.none() | st.floats(0.001, 0.999),
+        class_weights=st.none() | st.tuples(st.floats(0.0, 9.0), st.floats(0.1, 9.0)),
         chunk=st.integers(1, 10**6),
     )
 )

@@ -29,7 +29,7 @@ SLOTS = 2000
 VALUES = {
     "learning_rate": 0.3, "learning_rate_scale": 2.0, "learning_rate_growth": 2.0,
     "learning_rate_most": 1.0, "steps": 70, "steps_scale": 0.5, "batch_share": 0.5,
-    "average": 0.3, "clip_norm": 2.0,
+    "average": 0.3, "clip_norm": 2.0, "momentum": 0.5,
 }  # fmt: skip
 
 

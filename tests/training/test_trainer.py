@@ -245,6 +245,51 @@ def test_null_records_count_in_the_divisor_and_add_nothing():
     assert torch.allclose(trained(data, one_step), weights(network()) - 0.5 * total / N, atol=1e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("chunk", [4096, 5])
+def test_bounded_gradients_are_multiplied_by_their_classs_share_of_the_largest_weight(chunk: int):
+    """Against autograd's own gradients, one record at a time; the bound is not the weights'."""
+    data = records(public=True)
+    given = (3.0, 6.0, 0.0)
+    assert sorted(set(data.y.tolist())) == [0, 1, 2]
+    clip = Flat(clip_norm=0.3)
+    made = recipe(
+        expected_batch_size=N,
+        noise_multiplier=1e-9,
+        bounding=clip,
+        class_weights=given,
+        chunk=chunk,
+    )
+    model, wanted = network(), 0.0
+    for x, y in zip(data.x, data.y, strict=True):
+        loss = functional.cross_entropy(model(x[None]), y[None])
+        own = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+        wanted = wanted + own * min(1.0, 0.3 / float(own.norm())) * (given[int(y)] / 6.0)
+    found = noisy_sum(data, made)
+    assert torch.allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.contract
+def test_no_record_weighs_more_than_the_bound_whatever_the_weights():
+    made = recipe(
+        expected_batch_size=N,
+        noise_multiplier=1e-9,
+        bounding=Flat(clip_norm=0.01),
+        class_weights=(1e6, 1.0, 5.0),
+    )
+    whole = noisy_sum(records(public=True), made)
+    for place in range(N):
+        without = noisy_sum(records(public=True, null=(place,)), made)
+        assert (whole - without).norm() <= 0.01 * (1 + 1e-4)
+
+
+@pytest.mark.contract
+def test_a_class_without_a_weight_is_not_named_by_an_error():
+    """Plans refuse too few weights; a training that has no plan must not tell a record's class."""
+    made = recipe(expected_batch_size=N, noise_multiplier=1e-9, class_weights=(1.0, 2.0))
+    assert noisy_sum(records(), made).isfinite().all()
+
+
 def numbers(*, public: bool = False, null: tuple[int, ...] = ()) -> Records:
     """Records with a number to predict."""
     data = records(public=public, null=null)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
+MOST = 1e12
+"""The largest bound: above it, factors could be too large for float32."""
 LEAST = 1e-12
 """The smallest bound: below it, squares of gradients and the factors would underflow in float32."""
 
@@ -73,10 +75,17 @@ class Bound(Stage):
         return None
 
     def sums(
-        self, network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, *, views: int = 1
+        self,
+        network: nn.Module,
+        x: Tensor,
+        loss: Loss,
+        mask: Tensor,
+        *,
+        views: int = 1,
+        weights: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
-        return clipped_sum_and_counts(network, x, loss, self, mask, views=views)
+        return clipped_sum_and_counts(network, x, loss, self, mask, views=views, weights=weights)
 
     def start(self, layers: int) -> tuple[float, ...]:
         """Return the first bounds of one that adapts: one, or one a layer."""
@@ -114,6 +123,11 @@ def checked_bound(name: str, value: object) -> float:
         UsageError: Something else, or too small a number.
     """
     number = positive(name, value)
+    if not number <= MOST:
+        raise UsageError(
+            f"{name} is {number}: expected at most {MOST:g}, so that float32 can hold what "
+            "gradients are multiplied by. A usual value is 1."
+        )
     if not number >= LEAST:
         raise UsageError(
             f"{name} is {number}: expected {LEAST} or above, so that float32 can tell which "

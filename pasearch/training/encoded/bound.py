@@ -65,10 +65,18 @@ class Encoded(Bound):
         return _envelope(self, dimension)
 
     def sums(
-        self, network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, *, views: int = 1
+        self,
+        network: nn.Module,
+        x: Tensor,
+        loss: Loss,
+        mask: Tensor,
+        *,
+        views: int = 1,
+        weights: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
         assert views == 1, "encoding takes one gradient a record"
+        assert weights is None, "encoding takes gradients as they are"
         codebook = self.codebook(sum(p.numel() for p in trainable_parameters(network)))
         return encoded_sum(network, x, loss, mask, codebook, self.exact), torch.zeros(0)
 
