@@ -57,12 +57,17 @@ def entry(front_end: str, layers: list[dict[str, Any]], **settings: float) -> di
     return {"front_end": front_end, "layers": layers, "settings": settings}
 
 
-def full(layers: list[dict[str, Any]], *, number: bool = False, rate: float = 1.0) -> Any:
+PAIRS = "centred_pairs:256"
+
+
+def full(
+    layers: list[dict[str, Any]], *, front: str = "centred", number: bool = False, rate: float = 1.0
+) -> Any:
     """Return a candidate on centred input, trained on full batches, at so many times the rate."""
     settings = dict(full_batches(number))
     for name in ("learning_rate_scale", "learning_rate_most"):
         settings[name] *= rate
-    return {"front_end": "centred", "layers": layers, "settings": settings}
+    return {"front_end": front, "layers": layers, "settings": settings}
 
 
 def whitened(views: int) -> Any:
@@ -109,6 +114,8 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         entry("centred", dense(128) + dense(64)),
         entry("centred", joined(64)),
         full(joined(64), rate=0.5),
+        full(LINEAR, front=PAIRS),
+        full(joined(64), front=PAIRS, rate=0.5),
     ],
     "regression": [entry("raw", LINEAR, learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
     + [entry("raw", dense(64), learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
@@ -119,14 +126,16 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         entry("centred", dense(128) + dense(64), learning_rate_scale=0.3),
         entry("centred", joined(64), learning_rate_scale=0.3),
         full(joined(64), number=True, rate=0.3),
+        full(LINEAR, front=PAIRS, number=True),
+        full(joined(64), front=PAIRS, number=True, rate=0.3),
     ],
 }
 
 CANDIDATES["photo"] = [*CANDIDATES["image"], whitened(2)]
 
 ONLY = {
-    "table": [2, 4, 7, 8, 9, 10, 11, 12, 13],
-    "regression": [2, 5, 6, 7, 8, 9, 10, 11],
+    "table": [2, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+    "regression": [2, 5, 6, 7, 8, 9, 10, 11, 12, 13],
 }
 """Which candidates are tried on `MORE` tables: of the older ones the best alone."""
 
@@ -253,8 +262,8 @@ class Public:
         )
         records = self.dataset._records(slots, before)
         noise = 1.0 / (FRONT_END_SHARE * mu)
-        stream, bound = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_bound
-        return front.fit(records.x, records.valid, noise, stream, bound).behind(before)
+        stream, form = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_form
+        return front.fit(records.x, records.valid, noise, stream, form).behind(before)
 
 
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:

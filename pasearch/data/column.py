@@ -242,6 +242,11 @@ class Column:
         return tuple(np.linspace(low, high, bins + 1)[1:-1].tolist()) if bins > 1 else ()
 
     @property
+    def scaled_edges(self) -> tuple[float, ...]:
+        """The edges as the number itself is scaled, in [0, 1]; those beyond a bound lie on it."""
+        return tuple(np.clip(self._scaled(np.array(self.edges)), 0.0, 1.0).tolist())
+
+    @property
     def width(self) -> int:
         """How many numbers a cell becomes."""
         if self.kind == "number":

@@ -21,6 +21,7 @@ from pasearch.data.means import (
     recentring,
 )
 from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.schema import RowForm
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
 
@@ -102,30 +103,38 @@ def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream
     mean, square = np.split(total, 2)
     mean = np.clip(mean, 0.0, 1.0)
     deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
-    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1])), x)
+    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1])), x.shape[1:])
 
 
 def fit_means(
-    x: Tensor, valid: Tensor, row_bound: float, noise_multiplier: float | None, stream: Stream
-) -> Affine:
-    """Return the map of `centred` from noisy means.
+    x: Tensor,
+    valid: Tensor,
+    form: RowForm | None,
+    noise_multiplier: float | None,
+    stream: Stream,
+) -> np.ndarray:
+    """Return the mean of every feature, float64 (features,), in [0, 1].
 
     Args:
         x: float32, (slots, *shape), in [0, 1].
         valid: bool, (slots,).
-        row_bound: Longer rows are cut to this norm, public.
+        form: Longer rows than its bound are cut to that, public.
         noise_multiplier: None on declared-public data.
         stream: The release's own randomness.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
     records = OnePart(x, valid)
+    row_bound = math.sqrt(math.prod(x.shape[1:])) if form is None else form.bound
     if noise_multiplier is None:
-        means = np.clip(public_means(records, row_bound), 0.0, 1.0)
-    else:
-        mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=row_bound)
-        means = mechanism.release(records, stream)
-    return _affine(means, centring(means), x)
+        return np.clip(public_means(records, row_bound), 0.0, 1.0)
+    mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=row_bound)
+    return mechanism.release(records, stream)
+
+
+def centred(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
+    """Return the map of `centred` from the means of features: post-processing."""
+    return _affine(means, centring(means), shape)
 
 
 def fit_centre(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
@@ -145,14 +154,14 @@ def fit_centre(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream:
     else:
         mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=ROW_NORM)
         means = mechanism.release_signed(records, stream)
-    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), x)
+    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), x.shape[1:])
 
 
-def _affine(shift: np.ndarray, scale: np.ndarray, x: Tensor) -> Affine:
-    """Return the map of flattened features, for records like these."""
-    affine = Affine(tuple(x.shape[1:]))
-    affine.shift.copy_(torch.from_numpy(shift).reshape(x.shape[1:]))
-    affine.scale.copy_(torch.from_numpy(scale).reshape(x.shape[1:]))
+def _affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
+    """Return the map of flattened features, for records of this shape."""
+    affine = Affine(tuple(shape))
+    affine.shift.copy_(torch.from_numpy(shift).reshape(shape))
+    affine.scale.copy_(torch.from_numpy(scale).reshape(shape))
     return affine
 
 

@@ -23,6 +23,37 @@ MOST_NUMBERS = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumn:
+    """Where a column stands in an encoded record: public.
+
+    Args:
+        start: Its first feature; of a number the number itself, its bins after it.
+        width: How many features it has.
+        edges: Of a number: the edges between its bins, as the number is scaled, in [0, 1], rising;
+            none without bins. None of a category: its features are indicators.
+        may_miss: Whether its last feature says that the value is missing.
+    """
+
+    start: int
+    width: int
+    edges: tuple[float, ...] | None = ()
+    may_miss: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowForm:
+    """What is public about an encoded record, besides its shape.
+
+    Args:
+        bound: The largest norm that it can have.
+        columns: Those that may be paired with others: numbers and categories.
+    """
+
+    bound: float
+    columns: tuple[RowColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The declared form of records with numeric features, and a class or a number to predict.
 
@@ -113,6 +144,13 @@ class Schema:
     def row_bound(self) -> float:
         """The largest norm of an encoded record: public."""
         return math.sqrt(math.prod(self.shape))
+
+    @property
+    def row_form(self) -> RowForm:
+        """What is public about an encoded record: each feature is a column, but of images."""
+        features = range(self.shape[0] if len(self.shape) == 1 else 0)
+        columns = tuple(RowColumn(start=place, width=1) for place in features)
+        return RowForm(bound=self.row_bound, columns=columns)
 
     def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
         """Clamp to the bounds and scale to [0, 1]; return which records are finite.

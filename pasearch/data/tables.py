@@ -23,7 +23,7 @@ import numpy as np
 
 from pasearch.data.cells import ColumnCells, TableCells, each_whole, present, text_of
 from pasearch.data.column import COLUMN_KEYS, Column
-from pasearch.data.schema import Form, Schema, needed
+from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
@@ -172,6 +172,17 @@ class TableSchema:
             elif column.kind != "ignore":
                 most += 2 if column.kind == "number" else 1
         return math.sqrt(most)
+
+    @property
+    def row_form(self) -> RowForm:
+        """What is public about an encoded record; texts are no columns that are paired."""
+        found, start = [], 0
+        for column in self.columns:
+            if column.kind in ("number", "category"):
+                edges = column.scaled_edges if column.kind == "number" else None
+                found.append(RowColumn(start=start, width=column.width, edges=edges, may_miss=True))
+            start += column.width
+        return RowForm(bound=self.row_bound, columns=tuple(found))
 
     def find(
         self, name: str, features: TableCells, labels: ColumnCells

@@ -448,8 +448,8 @@ class Search:
         stream = self.keys.stream("front end", front_end.text)
         opened = self.dataset[self.plan.trial_partition].through(before)
         with self.ledger.charged(line, opened, key="fit") as records:
-            bound = self.plan.schema.row_bound
-            fitted = front_end.fit(records.x, records.valid, noise, stream, bound).behind(before)
+            form = self.plan.schema.row_form
+            fitted = front_end.fit(records.x, records.valid, noise, stream, form).behind(before)
         save_weights(fitted.module, path, self.folder)
         return fitted
 

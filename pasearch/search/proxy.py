@@ -83,8 +83,8 @@ class Proxy:
         before = None if front_end.before is None else self.fit(front_end.before)
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
-        bound = self.dataset.schema.row_bound
-        return front_end.fit(records.x, records.valid, None, stream, bound).behind(before)
+        form = self.dataset.schema.row_form
+        return front_end.fit(records.x, records.valid, None, stream, form).behind(before)
 
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str

@@ -16,6 +16,7 @@ from pasearch.data.front_ends import (
     FRONT_ENDS,
     MOST_COMPONENTS_OF,
     Centred,
+    CentredPairs,
     Fitted,
     FrontEnd,
     MaxPool,
@@ -31,6 +32,7 @@ from pasearch.data.front_ends import (
 from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import TYPICAL_NORM
+from pasearch.data.schema import RowForm
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 
@@ -45,6 +47,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "scattering": LARGE,
     "standardise": [*VECTORS, *IMAGES],
     "centred": [*VECTORS, *IMAGES],
+    "centred_pairs:5": VECTORS,
     "whitened:1": LARGE,
     "whitened:2": LARGE,
     "whitened_centred:1": LARGE,
@@ -75,7 +78,11 @@ def whitened_means(x: Tensor, valid: Tensor, sigma: float, stream: Stream) -> np
     """Return the noisy means before they are shrunk: a front end keeps what follows from them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(means, "shrunk", lambda noisy, _: noisy)
-        return front_end("whitened_centred").fit(x, valid, sigma, stream, 1e-3).module.shift.numpy()
+        return (
+            front_end("whitened_centred")
+            .fit(x, valid, sigma, stream, RowForm(bound=1e-3))
+            .module.shift.numpy()
+        )
 
 
 def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> Fitted:
@@ -100,6 +107,8 @@ class TestText:
             ("scattering", Scattering()),
             ("standardise", Standardise()),
             ("centred", Centred()),
+            ("centred_pairs", CentredPairs(256)),
+            ("centred_pairs:9", CentredPairs(9)),
             ("whitened", Whitened(1)),
             ("whitened:2", Whitened(2)),
             ("whitened_centred:2", WhitenedCentred(2)),

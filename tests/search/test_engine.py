@@ -457,9 +457,9 @@ def test_no_two_trainings_and_no_two_scores_share_a_stream(
         scores.append(stream.seed64())
         return release(self, count, stream)
 
-    def watched_fit(self, x, valid, noise_multiplier, stream, row_bound):
+    def watched_fit(self, x, valid, noise_multiplier, stream, form):
         trainings.append(stream.seed64())
-        return fit(self, x, valid, noise_multiplier, stream, row_bound)
+        return fit(self, x, valid, noise_multiplier, stream, form)
 
     monkeypatch.setattr(engine, "train_candidate", watched_train)
     monkeypatch.setattr(NoisyCount, "release", watched_release)
@@ -632,10 +632,10 @@ class TestFits:
         found: list[str] = []
         for kind in (PrincipalComponents, Standardise):
 
-            def fit(self, x, valid, noise_multiplier, stream, row_bound, genuine=kind.fit):
+            def fit(self, x, valid, noise_multiplier, stream, form, genuine=kind.fit):
                 assert noise_multiplier is not None
                 found.append(self.text)
-                return genuine(self, x, valid, noise_multiplier, stream, row_bound)
+                return genuine(self, x, valid, noise_multiplier, stream, form)
 
             monkeypatch.setattr(kind, "fit", fit)
         return found
@@ -685,11 +685,11 @@ class TestFits:
 
         with searching(tmp_path / "x", "rs pca") as search:
 
-            def fit(self, x, valid, noise_multiplier, stream, row_bound):
+            def fit(self, x, valid, noise_multiplier, stream, form):
                 assert search.ledger.holds("front end pca:2", "fit")
                 assert not search.ledger.holds("training", "search"), "the fit comes first"
                 assert len(x) == search.plan.split.train
-                return genuine(self, x, valid, noise_multiplier, stream, row_bound)
+                return genuine(self, x, valid, noise_multiplier, stream, form)
 
             monkeypatch.setattr(PrincipalComponents, "fit", fit)
             search.run()

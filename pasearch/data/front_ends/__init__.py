@@ -11,6 +11,7 @@
 | `backbone_centred:...` | `backbone` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
 | `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
+| `centred_pairs:256` | that, and products of two columns (`data.pairs`) | one Gaussian sum |
 | `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
 
 Those without a price know no record but the one at hand: each maps a record alone, so they change
@@ -20,6 +21,7 @@ before the first training, and the plan charges it; every candidate then uses th
 
     standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
     centred:      rows clamped to a public norm B (`data.means`);         sum x + noise
+    centred_pairs:    likewise
     whitened_centred, backbone_centred:  likewise, of rows behind the other
     pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
 
@@ -40,6 +42,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
+from pasearch.data.schema import RowForm
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
@@ -51,6 +54,9 @@ Shape = tuple[int, ...]
 
 MOST_COMPONENTS_OF = 4096
 """The most features PCA takes: its matrix has the square of that many numbers."""
+
+MOST_PAIRS = 8192
+"""The most products of two columns."""
 
 
 class FrontEnd(Stage):
@@ -110,7 +116,7 @@ class FrontEnd(Stage):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        row_bound: float | None = None,
+        form: RowForm | None = None,
     ) -> Fitted:
         """Return it fitted to the records of an open partition; only where `fitted`.
 
@@ -119,8 +125,8 @@ class FrontEnd(Stage):
             valid: bool, (slots,); a null record adds nothing.
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
-            row_bound: The largest norm of a record that the schema allows, public; None: the root
-                of the number of features.
+            form: What the schema says of a record, public; None: nothing, so that a record may be
+                as long as the root of the number of its features.
 
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
@@ -349,7 +355,7 @@ class Recentred(FrontEnd):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        row_bound: float | None = None,
+        form: RowForm | None = None,
     ) -> Fitted:
         """Estimate the mean of every direction privately; records have a norm of their own."""
         from pasearch.data.projections import fit_centre
@@ -407,7 +413,7 @@ class Standardise(Moved):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        row_bound: float | None = None,
+        form: RowForm | None = None,
     ) -> Fitted:
         """Estimate both moments of every feature privately."""
         from pasearch.data.projections import fit_moments
@@ -433,13 +439,61 @@ class Centred(Moved):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        row_bound: float | None = None,
+        form: RowForm | None = None,
     ) -> Fitted:
         """Estimate the mean of every feature privately."""
+        from pasearch.data.projections import centred, fit_means
+
+        means = fit_means(x, valid, form, noise_multiplier, stream)
+        return Fitted(self, centred(means, x.shape[1:]))
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class CentredPairs(FrontEnd):
+    """What `centred` makes of a row of a table, and products of two of its columns.
+
+    They come from the same means, so they cost nothing more.
+
+    Args:
+        pairs: How many products: those of columns that vary most.
+    """
+
+    name: ClassVar[str] = "centred_pairs"
+    phrase: ClassVar[str] = "centred features and {pairs:,} products of two columns"
+    fitted: ClassVar[bool] = True
+    pairs: int = 256
+
+    def __post_init__(self) -> None:
+        whole("pairs", self.pairs, most=MOST_PAIRS)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        if len(shape) != 1:
+            raise UsageError(
+                f"Front end {self.text} is for rows of a table; these records have shape {shape}. "
+                "Take centred, or of images whitened_centred."
+            )
+        return (shape[0] + self.pairs,)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data import pairs
+
+        return pairs.CentredPairs(shape[0], self.pairs)
+
+    def fit(
+        self,
+        x: Tensor,
+        valid: Tensor,
+        noise_multiplier: float | None,
+        stream: Stream,
+        form: RowForm | None = None,
+    ) -> Fitted:
+        """Estimate the mean of every feature privately."""
+        from pasearch.data.pairs import paired
         from pasearch.data.projections import fit_means
 
-        bound = math.sqrt(math.prod(x.shape[1:])) if row_bound is None else row_bound
-        return Fitted(self, fit_means(x, valid, bound, noise_multiplier, stream))
+        means = fit_means(x, valid, form, noise_multiplier, stream)
+        return Fitted(self, paired(means, () if form is None else form.columns, self.pairs))
 
 
 @FRONT_ENDS.register
@@ -479,7 +533,7 @@ class PrincipalComponents(FrontEnd):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        row_bound: float | None = None,
+        form: RowForm | None = None,
     ) -> Fitted:
         """Estimate the second moments privately and keep their leading eigenvectors."""
         from pasearch.data.projections import fit_components
