@@ -8,7 +8,7 @@ The first trains `search_architecture(strategy="fixed")` on all training images,
 `--transfer` takes a data set's first 5,000 training images at total 1, and trains a linear model on
 
     whitened     whitened scattering coefficients: nothing but made-up images
-    backbone     what `pretrain` made of another data set's training images, five epochs
+    backbone     what `pretrain` made of another data set's training images, two epochs
     untrained    the same backbone at its random start
 
 Accuracy on the data set's own 10,000 test images, exact; the whole total pays for everything read,
@@ -44,7 +44,7 @@ PAIRS = (
     ("mnist", "fashion-mnist"),
     ("fashion-mnist", "cifar10-jpeg-q75"),
 )
-FEW, TEST, EPOCHS = 5000, 10_000, 5
+FEW, TEST, EPOCHS = 5000, 10_000, 2
 
 
 def given(name: str, asked: argparse.Namespace) -> dict[str, Any]:

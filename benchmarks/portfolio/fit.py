@@ -3,8 +3,8 @@
 Entries are kept one after another, `MOST` at most: each time the one that lowers most the mean
 regret of the best that is kept, where what is best is asked at each signal (to half a power of ten)
 for all data sets of the kind together, as `fixed` asks. The first two need no fit, so that a search
-by disjoint portions has them too. Trainings with the same data and nearly the same signal are
-averaged.
+by disjoint portions has them too; the linear model of `features` is always there. Trainings with
+the same data and nearly the same signal are averaged.
 
 Usage: python benchmarks/portfolio/fit.py table regression     # other kinds stay as they are
 """
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from run import CANDIDATES, ONLY
+from run import CANDIDATES, LINEAR, ONLY, full
 
 from pasearch.data.front_ends import front_end
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "pasearch" / "spaces" / "portfolio" / "portfolio-1.json"
-MOST, LEAST_GAIN = 5, 2e-4
+MOST, LEAST_GAIN = 6, 2e-4
 GROWTH = {"image": ("scattering", 2.0), "photo": ("scattering", 2.0)}
 """Linear models behind this front end get `learning_rate_growth`: `growth.py` measured it. The
 curves are without it, and so a little low where the signal is strong."""
@@ -69,6 +69,8 @@ def chosen(names: list[str], measured: dict[str, Any], regret: dict[str, np.ndar
     at = np.array([np.mean(each, axis=0) for each in cells.values()])  # (signals, candidates)
     free = [place for place, name in enumerate(names) if not needs_fit(name)]
     kept = sorted(free, key=lambda place: at[:, place].mean())[:2]
+    of_features = [full(LINEAR, number=number) for number in (False, True)]
+    kept += [place for place, name in enumerate(names) if json.loads(name) in of_features]
     while len(kept) < MOST:
         others = [place for place in range(len(names)) if place not in kept]
         found = {place: at[:, [*kept, place]].min(axis=1).mean() for place in others}
@@ -112,6 +114,9 @@ def main() -> None:
                 for name, (signals, table) in measured.items()
             },
         }
+    for values in kinds.values():
+        for name, data in values["data"].items():
+            data["classes"] = next(row["classes"] for row in rows if row["data"] == name)
     study = f"{len(rows)} trainings on public data; benchmarks/portfolio"
     OUT.write_text(json.dumps({"version": 1, "study": study, "kinds": kinds}, indent=1) + "\n")
 

@@ -116,6 +116,7 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         full(joined(64), rate=0.5),
         full(LINEAR, front=PAIRS),
         full(joined(64), front=PAIRS, rate=0.5),
+        entry(PAIRS, joined(64)),
     ],
     "regression": [entry("raw", LINEAR, learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
     + [entry("raw", dense(64), learning_rate_scale=scale) for scale in (0.03, 0.1, 0.3)]
@@ -128,14 +129,15 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
         full(joined(64), number=True, rate=0.3),
         full(LINEAR, front=PAIRS, number=True),
         full(joined(64), front=PAIRS, number=True, rate=0.3),
+        entry(PAIRS, joined(64), learning_rate_scale=0.3),
     ],
 }
 
 CANDIDATES["photo"] = [*CANDIDATES["image"], whitened(2)]
 
 ONLY = {
-    "table": [2, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15],
-    "regression": [2, 5, 6, 7, 8, 9, 10, 11, 12, 13],
+    "table": [2, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+    "regression": [2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
 }
 """Which candidates are tried on `MORE` tables: of the older ones the best alone."""
 

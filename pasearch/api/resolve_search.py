@@ -24,6 +24,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
+from pasearch.search.ahead import Insured, insured_by
 from pasearch.search.auto import Option, choose
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
@@ -96,14 +97,13 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
         plan = _found_on(request, searched_on, space, assembled)
     elif request.strategy == "auto":
         _check_auto(request)
-        choice = choose(
-            study(),
-            lambda option: (made := assembled(space, option), made.strategy),
-            device=device_of(request),
-        )
+        choice = choose(study(), partial(assembled, space), device=device_of(request))
         plan, auto = choice.plan, choice.to_json()
     else:
         plan = assembled(space, None)
+    if isinstance(plan.strategy, Insured):
+        ours = request.space == "auto" and given is None
+        plan = insured_by(plan, study() if ours else None)
     return Prepared(
         request=asked,
         dataset=dataset,
@@ -313,7 +313,6 @@ def assemble(
     name = request.strategy
     if option is not None:
         name, settings = option.name, dict(option.settings)
-        request = replace(request, search_share=option.search_share)
     strategy = named_strategy(name, **settings)
     return make_plan(
         terms_of(request, dataset, _split(request, dataset, strategy), assumed),
@@ -331,7 +330,7 @@ def _study(request: SearchRequest, dataset: Dataset) -> Study:
     budget = request.total.resolve(dataset.n)
     sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
     outputs = planned_form(dataset.schema, request.max_categories)[1]
-    study = study_for(dataset.schema, dataset.name)
+    study = study_for(dataset.schema, dataset.name).among(outputs)
     return study.ordered(signal_of(1.0 / sigma, dataset.n, outputs))
 
 

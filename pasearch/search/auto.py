@@ -1,22 +1,22 @@
-"""auto: price every strategy, predict each from a study on public data, take the best.
+"""auto: price `fixed` and `insured`, predict both from a study on public data, and take one.
 
 Predicted accuracy = mean over the study's data sets of the same kind (the one at hand left out) of
 
-    fixed            a_1(s)                  a_e(s): what entry e reached there at signal s
-    rs, mgrs, paas   E[a_w(s')]              w: the entry with the best noisy score at s'
-    winner retrained E[a_w(s_final)]         w chosen at s_search, then trained anew
+    fixed       a_1(s)              a_e(s): what entry e reached there at signal s
+    insured     E[a_w(s_final)]     w: the entry that `insured` takes by noisy scores at s_look
 
-s is the signal of each training under that strategy's own plan: a search's trainings may cost less
-each, or have fewer records, and that is what it pays. The number of candidates follows the plan's
-law; a score errs by its noise and by its sample. Everything read here is public: schema, n, budget,
-device; the study is a file of this package.
+s is the signal of each training under that strategy's own plan: looks and scores take a part of
+the budget and of the records. `insured` is taken where it is predicted to cost less than `COST`:
+that is what it costs to find out that the default is wrong for these records. Outside what it has
+measured, nothing is predicted and one good default is trained.
+
+Everything read here is public: schema, n, budget, device; the study is a file of this package.
 
 Source: docs/rules.md, rule 1 (auto reads schema, n, budget and device only).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,26 @@ import numpy as np
 
 from pasearch.errors import BudgetError
 from pasearch.planning import planned_form
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.search.ahead import Insured, Leads, leads
 from pasearch.spaces.portfolio import Study, signal_of
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
-    from pasearch.search.strategy import Strategy
 
 DRAWS = 2000
-"""How many searches are imagined for one prediction."""
+"""How many runs are imagined on each data set for one prediction."""
 
 PATIENCE = 3600.0
-"""A strategy that would train longer than this many seconds on a CPU, on average, is left out."""
+"""Looks that would take longer than this many seconds on a CPU are left out."""
 
-GAIN = 0.002
-"""By how much a search must be predicted to beat `fixed`: less is within the study's own error."""
+COST = 0.003
+"""How much accuracy `insured` may be predicted to cost, and is taken all the same."""
 
-RETRAINED_SHARE = 0.2
+MOST_LOOKS = 5
+"""How many candidates `insured` looks at, at most: every entry of a portfolio has been enough."""
+
+BEYOND = 0.5
+"""How far a signal may lie outside what the study has measured, in powers of ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,37 +54,19 @@ class Option:
     Args:
         name: Of the strategy.
         settings: As `search.strategies.strategy` takes them.
-        search_share: Share of the training slots set aside for the search; 0 keeps the winner.
     """
 
     name: str
     settings: tuple[tuple[str, float], ...] = ()
-    search_share: float = 0.0
 
     @property
     def winner(self) -> str:
-        """What becomes of the winner: kept, retrained, or one training without any other."""
-        if self == FIXED:
-            return "one training"
-        return "retrained" if self.search_share else "kept"
+        """What becomes of the winner: one training without any other, or one after looks."""
+        return "one training" if self == FIXED else "trained anew"
 
 
 FIXED = Option(name="fixed")
-"""The one training that every search is compared with."""
-
-
-def options() -> list[Option]:
-    """Return what is compared: `fixed`, and every private search, its winner kept or retrained."""
-    searches = (
-        ("rs", (("candidates", 5),)),
-        ("mgrs", (("candidates", 8), ("generations", 2))),
-        ("paas", (("candidates", 4), ("generations", 2))),
-    )
-    return [FIXED] + [
-        Option(name=name, settings=settings, search_share=share)
-        for name, settings in searches
-        for share in (0.0, RETRAINED_SHARE)
-    ]
+"""The one training that a search is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +76,14 @@ class Choice:
     Args:
         option: The strategy.
         plan: Its plan.
-        strategy: The strategy, made.
-        why: One or two sentences.
+        why: A few sentences.
         expected: Predicted accuracy of every option that could be priced.
     """
 
     option: Option
     plan: Plan
-    strategy: Strategy
     why: str
-    expected: tuple[dict[str, Any], ...]
+    expected: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -108,125 +91,121 @@ class Choice:
         return {"chosen": chosen, "why": self.why, "expected": list(self.expected)}
 
 
-def choose(study: Study, make: Callable[[Option], tuple[Plan, Strategy]], *, device: str) -> Choice:
-    """Return the strategy that is predicted to be best.
+def choose(study: Study, make: Callable[[Option], Plan], *, device: str) -> Choice:
+    """Return `insured`, or `fixed` where that is predicted to be better, or nothing is predicted.
 
     Args:
-        study: Of the kind of data at hand, without the data at hand, in the portfolio's order.
-        make: From an option to its plan and strategy; a BudgetError leaves the option out.
+        study: Of the kind of data at hand, without the data at hand, in the portfolio's order, as
+            accuracy among as many classes.
+        make: From an option to its plan; a BudgetError leaves the option out.
         device: "cpu" leaves out what would take longer than `PATIENCE`.
 
     Raises:
         BudgetError: Not even `fixed` fits the budget.
     """
-    found: list[tuple[float, Option, Plan, Strategy]] = []
-    for option in options():
+    fixed = make(FIXED)
+    if outside := _outside(study, fixed):
+        return Choice(option=FIXED, plan=fixed, why=f"{outside} So one good default is trained.")
+    looks = min(len(study.entries), MOST_LOOKS)
+    plan = None
+    option = Option(name=Insured.name, settings=(("candidates", looks),))
+    if looks > 1:
         try:
-            plan, strategy = make(option)
+            plan = make(option)
         except BudgetError:
-            if option == FIXED:
-                raise
-            continue
-        seconds = plan.seconds_per_training()[0] * strategy.expected_work
-        if found and device == "cpu" and seconds > PATIENCE:
-            continue
-        found.append((predicted(study, plan, strategy), option, plan, strategy))
-    fixed = found[0]
-    best = max(found, key=lambda each: each[0])
-    if not best[0] > fixed[0] + GAIN:
-        best = fixed
+            plan = None
+    if plan is None:
+        return Choice(option=FIXED, plan=fixed, why="Looks at other candidates do not fit this "
+                      "budget, so one good default is trained.")  # fmt: skip
+    if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > PATIENCE:
+        why = "Looks at other candidates would take over an hour, so one good default is trained."
+        return Choice(option=FIXED, plan=fixed, why=why)
+    alone, insured = default_alone(study, fixed), predicted(study, plan)
     expected = tuple(
-        {"strategy": option.name, "winner": option.winner, "expected": round(float(value), 4)}
-        for value, option, _, _ in found
+        {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
+        for each, value in ((FIXED, alone), (option, insured))
     )
-    why = _why(best[1], fixed[0], found, study)
-    return Choice(option=best[1], plan=best[2], strategy=best[3], why=why, expected=expected)
+    took = insured > alone - COST
+    why = _why(study, plan, alone, insured, took)
+    chosen = (option, plan) if took else (FIXED, fixed)
+    return Choice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
 
 
-def predicted(study: Study, plan: Plan, strategy: Strategy) -> float:
-    """Return the accuracy that a plan is predicted to reach, in [0, 1].
+def _outside(study: Study, plan: Plan) -> str:
+    """Say what of the data at hand the study has not measured; nothing if it has."""
+    signal = _signal(plan, plan.trial_mu)
+    measured = [(float(each[0]), float(each[-1])) for each in study.signals.values()]
+    low, high = min(each[0] for each in measured), max(each[1] for each in measured)
+    if not low - BEYOND <= signal <= high + BEYOND:
+        side = "weaker" if signal < low else "stronger"
+        return (
+            f"Nothing is predicted: the signal to noise is {side} than anything that was measured "
+            f"on public data (10^{signal:.1f} a class; measured: 10^{low:.1f} to 10^{high:.1f})."
+        )
+    outputs = planned_form(plan.schema, plan.most)[1]
+    most = max(study.classes.values(), default=0)
+    if most and outputs > 2 * most:
+        return (
+            f"Nothing is predicted: there are {outputs} classes, and at most {most} were measured "
+            "on public data."
+        )
+    return ""
+
+
+def _signal(plan: Plan, mu: float | None) -> float:
+    assert mu is not None
+    slots = plan.split.trial_slots
+    return signal_of(mu, slots, planned_form(plan.schema, plan.most)[1])
+
+
+def default_alone(study: Study, plan: Plan) -> float:
+    """Return the accuracy that the study's first entry is predicted to reach by `fixed`."""
+    return float(study.at(_signal(plan, plan.trial_mu))[:, 0].mean())
+
+
+def predicted(study: Study, plan: Plan) -> float:
+    """Return the accuracy that a plan of `insured` is predicted to reach.
+
+    Each data set of the study stands for the one at hand, and only the others are known of.
 
     Guarantee: the same plan and study give the same number.
     """
-    outputs = planned_form(plan.schema, plan.most)[1]
-    trial_mu, split = plan.trial_mu, plan.split
-    assert trial_mu is not None
-    here = study.at(signal_of(trial_mu, split.trial_slots, outputs))
-    if not strategy.scored:
-        return float(here[:, 0].mean())
-    then = here
-    if plan.retrained and plan.final_mu is not None:
-        then = study.at(signal_of(plan.final_mu, split.train, outputs))
-    assert plan.score is not None
-    assert not isinstance(plan.score, ExponentialPick), "auto compares no picks"
-    noise = plan.score.standard_deviation / (plan.points_each * split.validation)
+    strategy = plan.strategy
+    assert isinstance(strategy, Insured)
+    known = leads(plan, study, strategy.candidates)
+    reached = study.at(_signal(plan, plan.final_mu))[:, : strategy.candidates]
     generator = np.random.default_rng(0)
-    counts = _counts(strategy, generator)
-    return float(
-        np.mean([_won(seen, kept, counts, noise, split.validation, generator)
-                 for seen, kept in zip(here, then, strict=True)])
-    )  # fmt: skip
+    found = []
+    for place in range(len(reached)):
+        others = [other for other in range(len(reached)) if other != place] or [place]
+        rule = Leads(look=known.look[others], final=known.final[others], noise=known.noise)
+        errs = np.sqrt(known.noise / 2) * generator.standard_normal((DRAWS, reached.shape[1]))
+        scores = known.look[place] + errs
+        ahead = rule.handicaps + rule.trust * (scores - scores[:, :1])
+        ahead[:, 0] = 0.0
+        found.append(reached[place][ahead.argmax(axis=1)].mean())
+    return float(np.mean(found))
 
 
-def _counts(strategy: Strategy, generator: np.random.Generator) -> np.ndarray:
-    """Return numbers of trainings as the strategy's law draws them, at least 1, (DRAWS,)."""
-    uniform = generator.random(DRAWS)
-    if not strategy.counts:
-        return np.full(DRAWS, round(strategy.expected_trainings))
-    return np.array([strategy.counts[-1].sample(float(each)) for each in uniform])
-
-
-def _won(
-    seen: np.ndarray,
-    kept: np.ndarray,
-    counts: np.ndarray,
-    noise: float,
-    sample: int,
-    generator: np.random.Generator,
-) -> float:
-    """Return the mean accuracy of the winner on one data set.
-
-    Args:
-        seen: Accuracy of every entry where it is scored, (entries,).
-        kept: Accuracy of every entry where it is released, (entries,).
-        counts: Numbers of trainings, (DRAWS,).
-        noise: Standard deviation of a score's noise, as an accuracy.
-        sample: Records that a score is taken on.
-        generator: Of the imagined searches.
-    """
-    width = int(min(counts.max(), 64))
-    drawn = generator.integers(len(seen), size=(DRAWS, width))
-    spread = np.hypot(noise, np.sqrt(np.clip(seen * (1 - seen), 1e-4, None) / sample))
-    scores = seen[drawn] + spread[drawn] * generator.standard_normal((DRAWS, width))
-    scores[np.arange(width) >= counts[:, None]] = -math.inf
-    winners = drawn[np.arange(DRAWS), scores.argmax(axis=1)]
-    return float(kept[winners].mean())
-
-
-def _why(
-    chosen: Option, fixed: float, found: list[tuple[float, Option, Plan, Strategy]], study: Study
-) -> str:
-    basis = f"on {len(study.signals)} public data sets of this kind ({', '.join(study.signals)})"
-    searches = [each for each in found if each[1] != FIXED]
-    if not searches:
-        return "No search fits this budget and machine, so one good default is trained."
-    value, option, *_ = max(searches, key=lambda each: each[0])
-    named = f"{option.name} (winner {option.winner})"
-    if chosen == FIXED:
-        reached = (
-            f"At these trainings' signal to noise {basis} the portfolio's first entry reached "
-            f"{fixed:.3f}, the best search, {named}, {value:.3f}"
-        )
-        if value < fixed - GAIN:
-            return (
-                "Do not search: n is too small for this budget to pay for it. "
-                f"{reached}: the best candidate gains less than its search costs."
-            )
-        return (
-            f"Do not search: none is predicted to gain. {reached}. So little apart, yours may "
-            "differ from them: `strategy=rs` would cost no more than this plan."
-        )
-    return (
-        f"{named} is predicted to reach {value:.3f} and the portfolio's first entry {fixed:.3f}, "
-        f"{basis}, at the signal to noise that each would have here."
+def _why(study: Study, plan: Plan, alone: float, insured: float, took: bool) -> str:
+    """Say what the default would do, what looks may find, and what they cost."""
+    names = ", ".join(study.signals)
+    known = leads(plan, study, len(study.entries))
+    reached = study.at(_signal(plan, plan.final_mu))[:, 0]
+    price = max(0.0, alone - float(reached.mean()))
+    gains = np.maximum(known.final, 0.0).max(axis=1)
+    basis = (
+        f"On {len(study.signals)} public data sets of this kind ({names}), at this signal to "
+        f"noise, the default reached {alone:.3f} on average."
     )
+    looks = (
+        f"Looks at {plan.strategy.finalists} candidates cost about {price:.3f} of accuracy if the "
+        f"default is right; on those data sets another candidate was better by up to "
+        f"{gains.max():.3f}, and with looks the average was {insured:.3f}."
+    )
+    end = (
+        "So the default is trained with a look at the others."
+        if took
+        else "So the default is trained alone: looks would cost more than they find."
+    )
+    return f"{basis} {looks} {end}"

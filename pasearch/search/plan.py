@@ -195,7 +195,7 @@ class Plan(Charged):
 
     def _mu(self, budget: Budget) -> float:
         """Return about the dial of the released model's training under another budget."""
-        if self.retrained:
+        if self.retrained:  # after looks, of about all of it: they take a few hundredths
             lines = _final_lines(self._of_mu(self.finals, self.split.train))
         else:
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
@@ -287,7 +287,8 @@ def make_plan(
     recipes = make_recipes(split.trial_slots)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
-    retrained = bool(split.search) or not strategy.private_trials
+    again = bool(split.search) or strategy.look_share is not None
+    retrained = again or not strategy.private_trials
     finals = make_recipes(split.train) if retrained else ()
     _check_recipes(recipes, space, terms)
     solving = _Solving(
@@ -378,8 +379,18 @@ class _Solving:
             free = Geometric(epsilon=1.0)
             self.lines += strategy.lines(lambda shape: free, split.trial_partition, "training")
             return None
-        lines = _trial_lines(strategy, split, self._of_mu(self.recipes, split.trial_slots))
-        return self._turned(lines, MU_RANGE)
+        of_mu = self._of_mu(self.recipes, split.trial_slots)
+        lines = _trial_lines(strategy, split, of_mu)
+        if (share := strategy.look_share) is None:
+            return self._turned(lines, MU_RANGE)
+        if split.search:
+            raise UsageError(
+                f"Strategy {strategy.name!r} looks at candidates and trains the winner on the same "
+                "records: leave `search_share=` out."
+            )
+        alone, _ = solve(_alone(of_mu), self.terms.budget, MU_RANGE, self.lines, self.dials)
+        self.lines += lines(alone * share)
+        return alone * share
 
     def _final(self) -> float | None:
         """Return the dial of the final training; None where the winner's weights are kept."""
@@ -529,6 +540,13 @@ def _of_mu(
 def _trial_lines(strategy: Strategy, split: Split, of_mu: OfMu) -> Dial:
     """Return the dial of the candidates' trainings: mu to their lines."""
     return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
+
+
+def _alone(of_mu: OfMu) -> Dial:
+    """Return the dial of one training that had the whole budget: looks have a share of it."""
+    return lambda mu: [
+        replace(line, name="final training alone") for line in _final_lines(of_mu)(mu)
+    ]
 
 
 def _final_lines(of_mu: OfMu) -> Dial:

@@ -7,6 +7,7 @@
 | `mgrs` | K_1, K_2, K_3 geometric, means 40, 20, 10 (Bao et al., IX-A) |
 | `paas` | 6 generations of 10 (Bao et al., IX-A) |
 | `portions` | one a candidate of the space if it has so few, else 4 |
+| `ahead`, `insured` | 4 looks with 5 % of the squared budget, and one with the rest |
 | `stw` | as paas, without privacy |
 """
 

@@ -18,6 +18,7 @@ one training (and, on the validation slots, one noisy score).
 | `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
 | `paas` | generations x population copies of Q | adaptive, so composed; repeats are planned for |
 | `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
+| `ahead`, `insured` | a look at each candidate, then one training | composed, on the same records |
 | `stw` | nothing | the search is not private: declared-public data only |
 
 One of your own is one file: docs/extending.md.
@@ -124,6 +125,14 @@ class Strategy(Named, ABC):
     """Whether a repeated candidate re-uses its result (allowed under composition only)."""
     private_trials: ClassVar[bool] = True
     """Whether trials are trained with differential privacy."""
+
+    @property
+    def look_share(self) -> float | None:
+        """The share of mu that each look has, where the winner is trained anew on the same records.
+
+        It has what is left. None where nothing of the kind is done.
+        """
+        return None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a rule that has no theorem."""
@@ -287,7 +296,7 @@ def whole_candidates(candidates: float) -> int:
 
 STRATEGIES = Registry(
     "strategy", Strategy, "pasearch.search.randomized", "pasearch.search.multi_generation",
-    "pasearch.search.genetic", "pasearch.search.portions",
+    "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.ahead",
 )  # fmt: skip
 
 

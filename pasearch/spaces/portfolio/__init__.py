@@ -52,18 +52,34 @@ class Study:
         entries: The candidates.
         signals: By data set: the signals measured at, rising, (points,).
         accuracy: By data set: (entries, points).
+        classes: By data set: how many there are; 1 where a number is predicted.
     """
 
     kind: str
     entries: tuple[Candidate, ...]
     signals: dict[str, np.ndarray] = field(repr=False)
     accuracy: dict[str, np.ndarray] = field(repr=False)
+    classes: dict[str, int] = field(default_factory=dict, repr=False)
 
     def without(self, name: str) -> Study:
         """Return the study without a data set, unless it is the only one of its kind."""
         kept = [each for each in self.signals if each != name] or list(self.signals)
         signals = {each: self.signals[each] for each in kept}
-        return replace(self, signals=signals, accuracy={each: self.accuracy[each] for each in kept})
+        accuracy = {each: self.accuracy[each] for each in kept}
+        classes = {each: self.classes[each] for each in kept if each in self.classes}
+        return replace(self, signals=signals, accuracy=accuracy, classes=classes)
+
+    def among(self, classes: int) -> Study:
+        """Return the study with its accuracies as they would be among so many classes.
+
+        What is above guessing stays the same share: (a - 1/C) / (1 - 1/C).
+        """
+        told = dict(self.accuracy)
+        for name, own in self.classes.items():
+            if own > 1 and classes > 1 and name in told:
+                above = (told[name] - 1 / own) / (1 - 1 / own)
+                told[name] = 1 / classes + np.maximum(above, 0.0) * (1 - 1 / classes)
+        return replace(self, accuracy=told)
 
     def fitting(self, shape: tuple[int, ...]) -> Study:
         """Return the study with the entries that records of a shape can be given to.
@@ -134,6 +150,7 @@ def _studies() -> dict[str, Study]:
             entries=tuple(Candidate.from_json(each) for each in values["entries"]),
             signals={name: np.array(data["signal"]) for name, data in values["data"].items()},
             accuracy={name: np.array(data["accuracy"]) for name, data in values["data"].items()},
+            classes={name: data.get("classes", 0) for name, data in values["data"].items()},
         )
         for kind, values in json.loads(text)["kinds"].items()
     }
