@@ -254,7 +254,7 @@ class TestGrouping:
         plan = planned("paas")
         events = events_by_partition(plan.lines)
         assert isinstance(events["train"], SelfComposed)
-        assert events["train"].count == 12
+        assert events["train"].count == len(plan.space.entries)  # of 12 that the generations have
         assert isinstance(events["test"], Geometric)
 
 

@@ -281,7 +281,8 @@ class ChoiceRequest(Request):
 
     candidates: float | None = said(
         None, "Mean number of trainings, or how many candidates a generation has.", SEARCH,
-        of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4", "subsets": "8"},
+        of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4",
+            "ahead": "4", "insured": "4", "subsets": "8"},
     )  # fmt: skip
     generations: int | None = said(
         None, "Number of generations.", SEARCH,
@@ -307,7 +308,7 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     strategy: str = said(
         "auto",
         "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
-        "portions, or stw (public data only).",
+        "portions, ahead, insured, or stw (public data only).",
         SEARCH,
     )
     space: str | Path | Values | Space = said(
@@ -317,6 +318,10 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         SEARCH,
         reads=str,
     )
+    returns: str | None = said(
+        None, "Which is returned: the best of all generations, or of the last, as in the paper.",
+        SEARCH, usual="best", of={"paas": "", "stw": ""},
+    )  # fmt: skip
     max_candidates: int | None = said(
         None, "Redraw the number of trainings above this; priced.", SEARCH,
         usual="no limit", of={"rs": "", "mgrs": ""},

@@ -59,18 +59,20 @@ FOUND = "found on public data"
 PAID_QUERIES = 20
 """How many validation queries a training makes that pays for them, about: each costs epsilon."""
 
-PAPER = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02}}
-"""Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A)."""
+PAPER = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
+"""Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A); and which one of all
+candidates is returned."""
 
 
 def spelt_out(request: SearchRequest) -> SearchRequest:
     """Return the request with its recipes read, and a paper's strategy as what it stands for."""
     settings: dict[str, Any] = PAPER.get(request.strategy, {})
-    if settings and request.score_epsilon is not None:
-        raise UsageError(
-            f"`strategy={request.strategy}` has the paper's epsilon of a score: leave "
-            "`score_epsilon=` out, or take `strategy=paas`."
-        )
+    for name in ("score_epsilon", "returns"):
+        if name in settings and getattr(request, name) is not None:
+            raise UsageError(
+                f"`strategy={request.strategy}` has the paper's own: leave `{name}=` out, or take "
+                "`strategy=paas`."
+            )
     return replace(request, **settings, recipe=[read_recipe(each) for each in request.recipes])
 
 
@@ -91,18 +93,20 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     names = [_recipe_name(each) for each in request.recipes]
     request, ranked = _noised(request, dataset, space)
     assembled = partial(assemble, request, dataset, assumed)
-    auto = None
+    auto, ours = None, request.space == "auto" and given is None
     if searched_on is not None:
         _check_searchable(request, given)
         plan = _found_on(request, searched_on, space, assembled)
     elif request.strategy == "auto":
         _check_auto(request)
-        choice = choose(study(), partial(assembled, space), device=device_of(request))
+        choice = choose(
+            study() if ours else None, partial(assembled, space), count=space.count(),
+            device=device_of(request),
+        )  # fmt: skip
         plan, auto = choice.plan, choice.to_json()
     else:
         plan = assembled(space, None)
     if isinstance(plan.strategy, Insured):
-        ours = request.space == "auto" and given is None
         plan = insured_by(plan, study() if ours else None)
     return Prepared(
         request=asked,
@@ -309,11 +313,12 @@ def assemble(
         "generations": request.generations,
         "law": request.law,
         "max_candidates": request.max_candidates,
+        "returns": request.returns,
     }
     name = request.strategy
     if option is not None:
         name, settings = option.name, dict(option.settings)
-    strategy = named_strategy(name, **settings)
+    strategy = named_strategy(name, **settings).within(space)
     return make_plan(
         terms_of(request, dataset, _split(request, dataset, strategy), assumed),
         strategy=strategy,
@@ -339,7 +344,7 @@ def _check_auto(request: SearchRequest) -> None:
     given = {
         "candidates": request.candidates, "generations": request.generations, "law": request.law,
         "max_candidates": request.max_candidates, "search_share": request.search_share or None,
-        "score_epsilon": request.score_epsilon,
+        "score_epsilon": request.score_epsilon, "returns": request.returns,
     }  # fmt: skip
     if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
         raise UsageError(

@@ -454,6 +454,8 @@ def _selection(document: Values) -> Values:
     place = {
         "kept": "The winner keeps the weights it was scored with.",
         "retrained": "The search read records of its own; the winner was trained on the others.",
+        "trained anew": "Each candidate had a look with a small part of the privacy budget; the "
+        "winner was then trained anew with the rest.",
     }
     keeps = "" if chosen["rule"] == "none" else place.get(document["winner"], document["winner"])
     genes = space.get("choices") or {}

@@ -134,7 +134,8 @@ def time_text(plan: Plan) -> str:
     each = f"{_duration(typical)} a training (up to {_duration(longest)})"
     if strategy.expected_trainings == 1:
         return f"about {_duration(typical)} on this kind of CPU"
-    text = f"about {each}; {_duration(typical * strategy.expected_work)} on average"
+    work = strategy.expected_work + plan.retrained
+    text = f"about {each}; {_duration(typical * work)} on average"
     if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", with probability .999 at most {most} trainings"
@@ -188,6 +189,8 @@ def _recipes(plan: Plan) -> str:
 def _winner(plan: Plan) -> str:
     if plan.searched_on is not None:
         return f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
+    if plan.strategy.look_share is not None:
+        return "trained anew on the same records, with the privacy budget that the looks left"
     if plan.retrained:
         return "retrained: the search reads records of its own; the winner is trained on `train`"
     if plan.strategy.scored:

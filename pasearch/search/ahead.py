@@ -25,6 +25,7 @@ Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -92,6 +93,19 @@ class Ahead(Strategy):
     def asked(cls, **given: Any) -> Self:
         return cls(**{name: whole_candidates(value) for name, value in given.items()})
 
+    def within(self, space: Space) -> Self:
+        """Return it for a space, of which it looks at each candidate once.
+
+        Raises:
+            UsageError: There is one candidate alone.
+        """
+        if space.count() < 2:
+            raise UsageError(
+                f"Space {space.name!r} has one candidate, so there is nothing to choose: take "
+                "`strategy=fixed`."
+            )
+        return replace(self, candidates=min(self.candidates, space.count()))
+
     @property
     def look_share(self) -> float:
         """The share of mu that one look has."""
@@ -99,12 +113,13 @@ class Ahead(Strategy):
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return a look, or a score, for each candidate."""
-        name = "look" if noun == "training" else noun
-        return [Line(name=name, partition=partition, event=price(WHOLE), count=self.candidates)]
+        return [
+            Line(name=_named(noun), partition=partition, event=price(WHOLE), count=self.candidates)
+        ]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
-        return "look" if noun == "training" else noun, f"trial {trial}"
+        return _named(noun), f"trial {trial}"
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return all candidates in one round: the default, then others, each once."""
@@ -121,6 +136,10 @@ class Ahead(Strategy):
             f"looks at {self.candidates} candidates with {self.looks:.0%} of the training's "
             "privacy, then one training of the best with the rest"
         )
+
+
+def _named(noun: str) -> str:
+    return f"{noun}, look" if noun == "training" else noun
 
 
 def distinct(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
@@ -174,13 +193,18 @@ class Insured(Ahead):
 
     def best(self, state: State) -> tuple[int, int]:
         """Return the candidate of the largest expected lead over the default."""
-        scores = np.array([score for score, _ in state.fitness[0]], float)
+        scores = [score for score, _ in state.fitness[0]]
         if not math.isfinite(scores[0]):
             return Ahead.best(self, state)
+        return 0, self.may_win(scores)[0]
+
+    def may_win(self, scores: Sequence[float]) -> list[int]:
+        if not math.isfinite(scores[0]):
+            return Ahead.may_win(self, scores)
         handicaps = np.zeros(len(scores)) if self.handicaps is None else np.array(self.handicaps)
-        leads = handicaps[: len(scores)] + self.trust * (scores - scores[0])
+        leads = handicaps[: len(scores)] + self.trust * (np.array(scores) - scores[0])
         leads[0] = 0.0
-        return 0, int(np.argmax(leads))
+        return [int(np.argmax(leads))]
 
     def unusual_words(self) -> str:
         """Return nothing: what the default is insured by is told by `words`."""
@@ -210,7 +234,8 @@ class Leads:
         look, final = (each - each.mean(axis=0) for each in (self.look, self.final))
         count = max(1, (len(look) - 1) * (look.shape[1] - 1))
         together, spread = float(np.sum(look * final)) / count, float(np.sum(look**2)) / count
-        return float(np.clip(together / (spread + self.noise), 0.0, 1.0))
+        seen = spread + self.noise
+        return float(np.clip(together / seen, 0.0, 1.0)) if seen > 0.0 else 0.0
 
     @property
     def handicaps(self) -> np.ndarray:

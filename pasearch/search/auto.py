@@ -40,6 +40,9 @@ PATIENCE = 3600.0
 COST = 0.003
 """How much accuracy `insured` may be predicted to cost, and is taken all the same."""
 
+LEAST_TRUST = 0.1
+"""Where less of a lead at a look would last, looks are not worth their price."""
+
 MOST_LOOKS = 5
 """How many candidates `insured` looks at, at most: every entry of a portfolio has been enough."""
 
@@ -91,42 +94,57 @@ class Choice:
         return {"chosen": chosen, "why": self.why, "expected": list(self.expected)}
 
 
-def choose(study: Study, make: Callable[[Option], Plan], *, device: str) -> Choice:
+def choose(
+    study: Study | None, make: Callable[[Option], Plan], *, count: int, device: str
+) -> Choice:
     """Return `insured`, or `fixed` where that is predicted to be better, or nothing is predicted.
 
     Args:
         study: Of the kind of data at hand, without the data at hand, in the portfolio's order, as
-            accuracy among as many classes.
+            accuracy among as many classes; None where the space is the user's own.
         make: From an option to its plan; a BudgetError leaves the option out.
+        count: How many candidates the space has.
         device: "cpu" leaves out what would take longer than `PATIENCE`.
 
     Raises:
         BudgetError: Not even `fixed` fits the budget.
     """
     fixed = make(FIXED)
-    if outside := _outside(study, fixed):
-        return Choice(option=FIXED, plan=fixed, why=f"{outside} So one good default is trained.")
-    looks = min(len(study.entries), MOST_LOOKS)
-    plan = None
+
+    def default(why: str) -> Choice:
+        return Choice(option=FIXED, plan=fixed, why=f"{why} So one good default is trained.")
+
+    if study is not None and (outside := _outside(study, fixed)):
+        return default(outside)
+    looks = min(count, MOST_LOOKS)
+    if not looks > 1:
+        return default("There is one candidate alone.")
     option = Option(name=Insured.name, settings=(("candidates", looks),))
-    if looks > 1:
-        try:
-            plan = make(option)
-        except BudgetError:
-            plan = None
-    if plan is None:
-        return Choice(option=FIXED, plan=fixed, why="Looks at other candidates do not fit this "
-                      "budget, so one good default is trained.")  # fmt: skip
+    try:
+        plan = make(option)
+    except BudgetError:
+        return default("Looks at other candidates do not fit this budget.")
     if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > PATIENCE:
-        why = "Looks at other candidates would take over an hour, so one good default is trained."
-        return Choice(option=FIXED, plan=fixed, why=why)
+        return default("Looks at other candidates would take over an hour.")
+    if study is None:
+        why = (
+            f"Nobody has measured this space on public data. Its default is trained, unless a look "
+            f"finds one of {looks - 1} others well ahead."
+        )
+        return Choice(option=option, plan=plan, why=why)
+    return _compared(study, fixed, plan, option)
+
+
+def _compared(study: Study, fixed: Plan, plan: Plan, option: Option) -> Choice:
+    """Return the better of both as the study predicts them."""
     alone, insured = default_alone(study, fixed), predicted(study, plan)
     expected = tuple(
         {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
         for each, value in ((FIXED, alone), (option, insured))
     )
-    took = insured > alone - COST
-    why = _why(study, plan, alone, insured, took)
+    known = leads(plan, study, plan.strategy.trials)
+    took = insured > alone - COST and known.trust > LEAST_TRUST
+    why = _why(study, plan, known, (alone, insured), took)
     chosen = (option, plan) if took else (FIXED, fixed)
     return Choice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
 
@@ -187,25 +205,22 @@ def predicted(study: Study, plan: Plan) -> float:
     return float(np.mean(found))
 
 
-def _why(study: Study, plan: Plan, alone: float, insured: float, took: bool) -> str:
+def _why(study: Study, plan: Plan, known: Leads, expected: tuple[float, float], took: bool) -> str:
     """Say what the default would do, what looks may find, and what they cost."""
-    names = ", ".join(study.signals)
-    known = leads(plan, study, len(study.entries))
-    reached = study.at(_signal(plan, plan.final_mu))[:, 0]
-    price = max(0.0, alone - float(reached.mean()))
-    gains = np.maximum(known.final, 0.0).max(axis=1)
-    basis = (
-        f"On {len(study.signals)} public data sets of this kind ({names}), at this signal to "
-        f"noise, the default reached {alone:.3f} on average."
+    alone, insured = expected
+    price = max(0.0, alone - float(study.at(_signal(plan, plan.final_mu))[:, 0].mean()))
+    better = np.maximum(known.final, 0.0).max(axis=1)
+    said = (
+        f"On {len(study.signals)} public data sets of this kind, at this signal to noise, the "
+        f"default reached {alone:.3f} on average; the best of the others was better by "
+        f"{float(np.median(better)):.3f} (median), and by up to {float(better.max()):.3f}. Looks "
+        f"at {plan.strategy.trials} candidates cost about {price:.3f} if the default is right, and "
+        f"reached {insured:.3f} on average there."
     )
-    looks = (
-        f"Looks at {plan.strategy.finalists} candidates cost about {price:.3f} of accuracy if the "
-        f"default is right; on those data sets another candidate was better by up to "
-        f"{gains.max():.3f}, and with looks the average was {insured:.3f}."
-    )
-    end = (
-        "So the default is trained with a look at the others."
-        if took
-        else "So the default is trained alone: looks would cost more than they find."
-    )
-    return f"{basis} {looks} {end}"
+    if took:
+        return f"{said} So the default is trained unless a look finds another well ahead."
+    if not known.trust > LEAST_TRUST:
+        return (
+            f"{said} At this noise a look tells next to nothing, so the default is trained alone."
+        )
+    return f"{said} So the default is trained alone: looks would cost more than they find."

@@ -2,7 +2,7 @@ r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-privat
 
     N <- k uniform candidates                                         (Algorithm 1)
     for each of l generations: train and score N; N <- Evolve(N) unless it was the last
-    return the fittest of the last generation
+    return the fittest of the last generation                         (ours: of all generations)
 
     Evolve: N_alpha <- the top alpha share; N_beta <- a random beta share of N \ N_alpha;
             k children, each the crossover of two parents of N_alpha + N_beta, mutated with
@@ -10,8 +10,11 @@ r"""PAAS, the genetic privacy-aware architecture search, and STW, its non-privat
 
 The paper prints N_t for N_alpha and takes a union of sets, which can loop for ever on a small
 space: ours is a multiset. It states neither alpha, beta nor p_mu: ours are .4, .1 and .2.
-Repeats are memoised, but the number of unique candidates depends on the data: the planned
-maximum, k l trainings, is charged. Crossover and mutation are DEAP's, on plain lists of indices.
+A candidate that was trained already teaches nothing new, so a child that repeats one is mutated
+until it does not. What repeats all the same is memoised; how many do depends on the data, so the
+planned maximum is charged: k l trainings, or one for each candidate of a space that has fewer.
+Which candidate is returned is post-processing of noisy scores that are paid for. Crossover and
+mutation are DEAP's, on plain lists of indices.
 
 Source: Bao et al., section VIII-A, Algorithms 1 and 2. Proof: docs/guarantees/accounting.md.
 """
@@ -20,9 +23,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import whole
@@ -46,6 +50,16 @@ from pasearch.search.strategy import (
 
 if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
+
+
+TRIES = 50
+"""How often a candidate that was trained already is mutated before it is taken as it is."""
+
+LISTED = 4096
+"""Up to so many genotypes, the candidates of a space are counted."""
+
+RETURNS = ("best", "last")
+"""What may be returned: the best candidate of all, or of the last generation, as in the paper."""
 
 
 @contextmanager
@@ -82,6 +96,27 @@ def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
     return tuple(mutant)
 
 
+def mutated(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
+    """Return the genotype mutated until it means another candidate; as it is after `TRIES`.
+
+    A mutation may redraw the value that was there, or a gene that this candidate does not use.
+    """
+    own = space.candidate(genotype)
+    for number in range(TRIES):
+        mutant = mutate(genotype, space, stream.child("try", number))
+        if space.candidate(mutant) != own:
+            return mutant
+    return genotype
+
+
+def how_many(space: Space, most: int) -> int:
+    """Return how many different candidates a space has, `most` if it has more, or may have."""
+    if space.count() > LISTED:
+        return most
+    every = product(*(range(size) for size in space.sizes))
+    return min(most, len({space.candidate(each) for each in every}))
+
+
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyAwareArchitectureSearch(Strategy):
@@ -93,32 +128,44 @@ class PrivacyAwareArchitectureSearch(Strategy):
         alpha: Share of the fittest that become parents.
         beta: Share of the others that become parents, at random.
         mutation: p_mu, the probability that a child is mutated.
+        returns: "best" of all generations, or of the "last".
+        distinct: How many different candidates the space has, if that is fewer than would be
+            trained; None: not known, or more.
 
-    Guarantee: every trial may be shown; all of them together cost `population * generations`
-    copies of one candidate run.
+    Guarantee: every trial may be shown; all of them together cost `trainings` copies of one
+    candidate run.
     """
 
     name: ClassVar[str] = "paas"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations")
-    unasked: ClassVar[tuple[str, ...]] = ("alpha", "beta", "mutation")
+    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations", "returns")
+    unasked: ClassVar[tuple[str, ...]] = ("alpha", "beta", "mutation", "returns", "distinct")
     memoised: ClassVar[bool] = True
     population: int = 10
     generations: int = 6
     alpha: float = 0.4
     beta: float = 0.1
     mutation: float = 0.2
+    returns: str = "best"
+    distinct: int | None = None
 
     def __post_init__(self) -> None:
         whole("candidates a generation", self.population)
         whole("generations", self.generations)
+        if self.distinct is not None:
+            whole("distinct", self.distinct)
+        if self.returns not in RETURNS:
+            raise UsageError(
+                f"returns is {self.returns!r}: expected best (of all generations) or last (of the "
+                "last generation alone, as in the paper)."
+            )
         for name in ("alpha", "beta", "mutation"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected a number in [0, 1].")
 
     @classmethod
     def asked(cls, **given: Any) -> Self:
-        own: dict[str, int] = {}
+        own: dict[str, Any] = {"returns": given["returns"]} if "returns" in given else {}
         if "candidates" in given:
             own["population"] = whole_candidates(given["candidates"])
         if "generations" in given:
@@ -126,13 +173,26 @@ class PrivacyAwareArchitectureSearch(Strategy):
         return cls(**own)
 
     @property
-    def finalists(self) -> int:
-        return self.population
+    def trials(self) -> int:
+        return self.population * self.generations
+
+    def may_win(self, scores: Sequence[float]) -> list[int]:
+        first = len(scores) - self.population if self.returns == "last" else 0
+        return [first + place for place in Strategy.may_win(self, scores[first:])]
+
+    @property
+    def trainings(self) -> int:
+        """The most trainings that are made: equal candidates are trained once."""
+        return self.trials if self.distinct is None else min(self.trials, self.distinct)
+
+    def within(self, space: Space) -> Self:
+        """Return it for a space, of which it trains each candidate once at most."""
+        found = how_many(space, self.trials)
+        return replace(self, distinct=found if found < self.trials else None)
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
         """Return the planned maximum of candidate runs."""
-        count = self.population * self.generations
-        return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+        return [Line(name=noun, partition=partition, event=price(WHOLE), count=self.trainings)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
@@ -143,14 +203,20 @@ class PrivacyAwareArchitectureSearch(Strategy):
         if number == self.generations:
             return None
         source = stream.child("generation", number)
-        if not number:
+        if number:
+            found = self.evolve(state.rounds[-1].genotypes, state.fitness[-1], space, source)
+        else:
             generator = source.generator()
-            drawn = tuple(space.draw(generator) for _ in range(self.population))
-            return Round(number=0, genotypes=drawn)
-        return Round(
-            number=number,
-            genotypes=self.evolve(state.rounds[-1].genotypes, state.fitness[-1], space, source),
-        )
+            found = tuple(space.draw(generator) for _ in range(self.population))
+        return Round(number=number, genotypes=_unseen(found, state, space, source))
+
+    def best(self, state: State) -> tuple[int, int]:
+        """Return the fittest of all generations, of equal ones the first; or of the last one."""
+        rounds = range(len(state.rounds))
+        if self.returns == "last":
+            rounds = rounds[-1:]
+        number = max(rounds, key=lambda each: state.fitness[each][state.winner(each)][0])
+        return number, state.winner(number)
 
     def evolve(
         self,
@@ -177,12 +243,19 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     @property
     def expected_trainings(self) -> float:
-        return float(self.population * self.generations)
+        return float(self.trainings)
+
+    def unusual_words(self) -> str:
+        """Return the settings that are not as usual; what is returned is told in full."""
+        names = [name for name in self.unusual() if name not in ("returns", "distinct")]
+        own = "".join(f"; {name} {getattr(self, name):g}" for name in names)
+        return own + "; the best of the last generation is returned" * (self.returns == "last")
 
     def words(self) -> str:
+        few = "" if self.distinct is None else f" (the space has {self.distinct} candidates)"
         return (
             f"at most {self.generations} generations of {self.population}: "
-            f"{self.population * self.generations} trainings, all charged{self.unusual_words()}"
+            f"{self.trainings} trainings, all charged{few}{self.unusual_words()}"
         )
 
     def claims(
@@ -192,6 +265,23 @@ class PrivacyAwareArchitectureSearch(Strategy):
         if not (epsilon := cost(WHOLE)) > 0.0:
             return []
         return [eq8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)]
+
+
+def _unseen(
+    found: tuple[Genotype, ...], state: State, space: Space, stream: Stream
+) -> tuple[Genotype, ...]:
+    """Return genotypes with those mutated that mean a candidate which was trained, or is above."""
+    seen = {space.candidate(each) for asked in state.rounds for each in asked.genotypes}
+    fresh: list[Genotype] = []
+    for place, genotype in enumerate(found):
+        own, source = genotype, stream.child("unseen", place)
+        for number in range(TRIES):
+            if space.candidate(own) not in seen:
+                break
+            own = mutate(own, space, source.child(number))
+        seen.add(space.candidate(own))
+        fresh.append(own)
+    return tuple(fresh)
 
 
 def _share(share: float, count: int) -> int:

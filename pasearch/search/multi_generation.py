@@ -23,7 +23,7 @@ from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.genetic import mutate
+from pasearch.search.genetic import mutated
 from pasearch.search.randomized import Secret, check_mean, draw_count, law_asked
 from pasearch.search.strategy import STRATEGIES, WHOLE, Round, RoundPrice, State
 
@@ -128,7 +128,7 @@ class MultiGenerationRandomizedSearch(Secret):
     def _descend(self, winner: Genotype, space: Space, stream: Stream) -> Genotype:
         generator = stream.generator()
         if generator.random() < self.mutation:
-            return mutate(winner, space, stream.child("mutation"))
+            return mutated(winner, space, stream.child("mutation"))
         return space.draw(generator)
 
     @property

@@ -115,6 +115,13 @@ class Plan(Charged):
         return bool(self.finals)
 
     @property
+    def winner(self) -> str:
+        """What becomes of the winner's weights: a word of `result.json`."""
+        if self.strategy.look_share is not None:
+            return "trained anew"
+        return "retrained" if self.retrained else "kept"
+
+    @property
     def trainings(self) -> int | None:
         """How many trainings are planned; None where that is secret."""
         if self.strategy.selection_rule == "repeat-and-select":
@@ -235,7 +242,7 @@ class Plan(Charged):
         return {
             **self.priced_json(),
             "strategy": self.strategy.summary(),
-            "winner": "retrained" if self.retrained else "kept",
+            "winner": self.winner,
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
             "recipes": [recipe.to_json() for recipe in self.recipes],

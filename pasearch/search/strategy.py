@@ -16,7 +16,7 @@ one training (and, on the validation slots, one noisy score).
 | `fixed` | one training | nothing is compared |
 | `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
 | `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
-| `paas` | generations x population copies of Q | adaptive, so composed; repeats are planned for |
+| `paas` | generations x population copies of Q | adaptive, so composed; equal ones are one |
 | `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
 | `ahead`, `insured` | a look at each candidate, then one training | composed, on the same records |
 | `stw` | nothing | the search is not private: declared-public data only |
@@ -29,7 +29,7 @@ Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -184,10 +184,22 @@ class Strategy(Named, ABC):
         """The law of each round's secret number of trainings, where it has one."""
         return ()
 
+    def within(self, space: Space) -> Self:
+        """Return it for a space: what it plans may follow from how many candidates that has."""
+        return self
+
     @property
-    def finalists(self) -> int:
-        """How many trials the last round has, where trials may be shown."""
+    def trials(self) -> int:
+        """How many trials are told of, where they may be shown."""
         return round(self.expected_trainings)
+
+    def may_win(self, scores: Sequence[float]) -> list[int]:
+        """Return which trials `best` may have taken, by the scores of all; equal ones are several.
+
+        Args:
+            scores: Noisy points of every trial, in order; minus infinity of one that failed.
+        """
+        return [place for place, score in enumerate(scores) if score == max(scores)]
 
     @abstractmethod
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:

@@ -342,7 +342,7 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
         yield from _of_compared(document, plan.strategy.name)
     if trials is None:
         return
-    planned = round(plan.strategy.expected_trainings)
+    planned = plan.strategy.trials
     if len(trials) != planned:
         yield f"trials has {len(trials)} entries, and {planned} were planned."
         return
@@ -356,10 +356,9 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
             yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has other points than its equal."
-    last = trials[-plan.strategy.finalists :]
-    highest = max(_points(each) for each in last)
-    if plain not in [each["parameters"] for each in last if _points(each) == highest]:
-        yield "best is not the fittest trial of the last generation."
+    winners = plan.strategy.may_win([_points(each) for each in trials])
+    if plain not in [trials[place]["parameters"] for place in winners]:
+        yield "best is not the trial that the strategy takes by these points."
 
 
 def _reach(plan: Any) -> tuple[float, float]:

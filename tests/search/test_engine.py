@@ -258,7 +258,7 @@ class TestMemory:
     ONE = json.dumps({"name": "one", "choices": {"units_1": [3]}})
 
     @pytest.mark.unit
-    def test_equal_candidates_of_paas_are_trained_once_and_planned_in_full(
+    def test_equal_candidates_of_paas_are_trained_and_planned_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         calls = count_trainings(monkeypatch)
@@ -267,7 +267,7 @@ class TestMemory:
             spent = {line: count for line, _, _, count in search.ledger.spent()}
         assert len(calls) == 1
         assert spent == {"training": 1, "score": 1, "test accuracy": 1}
-        assert {line.name: line.count for line in search.plan.lines}["training"] == 6
+        assert {line.name: line.count for line in search.plan.lines}["training"] == 1
         assert len(outcome.trials) == 6
         assert outcome.unique_trials == 1
         assert len({trial.attributes["tie_break"] for trial in outcome.trials}) == 6

@@ -19,6 +19,7 @@ from pasearch.search.genetic import (
     crossover,
     global_random,
     mutate,
+    mutated,
 )
 from pasearch.search.strategy import State
 
@@ -28,6 +29,13 @@ class Space:
 
     def __init__(self, *sizes: int):
         self.sizes = sizes
+
+    def count(self) -> int:
+        return math.prod(self.sizes)
+
+    def candidate(self, genotype: tuple[int, ...]) -> tuple[int, ...]:
+        """The last gene of four has no effect, as that of a layer which is not there."""
+        return genotype[:3] if len(genotype) == 4 else genotype
 
     def draw(self, generator: np.random.Generator) -> tuple[int, ...]:
         return tuple(int(generator.integers(size)) for size in self.sizes)
@@ -227,7 +235,7 @@ class TestSettings:
         "change",
         [
             {"population": 0}, {"population": 2.5}, {"generations": 0}, {"alpha": 1.5},
-            {"beta": -0.1}, {"mutation": math.nan},
+            {"beta": -0.1}, {"mutation": math.nan}, {"returns": "first"}, {"distinct": 0},
         ],
         ids=str,
     )  # fmt: skip
@@ -236,15 +244,18 @@ class TestSettings:
             kind(**change)
 
     @pytest.mark.unit
-    def test_the_winner_is_of_the_last_generation(self):
-        search = PrivacyAwareArchitectureSearch(population=3, generations=2)
+    @pytest.mark.parametrize(("returns", "winner"), [("best", (0, 0)), ("last", (1, 2))])
+    def test_the_winner_is_of_all_generations_or_as_in_the_paper_of_the_last(
+        self, returns: str, winner: tuple[int, int]
+    ):
+        search = PrivacyAwareArchitectureSearch(population=3, generations=2, returns=returns)
         state = search.init()
         for scores in ((100.0, 0.0, 0.0), (1.0, 2.0, 3.0)):
             asked = search.ask(state, SPACE, stream())  # type: ignore[arg-type]
             assert asked is not None
             state = search.tell(state, asked, tuple((score, 0) for score in scores))
         assert search.ask(state, SPACE, stream()) is None  # type: ignore[arg-type]
-        assert search.best(state) == (1, 2)
+        assert search.best(state) == winner
 
     @pytest.mark.unit
     def test_a_state_is_a_value(self):
@@ -254,3 +265,40 @@ class TestSettings:
         assert asked is not None
         search.tell(state, asked, ((0.0, 0), (0.0, 1)))
         assert state == State()
+
+
+class TestRepeats:
+    @pytest.mark.unit
+    def test_a_mutant_is_another_candidate(self):
+        parent = (1, 1, 1, 1)
+        mutants = [mutated(parent, SPACE, stream(number)) for number in range(200)]  # type: ignore
+        assert all(SPACE.candidate(each) != (1, 1, 1) for each in mutants)
+        plain = [mutate(parent, SPACE, stream(number)) for number in range(200)]  # type: ignore
+        assert any(SPACE.candidate(each) == (1, 1, 1) for each in plain)
+
+    @pytest.mark.unit
+    def test_where_there_is_one_candidate_it_stays(self):
+        assert mutated((0,), Space(1), stream()) == (0,)  # type: ignore[arg-type]
+
+    @pytest.mark.unit
+    def test_no_candidate_is_trained_twice_while_others_are_left(self):
+        search = PrivacyAwareArchitectureSearch(population=8, generations=4)
+        state, seen = search.init(), []
+        while (asked := search.ask(state, SPACE, stream())) is not None:  # type: ignore[arg-type]
+            seen += [SPACE.candidate(each) for each in asked.genotypes]
+            scores = tuple((float(sum(each)), 0) for each in asked.genotypes)
+            state = search.tell(state, asked, scores)
+        assert len(seen) == 32
+        assert len(set(seen)) == 32
+
+    @pytest.mark.unit
+    def test_a_small_space_is_paid_once_a_candidate(self):
+        few = PrivacyAwareArchitectureSearch().within(Space(5, 2))  # type: ignore[arg-type]
+        assert (few.trainings, few.trials, few.expected_trainings) == (10, 60, 10.0)
+        assert "10 candidates" in few.words()
+        idle = PrivacyAwareArchitectureSearch().within(Space(2, 2, 2, 50))  # type: ignore[arg-type]
+        assert idle.trainings == 8  # the last gene has no effect
+        for space in (WIDE, Space(60), Space(5, 3, 4, 2)):
+            many = PrivacyAwareArchitectureSearch().within(space)  # type: ignore[arg-type]
+            assert many.trainings == 60
+            assert many == PrivacyAwareArchitectureSearch()

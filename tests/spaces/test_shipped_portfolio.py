@@ -75,8 +75,10 @@ class TestTheFile:
     def test_every_entry_is_a_network_that_runs(self, kind: str):
         outputs = 1 if kind == "regression" else 3
         for shape in SHAPES[kind]:
-            STUDIES[kind].portfolio().check_fits(shape, outputs)
-            for each in STUDIES[kind].entries:
+            fitting = STUDIES[kind].fitting(shape)
+            assert len(fitting.entries) > 1
+            fitting.portfolio().check_fits(shape, outputs)
+            for each in fitting.entries:
                 network = each.build(shape, outputs, np.random.default_rng(1))
                 x = torch.rand(2, *each.front_end.output_shape(shape))
                 assert network(x).shape == (2, outputs)

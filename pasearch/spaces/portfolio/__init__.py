@@ -84,7 +84,7 @@ class Study:
     def fitting(self, shape: tuple[int, ...]) -> Study:
         """Return the study with the entries that records of a shape can be given to.
 
-        Large images have too many scattering coefficients to be whitened.
+        Large images have too many scattering coefficients to be whitened, and pixels no pairs.
         """
         kept = [place for place, each in enumerate(self.entries) if _fits(each, shape)]
         accuracy = {name: curves[kept] for name, curves in self.accuracy.items()}
@@ -130,7 +130,7 @@ def signal_of(mu: float, slots: int, outputs: int) -> float:
 def study_for(schema: AnySchema, name: str) -> Study:
     """Return what was measured on data of this kind, the data set of this name left out."""
     study = _studies()[kind_of(schema)].without(SAME.get(name, name))
-    return study.fitting(schema.shape) if study.kind in ("image", "photo") else study
+    return study.fitting(schema.widest_shape(2))
 
 
 def _fits(candidate: Candidate, shape: tuple[int, ...]) -> bool:
