@@ -254,7 +254,7 @@ class TestGrouping:
         plan = planned("paas")
         events = events_by_partition(plan.lines)
         assert isinstance(events["train"], SelfComposed)
-        assert events["train"].count == len(plan.space.entries)  # of 12 that the generations have
+        assert events["train"].count == plan.strategy.expected_trainings == 4  # not 12: there are 4
         assert isinstance(events["test"], Geometric)
 
 
