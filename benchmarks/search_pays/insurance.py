@@ -8,7 +8,7 @@ Every arm of a data set, epsilon and seed has the same records and the same tota
 looks, scores, final training and the noisy test accuracy. Three tenths of a table are held out
 before the run: accuracy on them is exact (of a regression 1 - mean absolute error as a share of the
 target's width), and nothing of them is released. Tables of more than 24,000 records are sampled.
-Bounds, bins and categories are declared. The data set at hand is never part of the study that
+Bounds, bins and categories are taken as public. The data set at hand is never part of the study that
 `auto` predicts from.
 
     fixed     the portfolio's default
@@ -190,7 +190,7 @@ def measured(name: str, folder: Path, arm: str, epsilon: float, seed: int) -> di
                 given["candidates"] = len(given["space"].entries)
         result = search_architecture(
             path / f"{name}.csv", schema=path / "schema.toml", seed=seed, budget=Budget(epsilon),
-            out=path / "run", device="cpu", **given,
+            out=path / "run", device="cpu", assume_public_schema=True, **given,
         )  # fmt: skip
         answers = np.asarray(result.predict(held.drop(columns=[target])))
     auto = result.document["auto"]

@@ -152,14 +152,8 @@ def _estimated(plan: Plan | FeaturePlan) -> str:
 
 
 def _auto(plan: Plan) -> list[str]:
-    """Return why `auto` took the strategy, and what it expects of the others."""
-    if plan.auto is None:
-        return []
-    others = ", ".join(
-        f"{each['strategy']} {each['winner']} {each['expected']:.3f}".replace(" one training", "")
-        for each in plan.auto["expected"]
-    )
-    return [_row("Why", f"{plan.auto['why']} Predicted: {others}.")]
+    """Return why `auto` took the strategy."""
+    return [] if plan.auto is None else [_row("Why", plan.auto["why"])]
 
 
 def _row(name: str, text: str) -> str:

@@ -157,8 +157,8 @@ def _outside(study: Study, plan: Plan) -> str:
     if not low - BEYOND <= signal <= high + BEYOND:
         side = "weaker" if signal < low else "stronger"
         return (
-            f"Nothing is predicted: the signal to noise is {side} than anything that was measured "
-            f"on public data (10^{signal:.1f} a class; measured: 10^{low:.1f} to 10^{high:.1f})."
+            f"Nothing is predicted: the signal to noise, {10**signal:.2g} a class, is {side} than "
+            f"anything that was measured on public data ({10**low:.2g} to {10**high:.2g})."
         )
     outputs = planned_form(plan.schema, plan.most)[1]
     most = max(study.classes.values(), default=0)
