@@ -26,7 +26,7 @@ LAYERS = [
     {"spaces"},
     {"training"},
     {"planning"},
-    {"search", "features"},
+    {"search", "features", "crossover"},
     {"documents"},
     {"results", "report"},
     {"api"},

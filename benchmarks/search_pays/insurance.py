@@ -8,8 +8,8 @@ Every arm of a data set, epsilon and seed has the same records and the same tota
 looks, scores, final training and the noisy test accuracy. Three tenths of a table are held out
 before the run: accuracy on them is exact (of a regression 1 - mean absolute error as a share of the
 target's width), and nothing of them is released. Tables of more than 24,000 records are sampled.
-Bounds, bins and categories are taken as public. The data set at hand is never part of the study that
-`auto` predicts from.
+Bounds, bins and categories are taken as public. The data set at hand is never part of the study
+that `auto` predicts from.
 
     fixed     the portfolio's default
     auto      what `auto` takes: `fixed`, or `insured` (looks at up to 5 candidates)

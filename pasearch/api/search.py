@@ -33,6 +33,7 @@ from pasearch.search.plan import Plan
 from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import BUILT_IN as SPACES
+from pasearch.training.metrics import usual_metric
 
 if TYPE_CHECKING:
     from pasearch.progress import Progress
@@ -195,6 +196,24 @@ def _publish(
     return SearchResult(path=folder.path, document=document, card=card, trials=outcome.trials)
 
 
+def _crossover(plan: Plan, candidate: Candidate, score: dict[str, Any]) -> dict[str, Any] | None:
+    """Return where another model is expected to be the best, from public data; None if unknown."""
+    from pasearch.crossover.forecast import Own, forecast
+    from pasearch.results import standard_error
+
+    mu = plan.final_mu or plan.trial_mu
+    if mu is None:
+        return None
+    usual, test = usual_metric(plan.schema.regression), float(score["test"])
+    share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
+    own = Own(
+        epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,
+        score=share if score["metric"] == usual.noun else None,
+        error=float(standard_error(score)),
+    )  # fmt: skip
+    return forecast(plan.schema, plan.name, own, candidate, plan.schema.outputs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What only the run can tell: everything else in `result.json` follows from its plan.
@@ -252,6 +271,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
             "recipe_names": list(plan.recipe_names),
         },
     }
+    document["crossover"] = _crossover(plan, candidate, document["score"])
     if recipe.schedule.steered:
         document["recipe"]["steps_made"] = found.steps_made
     if not strategy.hides_trials:

@@ -91,7 +91,7 @@ def network(stages: Sequence[Stage]) -> Markup:
             (centre - upper / 2, top), (centre + upper / 2, top),
             (centre + lower / 2, bottom), (centre - lower / 2, bottom),
         ]  # fmt: skip
-        shapes.append(element("polygon", points=_points(corners), class_="flow"))
+        shapes.append(element("polygon", points=points_text(corners), class_="flow"))
     for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
         shapes += _stage(stage, place * ROW, centre - width / 2, width)
     height = ROW * len(stages) - 8
@@ -111,10 +111,10 @@ def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = N
     """
     shapes = [
         element("rect", width="100%", height="100%", class_="track"),
-        element("rect", width=_percent(share), height="100%", class_=f"fill {tone}"),
+        element("rect", width=percent(share), height="100%", class_=f"fill {tone}"),
     ]
     if mark is not None:
-        place = _percent(mark)
+        place = percent(mark)
         shapes.append(element("line", x1=place, x2=place, y1="-3", y2="11", class_="mark"))
     return element(
         "svg", *shapes, class_="bar", role="img", aria_label=label, width="100%", height="8"
@@ -123,14 +123,14 @@ def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = N
 
 def swatch(place: int) -> Markup:
     """Return the sample of a chart's line that stands beside its name."""
-    line = element("line", x1="0", x2="28", y1="5", y2="5", class_=_line_class(place))
+    line = element("line", x1="0", x2="28", y1="5", y2="5", class_=line_class(place))
     return element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
 
 
 def chart(curves: Sequence[Curve], label: str) -> Markup:
     """Return lines, one or more of a point or more, over a common axis from 0; y is a share."""
     most = max(x for curve in curves for x, _ in curve.points) or 1.0
-    ticks = _ticks([y for curve in curves for _, y in curve.points])
+    ticks = ticks_of([y for curve in curves for _, y in curve.points])
     low, high = ticks[0], ticks[-1]
     shapes = []
     for tick in ticks:
@@ -139,13 +139,13 @@ def chart(curves: Sequence[Curve], label: str) -> Markup:
         shapes.append(element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
     for share, side in ((0.0, "tick"), (0.5, "tick middle"), (1.0, "tick end")):
         text = f"{share * most:,.1f}".removesuffix(".0")
-        shapes.append(element("text", text, x=_percent(share), y=PLOT + 20, class_=side))
+        shapes.append(element("text", text, x=percent(share), y=PLOT + 20, class_=side))
     lines = []
     for place, curve in enumerate(curves):
         scaled = [(100 * x / most, 100 * (high - y) / (high - low)) for x, y in curve.points]
         # One point would draw nothing: it becomes a short stroke.
         drawn = scaled if len(scaled) > 1 else [*scaled, (scaled[0][0] + 1, scaled[0][1])]
-        lines.append(element("polyline", points=_points(drawn), class_=_line_class(place)))
+        lines.append(element("polyline", points=points_text(drawn), class_=line_class(place)))
     # Only what is in here is stretched to the page's width; its strokes are not.
     inside = element(
         "svg", *lines, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%", height=PLOT
@@ -172,7 +172,7 @@ def _stage(stage: Stage, top: float, left: float, width: float) -> list[Markup]:
     return shapes
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
+def ticks_of(values: Sequence[float]) -> list[float]:
     """Return two to six round values around shares: tenths, or hundredths if they lie close."""
     spread = max(values) - min(values)
     step = 0.02 if spread <= 0.08 else 0.05 if spread <= 0.2 else 0.1 if spread <= 0.5 else 0.2
@@ -182,15 +182,18 @@ def _ticks(values: Sequence[float]) -> list[float]:
     return [place * step for place in range(low, high + 1)]
 
 
-def _line_class(place: int) -> str:
+def line_class(place: int) -> str:
+    """Return the class of a chart's line in the style sheet."""
     return f"line line-{place % 4 + 1}"
 
 
-def _points(corners: Sequence[tuple[float, float]]) -> str:
+def points_text(corners: Sequence[tuple[float, float]]) -> str:
+    """Return points as SVG writes them."""
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in corners)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share, cut to [0, 1], as a length in per cent."""
     return f"{100 * min(1.0, max(0.0, share)):.2f}%"
 
 

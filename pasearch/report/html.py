@@ -21,6 +21,7 @@ from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
 from pasearch.report import figures, networks, stages
 from pasearch.report.card import card_json
+from pasearch.report.crossover import crossover
 from pasearch.report.networks import capital, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
@@ -97,6 +98,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "not_covered": _not_covered(document, card),
         "partitions": _partitions(document),
         "alternatives": _alternatives(document, schema.outputs),
+        "crossover": crossover(document),
         "curves": _curves(document) if public else None,
         "compared": _compared(document) if public else None,
         "selection": _selection(document),

@@ -294,8 +294,7 @@ def make_plan(
     recipes = make_recipes(split.trial_slots)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
-    again = bool(split.search) or strategy.look_share is not None
-    retrained = again or not strategy.private_trials
+    retrained = bool(split.search) or strategy.trains_anew
     finals = make_recipes(split.train) if retrained else ()
     _check_recipes(recipes, space, terms)
     solving = _Solving(

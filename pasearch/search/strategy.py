@@ -134,6 +134,11 @@ class Strategy(Named, ABC):
         """
         return None
 
+    @property
+    def trains_anew(self) -> bool:
+        """Whether the winner is trained anew, whatever records the search reads."""
+        return self.look_share is not None or not self.private_trials
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a rule that has no theorem."""
         super().__init_subclass__(**options)

@@ -172,8 +172,9 @@ def plan_of(front: str = "raw") -> Plan:
         "name": "small",
         "choices": {"front_end": [front], "units_1": [4]},
     }
+    shape = (300, 6) if front.startswith("centred_pairs") else (300, 16, 16)
     return plan_architecture_search(
-        (np.zeros((300, 16, 16)), np.zeros(300, int)), budget=Budget(1.0), strategy="fixed",
+        (np.zeros(shape), np.zeros(300, int)), budget=Budget(1.0), strategy="fixed",
         space=space, steps=5, batch=20, device="cpu", bounds=(0, 1), classes=2,
     )  # fmt: skip
 

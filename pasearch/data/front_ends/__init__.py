@@ -460,7 +460,7 @@ class CentredPairs(FrontEnd):
     """
 
     name: ClassVar[str] = "centred_pairs"
-    phrase: ClassVar[str] = "centred features and {pairs:,} products of two columns"
+    phrase: ClassVar[str] = "centred features and {pairs:,} pairs"
     fitted: ClassVar[bool] = True
     pairs: int = 256
 

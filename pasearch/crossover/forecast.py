@@ -1,0 +1,331 @@
+"""A forecast, from public data, of the epsilon at which another model becomes the best.
+
+The study behind the portfolio (benchmarks/portfolio) has the accuracy of each entry at many signals
+mu n / C, for several public data sets of a kind. For the data at hand n, C and the plan are public,
+so each epsilon has a signal, and
+
+    a_m(eps) = own + mean over the study's data sets d of  a_m,d(eps) - a_w,d(eps_run)
+
+w is the model that was released and `own` its noisy test score, so all curves are moved until the
+winner's passes through that: data sets differ in how hard they are far more than models do. The
+band holds the middle half of the study's data sets.
+
+A crossing is an epsilon at which another model becomes the best on average. Its range is where it
+would lie by single data sets: from the second least to the second largest of them.
+
+Cost: none. Everything is public, or was released and paid for already.
+
+Source: the question is that of Bao et al., sections III and VI (Definition 2); the answer is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.accounting.sketch import gaussian_epsilon
+from pasearch.data.front_ends import Raw
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.portfolio import Study, signal_of, study_for
+
+if TYPE_CHECKING:
+    from pasearch.data.tables import AnySchema
+
+EPSILONS = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
+"""Where a forecast is made."""
+
+BEYOND = 1.0
+"""By how many powers of ten the signal may lie outside what was measured, and is still drawn."""
+
+NEARLY = 0.002
+"""Models that are nearer to each other than this are said to do about equally well."""
+
+SHOWN = 4
+"""At most so many models: the winner, the simplest, the largest, and the best ones in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a run released of itself.
+
+    Args:
+        epsilon: Its total.
+        delta: Of the total.
+        mu: Signal to noise of the released model's training, of one record.
+        slots: Training records.
+        score: The noisy test score as a share; None where it is no accuracy.
+        error: The standard error of that score.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    slots: int
+    score: float | None
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A model of the study.
+
+    Args:
+        name: In words.
+        parameters: How many it has on the data at hand.
+        released: Whether it is the one that the run released.
+    """
+
+    name: str
+    parameters: int
+    released: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One model of a forecast.
+
+    Args:
+        name: In words.
+        roles: Any of "released", "simplest" and "largest".
+        parameters: How many it has on these data.
+        accuracy: At `epsilons`, as a share.
+        low: The lower quartile over the study's data sets.
+        high: The upper quartile.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    parameters: int
+    accuracy: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """An epsilon from which on another model is the best.
+
+    Args:
+        epsilon: On average over the study's data sets.
+        low: Least epsilon by single data sets; 0: on some of them it is always the best.
+        high: The largest; None: on some of them it never is, up to the last epsilon.
+        before: The model that is best below.
+        after: The model that is best above.
+    """
+
+    epsilon: float
+    low: float
+    high: float | None
+    before: str
+    after: str
+
+
+def forecast(
+    schema: AnySchema, name: str, own: Own, winner: Candidate, outputs: int
+) -> dict[str, Any] | None:
+    """Return the forecast of a run as plain values; None where nothing like it was measured.
+
+    Args:
+        schema: Complete.
+        name: Of the data set, which is left out of the study.
+        own: What the run released.
+        winner: The model that it released.
+        outputs: Classes; 1 where a number is predicted.
+    """
+    study = study_for(schema, name).among(outputs)
+    if len(study.entries) < 2 or not _covered(study, own, outputs):
+        return None
+    mus = [own.mu * ratio for ratio in _ratios(own)]
+    curves = np.stack([study.at(signal_of(mu, own.slots, outputs)) for mu in mus])
+    curves = curves.transpose(2, 1, 0)  # (entries, data sets, epsilons)
+    sizes = [each.parameters(schema.shape, outputs)[0] for each in study.entries]
+    shown = _shown(curves, sizes, study, winner)
+    entries = [
+        Entry(
+            name=plain_name(study.entries[place]),
+            parameters=sizes[place],
+            released=study.entries[place] == winner,
+        )
+        for place in shown
+    ]
+    lines = _lines(curves[shown], entries, own)
+    means = np.array([line.accuracy for line in lines])
+    names = [line.name for line in lines]
+    found = crossings(means, curves[shown], names)
+    return {
+        "kind": "forecast",
+        "data_sets": curves.shape[1],
+        "epsilons": list(EPSILONS),
+        "models": [_plain(line) for line in lines],
+        "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
+        "crossings": [_plain(each) for each in found],
+        "sentence": sentence(means, names, found, own.epsilon),
+    }
+
+
+def plain_name(candidate: Candidate) -> str:
+    """Return a model in words: the network, and what it is given."""
+    layers = candidate.architecture.layers
+    network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
+    front = candidate.front_end
+    return network if isinstance(front, Raw) else f"{network} on {front.words()}"
+
+
+def _covered(study: Study, own: Own, outputs: int) -> bool:
+    """Return whether the study has measured about such a signal, and about as many classes."""
+    signal = signal_of(own.mu, own.slots, outputs)
+    low = min(float(each[0]) for each in study.signals.values())
+    high = max(float(each[-1]) for each in study.signals.values())
+    most = max(study.classes.values(), default=0)
+    return low - BEYOND <= signal <= high + BEYOND and outputs <= max(2 * most, 2)
+
+
+def _ratios(own: Own) -> list[float]:
+    """Return mu at each epsilon, as a share of what the run had: that of one Gaussian release."""
+    here = _mu(own.epsilon, own.delta)
+    return [_mu(epsilon, own.delta) / here for epsilon in EPSILONS]
+
+
+def _mu(epsilon: float, delta: float) -> float:
+    low, high = 1e-9, 1e3
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low
+
+
+def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate) -> list[int]:
+    """Return which entries are drawn: winner, simplest, largest, and those that are best somewhere.
+
+    Of equal sizes the better one is taken.
+    """
+    means = curves.mean(axis=1)
+    level = means.mean(axis=1)
+    simplest = min(range(len(sizes)), key=lambda place: (sizes[place], -level[place]))
+    largest = max(range(len(sizes)), key=lambda place: (sizes[place], level[place]))
+    own = [place for place, each in enumerate(study.entries) if each == winner]
+    best = means.argmax(axis=0).tolist()
+    chosen = list(dict.fromkeys([*own, simplest, largest, *map(int, best)]))[:SHOWN]
+    return sorted(chosen, key=lambda place: (sizes[place], place))
+
+
+def _lines(curves: np.ndarray, entries: list[Entry], own: Own) -> list[Line]:
+    """Return the models' curves, moved until that of the winner passes through its score.
+
+    Args:
+        curves: (models, data sets, epsilons).
+        entries: Of each model.
+        own: What was released.
+    """
+    place = math.log(own.epsilon)
+    here = np.apply_along_axis(lambda one: np.interp(place, np.log(EPSILONS), one), 2, curves)
+    released = [each for each, entry in zip(here, entries, strict=True) if entry.released]
+    reference = released[0] if released else here.max(axis=0)
+    level = float(reference.mean()) if own.score is None else own.score
+    moved = np.clip(curves - reference[None, :, None] + level, 0.0, 1.0)
+    sizes = [entry.parameters for entry in entries]
+    found = []
+    for entry, lines in zip(entries, moved, strict=True):
+        roles = [("released", entry.released), ("simplest", entry.parameters == min(sizes)),
+                 ("largest", entry.parameters == max(sizes))]  # fmt: skip
+        found.append(
+            Line(
+                name=entry.name,
+                parameters=entry.parameters,
+                roles=tuple(role for role, has in roles if has),
+                accuracy=_rounded(lines.mean(axis=0)),
+                low=_rounded(np.quantile(lines, 0.25, axis=0)),
+                high=_rounded(np.quantile(lines, 0.75, axis=0)),
+            )
+        )
+    return found
+
+
+def crossings(means: np.ndarray, curves: np.ndarray, names: list[str]) -> list[Crossing]:
+    """Return where the best model changes.
+
+    Args:
+        means: (models, epsilons), their accuracy on average.
+        curves: (models, data sets, epsilons).
+        names: Of the models.
+    """
+    best = means.argmax(axis=0)
+    found = []
+    for place in range(1, len(best)):
+        before, after = int(best[place - 1]), int(best[place])
+        if before == after:
+            continue
+        by_set = sorted(
+            _overtakes(one[after] - one[before], place) for one in curves.transpose(1, 0, 2)
+        )
+        inner = by_set[1:-1] if len(by_set) > 3 else by_set
+        high = inner[-1]
+        found.append(
+            Crossing(
+                epsilon=_rounded_epsilon(_zero(means[after] - means[before], place)),
+                low=_rounded_epsilon(inner[0]),
+                high=None if math.isinf(high) else _rounded_epsilon(high),
+                before=names[before],
+                after=names[after],
+            )
+        )
+    return found
+
+
+def _overtakes(lead: np.ndarray, near: int) -> float:
+    """Return the epsilon from which on a lead stays above 0; 0 if always, infinity if never.
+
+    Of several, the one nearest to where it is on average.
+    """
+    above = lead > 0
+    if above.all():
+        return 0.0
+    rises = [place for place in range(1, len(lead)) if above[place] and not above[place - 1]]
+    if not rises:
+        return 0.0 if above[0] and above.mean() > 0.5 else math.inf
+    return _zero(lead, min(rises, key=lambda place: abs(place - near)))
+
+
+def _zero(lead: np.ndarray, place: int) -> float:
+    """Return where a lead passes 0 between two epsilons, on a logarithmic scale."""
+    low, high = float(lead[place - 1]), float(lead[place])
+    share = 0.5 if high == low else min(1.0, max(0.0, -low / (high - low)))
+    first, second = math.log(EPSILONS[place - 1]), math.log(EPSILONS[place])
+    return math.exp(first + share * (second - first))
+
+
+def sentence(means: np.ndarray, names: list[str], found: list[Crossing], epsilon: float) -> str:
+    """Return what the forecast says, in one or two sentences."""
+    at = np.array([np.interp(math.log(epsilon), np.log(EPSILONS), each) for each in means])
+    best = int(at.argmax())
+    others = [place for place in range(len(names)) if place != best]
+    close = [names[place] for place in others if at[best] - at[place] < NEARLY]
+    said = f"At epsilon {epsilon:g} the best is expected to be: {names[best]}"
+    said += f" (about as good: {'; '.join(close)})." if close else "."
+    above = [each for each in found if each.epsilon > epsilon]
+    below = [each for each in found if each.epsilon <= epsilon]
+    if above:
+        said += f" From about {above[0].epsilon:.2g} on it would be: {above[0].after}."
+    if below:
+        said += f" Below about {below[-1].epsilon:.2g} it would be: {below[-1].before}."
+    if not found:
+        said += f" The same holds from {EPSILONS[0]:g} to {EPSILONS[-1]:g}."
+    return said
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(each), 4) for each in values)
+
+
+def _rounded_epsilon(epsilon: float) -> float:
+    return float(f"{epsilon:.3g}")
+
+
+def _plain(value: Line | Crossing) -> dict[str, Any]:
+    return {
+        name: list(each) if isinstance(each, tuple) else each
+        for name, each in asdict(value).items()
+    }

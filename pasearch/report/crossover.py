@@ -1,0 +1,110 @@
+"""The report's answer to "simple or complex, at my epsilon?": a chart and what it says.
+
+    x = log(epsilon / first) / log(last / first)
+
+Source: docs/result.md, `crossover`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from markupsafe import Markup
+
+from pasearch.report.figures import PLOT, element, line_class, percent, points_text, ticks_of
+
+Values = dict[str, Any]
+
+LABELS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Which epsilons have a label."""
+
+
+def crossover(document: Values) -> Values | None:
+    """Return what the template writes of a forecast; None where a result has none."""
+    found = document.get("crossover")
+    if not found:
+        return None
+    return {
+        "sentence": found["sentence"],
+        "chart": _chart(found),
+        "data_sets": found["data_sets"],
+        "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
+        "crossings": [_crossing(each, found["epsilons"]) for each in found["crossings"]],
+    }
+
+
+def _note(model: Values) -> str:
+    roles = {
+        "released": "released by this run",
+        "simplest": "the simplest",
+        "largest": "the largest",
+    }
+    said = [roles[role] for role in model["roles"] if role in roles]
+    return ", ".join([f"{model['parameters']:,} parameters", *said])
+
+
+def _crossing(each: Values, epsilons: list[float]) -> str:
+    low = "below the first epsilon" if each["low"] <= epsilons[0] else f"{each['low']:g}"
+    high = "beyond the last" if each["high"] is None else f"{each['high']:g}"
+    return (
+        f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
+        f"(single data sets: {low} to {high})."
+    )
+
+
+def _chart(found: Values) -> Markup:
+    """Return the models' accuracies over epsilon, with bands, and the run's own point."""
+    epsilons, models, own = found["epsilons"], found["models"], found["own"]
+    values = [y for each in models for y in (*each["low"], *each["high"])]
+    if own["score"] is not None:
+        values.append(own["score"])
+    ticks = ticks_of(values)
+    low, high = ticks[0], ticks[-1]
+    first, last = math.log(epsilons[0]), math.log(epsilons[-1])
+
+    def x(epsilon: float) -> float:
+        return 100 * (math.log(epsilon) - first) / (last - first)
+
+    def y(share: float) -> float:
+        return 100 * (high - share) / (high - low)
+
+    shapes = []
+    for tick in ticks:
+        at = PLOT * (high - tick) / (high - low)
+        shapes.append(element("line", x1="0", x2="100%", y1=at, y2=at, class_="grid"))
+        shapes.append(element("text", f"{tick:.3g}", x="-8", y=at + 4, class_="tick end"))
+    for label in LABELS:
+        place = x(label) / 100
+        shapes.append(
+            element("text", f"{label:g}", x=percent(place), y=PLOT + 20, class_="tick middle")
+        )
+    inside = []
+    for place, each in enumerate(models):
+        up = [(x(e), y(v)) for e, v in zip(epsilons, each["high"], strict=True)]
+        down = [(x(e), y(v)) for e, v in zip(epsilons, each["low"], strict=True)]
+        corners = points_text([*up, *reversed(down)])
+        inside.append(element("polygon", points=corners, class_=f"band band-{place % 4 + 1}"))
+    for place, each in enumerate(models):
+        drawn = [(x(e), y(v)) for e, v in zip(epsilons, each["accuracy"], strict=True)]
+        inside.append(element("polyline", points=points_text(drawn), class_=line_class(place)))
+    shapes.append(
+        element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%",
+                height=PLOT)
+    )  # fmt: skip
+    if own["score"] is not None and epsilons[0] <= own["epsilon"] <= epsilons[-1]:
+        shapes += _own(own, x(own["epsilon"]), lambda share: PLOT * y(share) / 100)
+    return element(
+        "svg", *shapes, class_="chart", role="img", aria_label=found["sentence"], width="100%",
+        height=PLOT + 28,
+    )  # fmt: skip
+
+
+def _own(own: Values, place: float, height: Any) -> list[Markup]:
+    """Return the run's own score: a point, and a line of one standard error either way."""
+    at, ends = percent(place / 100), (own["score"] - own["standard_error"],
+                                      own["score"] + own["standard_error"])  # fmt: skip
+    return [
+        element("line", x1=at, x2=at, y1=height(ends[0]), y2=height(ends[1]), class_="mark"),
+        element("circle", cx=at, cy=height(own["score"]), r="4.5", class_="own"),
+    ]

@@ -1,0 +1,223 @@
+"""The forecast of where the best model changes: its curves, its crossings, and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pasearch as api
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.sketch import gaussian_epsilon
+from pasearch.crossover import forecast as forecasts
+from pasearch.crossover.forecast import EPSILONS, Own, crossings, forecast, plain_name, sentence
+from pasearch.data.front_ends import front_end
+from pasearch.data.schema import Schema
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
+from pasearch.spaces.portfolio import Study, signal_of
+
+GRID = np.log10(EPSILONS)
+SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
+LINEAR = Candidate(architecture=Architecture(layers=()))
+NETWORK = Candidate(architecture=Architecture(layers=(Dense(units=8),)))
+
+
+def line(level: float, slope: float) -> np.ndarray:
+    """A curve over log10 epsilon."""
+    return level + slope * GRID
+
+
+def own(**changes: Any) -> Own:
+    given = {"epsilon": 1.0, "delta": 1e-5, "mu": 0.05, "slots": 2000, "score": 0.8, "error": 0.01}
+    return Own(**{**given, **changes})
+
+
+def study(*curves: tuple[list[float], list[float]]) -> Study:
+    """A study of a linear model and a network, at three signals."""
+    names = [f"set {number}" for number in range(len(curves))]
+    return Study(
+        kind="arrays", entries=(LINEAR, NETWORK),
+        signals={name: np.array([0.0, 1.7, 3.4]) for name in names},
+        accuracy={name: np.array(rows) for name, rows in zip(names, curves, strict=True)},
+        classes=dict.fromkeys(names, 2),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = study(([0.7, 0.8, 0.82], [0.6, 0.78, 0.9]), ([0.7, 0.8, 0.82], [0.6, 0.8, 0.92]))
+    monkeypatch.setattr(forecasts, "study_for", lambda schema, name: found)
+
+
+@pytest.mark.usefixtures("of_two")
+class TestForecast:
+    @pytest.mark.unit
+    def test_the_released_model_passes_through_its_own_score(self):
+        for winner in (LINEAR, NETWORK):
+            found = forecast(SCHEMA, "mine", own(), winner, 2)
+            assert found is not None
+            (model,) = [each for each in found["models"] if "released" in each["roles"]]
+            at = np.interp(0.0, GRID, model["accuracy"])
+            assert at == pytest.approx(0.8, abs=1e-3)
+            assert found["own"] == {"epsilon": 1.0, "score": 0.8, "standard_error": 0.01}
+
+    @pytest.mark.unit
+    def test_who_is_simplest_and_largest_is_said(self):
+        found = forecast(SCHEMA, "mine", own(), LINEAR, 2)
+        assert found is not None
+        roles = {each["name"]: each["roles"] for each in found["models"]}
+        assert roles["linear model"] == ["released", "simplest"]
+        assert roles[plain_name(NETWORK)] == ["largest"]
+        assert [each["parameters"] for each in found["models"]] == [12, 66]
+
+    @pytest.mark.unit
+    def test_the_crossing_lies_where_the_curves_meet(self):
+        found = forecast(SCHEMA, "mine", own(), LINEAR, 2)
+        assert found is not None
+        (crossing,) = found["crossings"]
+        lead = np.subtract(found["models"][1]["accuracy"], found["models"][0]["accuracy"])
+        at = np.interp(math.log10(crossing["epsilon"]), GRID, lead)
+        assert abs(at) < 2e-3
+        assert crossing["before"] == "linear model"
+        assert crossing["low"] <= crossing["epsilon"] <= crossing["high"]
+
+    @pytest.mark.unit
+    def test_without_an_accuracy_the_studys_own_level_is_shown(self):
+        found = forecast(SCHEMA, "mine", own(score=None), LINEAR, 2)
+        assert found is not None
+        assert found["own"]["score"] is None
+        assert found["models"][0]["accuracy"][-1] > 0.8
+
+    @pytest.mark.unit
+    def test_of_another_network_the_best_passes_through_the_score(self):
+        other = Candidate(architecture=Architecture(layers=(Dense(units=3),)))
+        found = forecast(SCHEMA, "mine", own(), other, 2)
+        assert found is not None
+        best = np.max([each["accuracy"] for each in found["models"]], axis=0)
+        assert np.interp(0.0, GRID, best) == pytest.approx(0.8, abs=5e-3)
+        assert not any("released" in each["roles"] for each in found["models"])
+
+    @pytest.mark.unit
+    def test_nothing_is_said_of_what_nobody_measured(self):
+        assert forecast(SCHEMA, "mine", own(mu=1e-6), LINEAR, 2) is None
+        assert forecast(SCHEMA, "mine", own(slots=10**9), LINEAR, 2) is None
+        assert forecast(SCHEMA, "mine", own(), LINEAR, 40) is None
+
+    @pytest.mark.property
+    @settings(deadline=None, max_examples=25)
+    @given(score=st.floats(-0.5, 1.5), epsilon=st.floats(0.05, 20.0))
+    def test_it_is_plain_finite_json(self, score: float, epsilon: float):
+        found = forecast(SCHEMA, "mine", own(score=score, epsilon=epsilon), LINEAR, 2)
+        assert found is not None
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        for each in found["models"]:
+            assert all(0 <= low <= high <= 1 for low, high in zip(each["low"], each["high"],
+                                                                  strict=True))  # fmt: skip
+
+    @pytest.mark.unit
+    def test_the_same_run_has_the_same_forecast(self):
+        found = [forecast(SCHEMA, "mine", own(), NETWORK, 2) for _ in range(2)]
+        assert found[0] == found[1]
+
+
+class TestSignal:
+    @pytest.mark.oracle
+    def test_a_tenth_of_the_budget_has_the_signal_that_a_gaussian_release_has(self):
+        ratios = forecasts._ratios(own(epsilon=1.0))
+        assert np.interp(0.0, GRID, np.log(ratios)) == pytest.approx(0.0, abs=0.02)
+        mu = forecasts._mu(0.1, 1e-5)
+        assert gaussian_epsilon(mu, 1e-5) == pytest.approx(0.1, rel=1e-3)
+        assert ratios[0] == pytest.approx(mu / forecasts._mu(1.0, 1e-5))
+        assert signal_of(1.0, 100, 2) == pytest.approx(math.log10(50))
+
+
+class TestCrossings:
+    @pytest.mark.oracle
+    def test_a_known_crossing_is_found(self):
+        simple, complex_ = line(0.8, 0.02), line(0.78, 0.08)  # equal at log10 epsilon = 1 / 3
+        curves = np.array([[simple] * 5, [complex_ + shift for shift in (0, 0.01, -0.01, 0, 0)]])
+        (found,) = crossings(curves.mean(axis=1), curves, ["simple", "complex"])
+        assert found.epsilon == pytest.approx(10 ** (1 / 3), rel=0.02)
+        assert (found.before, found.after) == ("simple", "complex")
+        assert found.low <= found.epsilon
+        assert found.high is None or found.high >= found.epsilon
+
+    @pytest.mark.unit
+    def test_where_one_is_always_better_there_is_none(self):
+        curves = np.array([[line(0.8, 0.02)] * 3, [line(0.7, 0.02)] * 3])
+        assert crossings(curves.mean(axis=1), curves, ["a", "b"]) == []
+
+    @pytest.mark.unit
+    def test_several_are_all_found(self):
+        wave = 0.8 + 0.05 * np.sin(3 * np.linspace(0, math.pi, len(EPSILONS)) + 0.1)
+        curves = np.array([[np.full(len(EPSILONS), 0.8)] * 2, [wave] * 2])
+        found = crossings(curves.mean(axis=1), curves, ["flat", "wave"])
+        assert [each.after for each in found] == ["flat", "wave", "flat"]
+
+    @pytest.mark.unit
+    def test_a_range_may_have_no_end(self):
+        ahead, behind = line(0.9, 0.02), line(0.75, 0.0)
+        simple = line(0.8, 0.0)
+        curves = np.array([[simple] * 5, [ahead, ahead, line(0.78, 0.1), behind, behind]])
+        (found,) = crossings(curves.mean(axis=1), curves, ["simple", "complex"])
+        assert found.low == 0.0
+        assert found.high is None
+
+
+class TestSentence:
+    @pytest.mark.unit
+    def test_it_says_what_to_take_and_from_where_on_something_else(self):
+        curves = np.array([[line(0.8, 0.02)] * 3, [line(0.78, 0.08)] * 3])
+        means = curves.mean(axis=1)
+        found = crossings(means, curves, ["a linear model", "a network"])
+        low = sentence(means, ["a linear model", "a network"], found, 0.5)
+        assert low.startswith("At epsilon 0.5 the best is expected to be: a linear model.")
+        assert "From about 2.1 on it would be: a network." in low
+        high = sentence(means, ["a linear model", "a network"], found, 8.0)
+        assert "expected to be: a network" in high
+        assert "Below about 2.1 it would be: a linear model." in high
+
+    @pytest.mark.unit
+    def test_what_is_about_as_good_is_named(self):
+        means = np.array([line(0.8, 0.02), line(0.7995, 0.02), line(0.6, 0.02)])
+        said = sentence(means, ["a", "b", "c"], [], 1.0)
+        assert "(about as good: b)" in said
+        assert "The same holds from 0.1 to 10." in said
+
+
+class TestNames:
+    @pytest.mark.unit
+    def test_a_model_is_named_in_words(self):
+        assert plain_name(LINEAR) == "linear model"
+        assert plain_name(NETWORK).startswith("network (dense 8")
+        pairs = Candidate(
+            architecture=Architecture(layers=()), front_end=front_end("centred_pairs")
+        )
+        assert plain_name(pairs) == "linear model on centred features and 256 pairs"
+
+
+@pytest.mark.slow
+def test_every_run_has_one_and_verify_makes_it_again(tmp_path):
+    result = api.search_architecture(
+        "digits", budget=Budget(2.0), strategy="fixed", seed=1, out=tmp_path / "run", device="cpu",
+    )  # fmt: skip
+    found = result.document["crossover"]
+    assert found["kind"] == "forecast"
+    assert found["own"]["score"] == result.document["score"]["test"]
+    assert "digits" not in json.dumps(found)
+    assert not api.verify(tmp_path / "run")[1]
+    page = (tmp_path / "run" / "release" / "report.html").read_text()
+    assert "Simple or complex?" in page
+    assert found["sentence"].split(".")[0] in page
+    place = tmp_path / "run" / "release" / "result.json"
+    document = json.loads(place.read_text())
+    document["crossover"]["sentence"] = "Take the largest."
+    place.write_text(json.dumps(document))
+    assert api.verify(tmp_path / "run")[1]
