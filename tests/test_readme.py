@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 README = PAGES[0]
 QUICKSTART = ROOT / "docs/quickstart.md"
+DATA = ROOT / "docs/data.md"
+SEARCH = ROOT / "docs/search.md"
 COMMANDS = (
     [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
     ["account", "schedule"], ["account", "noise"], ["verify"], ["features"], ["plan", "features"],
@@ -28,7 +33,8 @@ SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 
 
 def blocks(language: str, page: Path = README) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    every = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for name, text in every if re.fullmatch(language, name)]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -53,13 +59,15 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     first = CliRunner().invoke(app, ["arch", "--eps", "2", "--strategy", "fixed", "--steps", "5"])
     assert first.exit_code == 0, first.output
-    names: dict[str, object] = {}
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), names)
-    assert tuple(names["logits"].shape) == (5, 10)
-    assert set(np.unique(names["labels"])) <= {0, 1}
-    assert names["estimator"].price_.epsilon <= 2.0
-    assert (tmp_path / "demo" / "release" / "result.json").is_file()
+    for page in (README, ROOT / "docs/python.md"):
+        names: dict[str, object] = {}
+        for block in blocks("python", page):
+            exec(compile(block, page.name, "exec"), names)
+        assert set(np.unique(names["labels"])) <= {0, 1}
+        assert names["estimator"].price_.epsilon <= 2.0  # type: ignore[attr-defined]
+        assert (tmp_path / "demo" / "release" / "result.json").is_file()
+        shutil.rmtree(tmp_path / "demo")
+    assert tuple(names["logits"].shape) == (5, 10)  # type: ignore[attr-defined]
 
 
 def test_the_quickstart_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -85,8 +93,8 @@ def test_the_schema_example_is_a_schema_of_the_commands_below_it(
 ):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "mine.csv")
-    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
-    said = [command for command in commands(README) if "--ledger" in command]
+    (tmp_path / "mine.toml").write_text(blocks("toml", DATA)[0])
+    said = [command for command in commands(DATA) if "--ledger" in command]
     assert len(said) == 2
     for command in said:
         assert command[:4] == ["arch", "mine.csv", "--schema", "mine.toml"]
@@ -134,7 +142,7 @@ def test_every_strategy_event_and_field_is_described():
     from pasearch.search import strategy
 
     for name in ("auto", *strategy.STRATEGIES):
-        assert re.search(rf"^\| `{name}`", README.read_text(), re.MULTILINE), name
+        assert re.search(rf"^\| `{name}`", SEARCH.read_text(), re.MULTILINE), name
     result = (ROOT / "docs/result.md").read_text()
     for name in TYPES:
         assert re.search(rf"^\| `{name}` \|", result, re.MULTILINE), name
@@ -159,9 +167,24 @@ def test_every_field_of_a_result_is_described(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_first_two_blocks_of_shell_are_the_two_commands():
-    first, second = blocks("sh")
-    assert first.splitlines()[-1] == ".venv/bin/pasearch arch --eps 2"
-    assert second.splitlines()[-1] == ".venv/bin/python -m pytest -q"
+    for block, last in zip(
+        blocks("sh"), ("pasearch arch --eps 2", "python -m pytest -q"), strict=True
+    ):
+        (line,) = block.splitlines()  # each does everything by itself
+        assert "python3 -m venv .venv" in line
+        assert line.endswith(f".venv/bin/{last}")
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 120
+
+
+def test_figures_are_those_of_the_result_files():
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs/make_figures.py", "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

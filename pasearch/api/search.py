@@ -209,7 +209,7 @@ def _crossover(plan: Plan, candidate: Candidate, score: dict[str, Any]) -> dict[
     own = Own(
         epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,
         score=share if score["metric"] == usual.noun else None,
-        error=float(standard_error(score)),
+        error=float(standard_error(score)), compared=plan.strategy.scored,
     )  # fmt: skip
     return forecast(plan.schema, plan.name, own, candidate, plan.schema.outputs)
 

@@ -34,11 +34,16 @@ from pasearch.spaces.portfolio import Study, signal_of, study_for
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
 
-EPSILONS = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
+Epsilons = tuple[float, ...]
+
+EPSILONS: Epsilons = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
 """Where a forecast is made."""
 
-BEYOND = 1.0
-"""By how many powers of ten the signal may lie outside what was measured, and is still drawn."""
+BEYOND = 0.3
+"""By how many powers of ten a signal may lie outside what was measured, and is still drawn."""
+
+LEAST_DRAWN = 5
+"""With fewer epsilons there is no forecast."""
 
 NEARLY = 0.002
 """Models that are nearer to each other than this are said to do about equally well."""
@@ -58,6 +63,7 @@ class Own:
         slots: Training records.
         score: The noisy test score as a share; None where it is no accuracy.
         error: The standard error of that score.
+        compared: Whether the run compared models on its own records.
     """
 
     epsilon: float
@@ -66,6 +72,7 @@ class Own:
     slots: int
     score: float | None
     error: float
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +143,14 @@ def forecast(
         outputs: Classes; 1 where a number is predicted.
     """
     study = study_for(schema, name).among(outputs)
-    if len(study.entries) < 2 or not _covered(study, own, outputs):
+    signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _ratios(own)]
+    drawn = [place for place, signal in enumerate(signals) if _measured(study, signal, outputs)]
+    if len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
         return None
-    mus = [own.mu * ratio for ratio in _ratios(own)]
-    curves = np.stack([study.at(signal_of(mu, own.slots, outputs)) for mu in mus])
-    curves = curves.transpose(2, 1, 0)  # (entries, data sets, epsilons)
+    epsilons = tuple(EPSILONS[place] for place in drawn)
+    curves = np.stack([study.at(signals[place]) for place in drawn])
+    # More epsilon does no harm: where a measured curve falls, that is its own noise.
+    curves = np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)  # (entries, sets, epsilons)
     sizes = [each.parameters(schema.shape, outputs)[0] for each in study.entries]
     shown = _shown(curves, sizes, study, winner)
     entries = [
@@ -151,18 +161,19 @@ def forecast(
         )
         for place in shown
     ]
-    lines = _lines(curves[shown], entries, own)
+    lines = _lines(curves[shown], entries, own, epsilons)
     means = np.array([line.accuracy for line in lines])
     names = [line.name for line in lines]
-    found = crossings(means, curves[shown], names)
+    found = crossings(means, curves[shown], names, epsilons)
     return {
         "kind": "forecast",
         "data_sets": curves.shape[1],
-        "epsilons": list(EPSILONS),
+        "epsilons": list(epsilons),
         "models": [_plain(line) for line in lines],
         "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         "crossings": [_plain(each) for each in found],
-        "sentence": sentence(means, names, found, own.epsilon),
+        "sentence": sentence(means, names, found, own.epsilon, epsilons)
+        + _beside(means, lines, own, epsilons),
     }
 
 
@@ -174,13 +185,18 @@ def plain_name(candidate: Candidate) -> str:
     return network if isinstance(front, Raw) else f"{network} on {front.words()}"
 
 
-def _covered(study: Study, own: Own, outputs: int) -> bool:
+def _measured(study: Study, signal: float, outputs: int) -> bool:
     """Return whether the study has measured about such a signal, and about as many classes."""
-    signal = signal_of(own.mu, own.slots, outputs)
     low = min(float(each[0]) for each in study.signals.values())
     high = max(float(each[-1]) for each in study.signals.values())
     most = max(study.classes.values(), default=0)
     return low - BEYOND <= signal <= high + BEYOND and outputs <= max(2 * most, 2)
+
+
+def _at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
+    """Return curves at one epsilon: the last axis is gone."""
+    place = math.log(epsilon)
+    return np.apply_along_axis(lambda one: np.interp(place, np.log(epsilons), one), -1, curves)
 
 
 def _ratios(own: Own) -> list[float]:
@@ -212,16 +228,16 @@ def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
     return sorted(chosen, key=lambda place: (sizes[place], place))
 
 
-def _lines(curves: np.ndarray, entries: list[Entry], own: Own) -> list[Line]:
+def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilons) -> list[Line]:
     """Return the models' curves, moved until that of the winner passes through its score.
 
     Args:
         curves: (models, data sets, epsilons).
         entries: Of each model.
         own: What was released.
+        epsilons: Rising.
     """
-    place = math.log(own.epsilon)
-    here = np.apply_along_axis(lambda one: np.interp(place, np.log(EPSILONS), one), 2, curves)
+    here = _at(curves, own.epsilon, epsilons)
     released = [each for each, entry in zip(here, entries, strict=True) if entry.released]
     reference = released[0] if released else here.max(axis=0)
     level = float(reference.mean()) if own.score is None else own.score
@@ -244,13 +260,16 @@ def _lines(curves: np.ndarray, entries: list[Entry], own: Own) -> list[Line]:
     return found
 
 
-def crossings(means: np.ndarray, curves: np.ndarray, names: list[str]) -> list[Crossing]:
+def crossings(
+    means: np.ndarray, curves: np.ndarray, names: list[str], epsilons: Epsilons = EPSILONS
+) -> list[Crossing]:
     """Return where the best model changes.
 
     Args:
         means: (models, epsilons), their accuracy on average.
         curves: (models, data sets, epsilons).
         names: Of the models.
+        epsilons: Rising.
     """
     best = means.argmax(axis=0)
     found = []
@@ -259,13 +278,14 @@ def crossings(means: np.ndarray, curves: np.ndarray, names: list[str]) -> list[C
         if before == after:
             continue
         by_set = sorted(
-            _overtakes(one[after] - one[before], place) for one in curves.transpose(1, 0, 2)
+            _overtakes(one[after] - one[before], place, epsilons)
+            for one in curves.transpose(1, 0, 2)
         )
         inner = by_set[1:-1] if len(by_set) > 3 else by_set
         high = inner[-1]
         found.append(
             Crossing(
-                epsilon=_rounded_epsilon(_zero(means[after] - means[before], place)),
+                epsilon=_rounded_epsilon(_zero(means[after] - means[before], place, epsilons)),
                 low=_rounded_epsilon(inner[0]),
                 high=None if math.isinf(high) else _rounded_epsilon(high),
                 before=names[before],
@@ -275,7 +295,7 @@ def crossings(means: np.ndarray, curves: np.ndarray, names: list[str]) -> list[C
     return found
 
 
-def _overtakes(lead: np.ndarray, near: int) -> float:
+def _overtakes(lead: np.ndarray, near: int, epsilons: Epsilons) -> float:
     """Return the epsilon from which on a lead stays above 0; 0 if always, infinity if never.
 
     Of several, the one nearest to where it is on average.
@@ -286,20 +306,26 @@ def _overtakes(lead: np.ndarray, near: int) -> float:
     rises = [place for place in range(1, len(lead)) if above[place] and not above[place - 1]]
     if not rises:
         return 0.0 if above[0] and above.mean() > 0.5 else math.inf
-    return _zero(lead, min(rises, key=lambda place: abs(place - near)))
+    return _zero(lead, min(rises, key=lambda place: abs(place - near)), epsilons)
 
 
-def _zero(lead: np.ndarray, place: int) -> float:
+def _zero(lead: np.ndarray, place: int, epsilons: Epsilons) -> float:
     """Return where a lead passes 0 between two epsilons, on a logarithmic scale."""
     low, high = float(lead[place - 1]), float(lead[place])
     share = 0.5 if high == low else min(1.0, max(0.0, -low / (high - low)))
-    first, second = math.log(EPSILONS[place - 1]), math.log(EPSILONS[place])
+    first, second = math.log(epsilons[place - 1]), math.log(epsilons[place])
     return math.exp(first + share * (second - first))
 
 
-def sentence(means: np.ndarray, names: list[str], found: list[Crossing], epsilon: float) -> str:
+def sentence(
+    means: np.ndarray,
+    names: list[str],
+    found: list[Crossing],
+    epsilon: float,
+    epsilons: Epsilons = EPSILONS,
+) -> str:
     """Return what the forecast says, in one or two sentences."""
-    at = np.array([np.interp(math.log(epsilon), np.log(EPSILONS), each) for each in means])
+    at = _at(means, epsilon, epsilons)
     best = int(at.argmax())
     others = [place for place in range(len(names)) if place != best]
     close = [names[place] for place in others if at[best] - at[place] < NEARLY]
@@ -312,8 +338,20 @@ def sentence(means: np.ndarray, names: list[str], found: list[Crossing], epsilon
     if below:
         said += f" Below about {below[-1].epsilon:.2g} it would be: {below[-1].before}."
     if not found:
-        said += f" The same holds from {EPSILONS[0]:g} to {EPSILONS[-1]:g}."
+        said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
     return said
+
+
+def _beside(means: np.ndarray, lines: list[Line], own: Own, epsilons: Epsilons) -> str:
+    """Say so where a run found another model to be the best on its own records."""
+    at = _at(means, own.epsilon, epsilons)
+    for line, value in zip(lines, at, strict=True):
+        if own.compared and "released" in line.roles and value < at.max() - NEARLY:
+            return (
+                f" This run released another, {line.name}: noisy scores of its own records spoke "
+                "for that, and they are better evidence than other data."
+            )
+    return ""
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:

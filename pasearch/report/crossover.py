@@ -74,7 +74,7 @@ def _chart(found: Values) -> Markup:
         at = PLOT * (high - tick) / (high - low)
         shapes.append(element("line", x1="0", x2="100%", y1=at, y2=at, class_="grid"))
         shapes.append(element("text", f"{tick:.3g}", x="-8", y=at + 4, class_="tick end"))
-    for label in LABELS:
+    for label in (each for each in LABELS if epsilons[0] <= each <= epsilons[-1]):
         place = x(label) / 100
         shapes.append(
             element("text", f"{label:g}", x=percent(place), y=PLOT + 20, class_="tick middle")

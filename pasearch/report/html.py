@@ -368,8 +368,8 @@ def _meaning(each: Values, own: Values, outputs: int) -> str:
         return "The noise is as large as what the records say: little better than guessing."
     signal_here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
     if each is own or not signal_here or not noise_here:
-        share = f"{signal / outputs:.3g} for each output"
-        return f"{share}; {LEAST_SIGNAL:g} or less is close to guessing."
+        share = f"{signal / outputs:,.0f} for each class" if outputs > 1 else f"{signal:,.0f}"
+        return f"{share}. At {LEAST_SIGNAL:g} or less, a model does little better than guessing."
     return (
         f"{signal / signal_here:.2g} times the signal to noise of this run: "
         f"{noise / noise_here:.2g} times its noise in every step."

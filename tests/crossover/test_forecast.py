@@ -64,7 +64,7 @@ class TestForecast:
             found = forecast(SCHEMA, "mine", own(), winner, 2)
             assert found is not None
             (model,) = [each for each in found["models"] if "released" in each["roles"]]
-            at = np.interp(0.0, GRID, model["accuracy"])
+            at = np.interp(0.0, np.log10(found["epsilons"]), model["accuracy"])
             assert at == pytest.approx(0.8, abs=1e-3)
             assert found["own"] == {"epsilon": 1.0, "score": 0.8, "standard_error": 0.01}
 
@@ -83,7 +83,7 @@ class TestForecast:
         assert found is not None
         (crossing,) = found["crossings"]
         lead = np.subtract(found["models"][1]["accuracy"], found["models"][0]["accuracy"])
-        at = np.interp(math.log10(crossing["epsilon"]), GRID, lead)
+        at = np.interp(math.log10(crossing["epsilon"]), np.log10(found["epsilons"]), lead)
         assert abs(at) < 2e-3
         assert crossing["before"] == "linear model"
         assert crossing["low"] <= crossing["epsilon"] <= crossing["high"]
@@ -101,7 +101,7 @@ class TestForecast:
         found = forecast(SCHEMA, "mine", own(), other, 2)
         assert found is not None
         best = np.max([each["accuracy"] for each in found["models"]], axis=0)
-        assert np.interp(0.0, GRID, best) == pytest.approx(0.8, abs=5e-3)
+        assert np.interp(0.0, np.log10(found["epsilons"]), best) == pytest.approx(0.8, abs=5e-3)
         assert not any("released" in each["roles"] for each in found["models"])
 
     @pytest.mark.unit
@@ -109,6 +109,31 @@ class TestForecast:
         assert forecast(SCHEMA, "mine", own(mu=1e-6), LINEAR, 2) is None
         assert forecast(SCHEMA, "mine", own(slots=10**9), LINEAR, 2) is None
         assert forecast(SCHEMA, "mine", own(), LINEAR, 40) is None
+
+    @pytest.mark.unit
+    def test_only_epsilons_of_signals_that_were_measured_are_drawn(self):
+        found = forecast(SCHEMA, "mine", own(slots=200_000), LINEAR, 2)
+        assert found is not None
+        assert found["epsilons"] == [each for each in EPSILONS if each <= found["epsilons"][-1]]
+        assert 0.5 < found["epsilons"][-1] < 1.5
+        assert all(len(each["accuracy"]) == len(found["epsilons"]) for each in found["models"])
+
+    @pytest.mark.unit
+    def test_more_epsilon_does_no_harm(self, monkeypatch: pytest.MonkeyPatch):
+        falling = study(([0.7, 0.9, 0.8], [0.6, 0.78, 0.9]))
+        monkeypatch.setattr(forecasts, "study_for", lambda schema, name: falling)
+        found = forecast(SCHEMA, "mine", own(), NETWORK, 2)
+        assert found is not None
+        for each in found["models"]:
+            assert np.all(np.diff(each["accuracy"]) >= 0)
+
+    @pytest.mark.unit
+    def test_a_run_that_found_another_model_says_so(self):
+        for compared in (False, True):
+            strong = own(epsilon=8.0, mu=1.5, compared=compared)
+            found = forecast(SCHEMA, "mine", strong, LINEAR, 2)
+            assert found is not None
+            assert ("This run released another, linear model" in found["sentence"]) is compared
 
     @pytest.mark.property
     @settings(deadline=None, max_examples=25)

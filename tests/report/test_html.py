@@ -479,7 +479,10 @@ def test_exact_figures_of_private_data_are_never_shown():
 @pytest.mark.unit
 def test_other_budgets_are_compared_with_this_one():
     found = page(planned())
-    assert "2 this run 9.5 240 24 for each output; 5 or less is close to guessing." in found.text
+    assert (
+        "2 this run 9.5 240 24 for each class. At 5 or less, a model does little better than "
+        "guessing." in found.text
+    )
     assert "1 19 120 0.5 times the signal to noise of this run: 2 times its noise" in found.text
     assert "0.1 190 49 The noise is as large as what the records say" in found.text
     assert "4 — — Too little for this plan" in found.text
