@@ -36,7 +36,8 @@ OTHER: dict[str, Any] = {
     "law": Law(7.5, 0.0, 30), "laws": (Law(9.0, 1.0),), "mutation": 0.25, "population": 7,
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
-    "pool": 3,
+    "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "trust": 0.25,
+    "handicaps": (0.0, -1.5, 2.0, -7.0),
 }  # fmt: skip
 """A value of every setting that is not the usual one."""
 
@@ -61,7 +62,7 @@ def changes(value: Strategy | Selector, **own: Any) -> list[tuple[str, Any]]:
 def told(value: Any) -> str:
     """How a setting's value stands in words; of a choice by name, nothing is promised."""
     if isinstance(value, tuple):
-        return "; then ".join(map(told, value))
+        return ("; then " if isinstance(value[0], Law) else ", ").join(map(told, value))
     if isinstance(value, Law):
         return value.describe()
     return "" if isinstance(value, (bool, str)) else f"{value:g}"

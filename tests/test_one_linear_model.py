@@ -12,7 +12,7 @@ from selections import table
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.data.front_ends import Centred, front_end
+from pasearch.data.front_ends import Centred, CentredPairs, front_end
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features.trainers import Steps
@@ -129,7 +129,7 @@ class TestTheUserSaysMore:
         assert usual.recipe.expected_batch_size == usual.split.train
         other = arch_plan(table(3000), architecture=None, recipe="dpsgd", strategy="fixed")
         assert candidate_of(other).settings == ()
-        assert candidate_of(other).front_end == Centred()
+        assert candidate_of(other).front_end == CentredPairs()
         assert other.recipe.expected_batch_size < other.split.train
 
     @pytest.mark.unit

@@ -53,6 +53,7 @@ OF_ARRAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed"},
     "rs": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
     "paas": {"strategy": "paas", "candidates": 2, "generations": 2, "seed": 5},
+    "insured": {"strategy": "insured", "candidates": 3, "seed": 4},
     "portions": {"strategy": "portions", "candidates": 3},
     "stw": {"strategy": "stw", "candidates": 2, "generations": 1, "data_is_public": True},
     "pca": {
@@ -379,7 +380,25 @@ def quieter_dial(document: Document) -> None:
     document.update(again)
 
 
+def replanned(**changes: object) -> Edit:
+    """Another strategy, and all that follows from it."""
+
+    def edit(document: Document) -> None:
+        document["plan"]["strategy"].update(changes)
+        again = json.loads(json.dumps(remade(document).document))
+        document.clear()
+        document.update(again)
+
+    return edit
+
+
 FORGERIES: list[tuple[str, str, Edit]] = [
+    ("paas", "a space of fewer candidates", replanned(distinct=2)),
+    ("insured", "looks that are said to be shorter", replanned(looks=0.001)),
+    ("insured", "a look less", lambda d: line(d, "training, look").update(count=2)),
+    ("insured", "another winner", lambda d: d["best"].update(
+        next(each["parameters"] for each in d["trials"]
+             if each["parameters"]["layers"] != d["best"]["layers"]))),
     ("estimated_privately", "an estimated schema that is called declared", cleared),
     ("rs", "a search that is called one training", not_searched),
     ("rs", "a law of fewer trainings", smaller_law),
@@ -461,6 +480,7 @@ def better(document: Document) -> None:
     score = document["score"]
     score["points"] += 1 if score["points"] < score["of"] else -1
     score["test"] = score["points"] / score["of"]
+    document["crossover"] = remade(document).document["crossover"]
 
 
 def of_smaller_budget(document: Document) -> None:

@@ -8,7 +8,7 @@ The first trains `search_architecture(strategy="fixed")` on all training images,
 `--transfer` takes a data set's first 5,000 training images at total 1, and trains a linear model on
 
     whitened     whitened scattering coefficients: nothing but made-up images
-    backbone     what `pretrain` made of another data set's training images, two epochs
+    backbone     what `pretrain` made of another data set's training images (`--epochs`)
     untrained    the same backbone at its random start
 
 Accuracy on the data set's own 10,000 test images, exact; the whole total pays for everything read,
@@ -44,7 +44,7 @@ PAIRS = (
     ("mnist", "fashion-mnist"),
     ("fashion-mnist", "cifar10-jpeg-q75"),
 )
-FEW, TEST, EPOCHS = 5000, 10_000, 2
+FEW, TEST = 5000, 10_000
 
 
 def given(name: str, asked: argparse.Namespace) -> dict[str, Any]:
@@ -98,13 +98,13 @@ def few(
 
 def backbone(source: str, arm: str, asked: argparse.Namespace) -> Path:
     """Return the weights of a backbone made of a data set, or of its random start."""
-    path = asked.cache / f"{source if arm == 'backbone' else 'untrained'}-{EPOCHS}.pt"
+    path = asked.cache / f"{source if arm == 'backbone' else 'untrained'}-{asked.epochs}.pt"
     if arm == "untrained" and not path.exists():
         torch.manual_seed(0)
         torch.save(built("small").state_dict(), path)
     if not path.exists():
         values = given(source, asked)
-        made = pretrain(values.pop("data"), **values, out=path, epochs=EPOCHS, device="cpu")
+        made = pretrain(values.pop("data"), **values, out=path, epochs=asked.epochs, device="cpu")
         print(f"{source}: accuracy {made.accuracy:.3f}", flush=True)
     return path
 
@@ -121,14 +121,19 @@ def jobs(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"data": target, "arm": "whitened", "few": FEW, "seed": seed}
             yield {"data": target, "arm": "untrained", "few": FEW, "seed": seed}
         for source, target in PAIRS:
-            yield {"data": target, "arm": "backbone", "source": source, "few": FEW, "seed": seed}
+            own = {"source": source, "few": FEW, "seed": seed, "epochs": asked.epochs}
+            yield {"data": target, "arm": "backbone", **own}
 
 
 def show() -> None:
     """Print medians over seeds with their range."""
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in stored(RESULTS):
-        what = f"backbone of {row['source']}" if "source" in row else row["arm"]
+        what = (
+            f"backbone of {row['source']}, {row['epochs']} epochs"
+            if "source" in row
+            else row["arm"]
+        )
         key = row["data"], what, row.get("few", "all"), row.get("epsilon", 1.0)
         rows.setdefault(key, []).append(row)
     print(
@@ -148,12 +153,13 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="a folder for transformed images and weights")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--transfer", action="store_true")
+    parser.add_argument("--epochs", type=int, default=2, help="of a backbone's training")
     parser.add_argument("--print", action="store_true", dest="only_print")
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    known = ("data", "arm", "epsilon", "source", "few", "seed")
+    known = ("data", "arm", "epsilon", "source", "few", "seed", "epochs")
     done = [{key: row[key] for key in known if key in row} for row in stored(RESULTS)]
     for job in jobs(asked):
         if job in done:

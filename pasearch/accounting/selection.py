@@ -15,7 +15,8 @@ where u = 1 - F and T(u) >= 1 - F'. Laws (x = log(1/gamma)):
         m = eta expm1(x) / (1 - exp(-eta x));  eta = 0 (logarithmic): m = expm1(x) / x
     Poisson(mean) given K >= 1:  phi'(s) = m exp(-mean (1 - s)),  m = mean / (1 - exp(-mean))
         log c = mean delta_Q(0)
-    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1)
+    binomial: of N trials, each made with probability mean / N, given K >= 1
+    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1);  of a binomial the cap is N
 
 Source: Papernot and Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy") for the
 laws and the RDP bounds (in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
@@ -37,6 +38,7 @@ from pasearch.errors import UsageError
 
 MOST_RUNS = 10_000
 POISSON = "poisson"
+BINOMIAL = "binomial"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -45,9 +47,11 @@ class Law:
 
     Args:
         mean: the mean before conditioning, above 1 (Poisson: above 0) and at most 10,000.
-            Conditioning on K >= 1 (Poisson) and on K <= cap changes it: `.mean` is E[K] as drawn.
-        shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, or "poisson".
-        cap: K is redrawn until K <= cap; None for no cap.
+            Conditioning on K >= 1 (Poisson, binomial) and on K <= cap changes it: `.mean` is E[K]
+            as drawn.
+        shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, "poisson" or
+            "binomial".
+        cap: K is redrawn until K <= cap; None for no cap. Of a binomial law N, above the mean.
 
     Raises:
         UsageError: a number out of its range, or an unknown shape.
@@ -59,17 +63,20 @@ class Law:
         "logarithmic": 0.0,
         "geometric": 1.0,
         "poisson": POISSON,
+        "binomial": BINOMIAL,
     }
 
     base_mean: float
-    shape: float | Literal["poisson"]
+    shape: float | Literal["poisson", "binomial"]
     cap: int | None
 
     def __init__(self, mean: float, shape: float | str, cap: int | None = None) -> None:
         base_mean = positive("mean", mean)
         if isinstance(shape, str):
-            if shape != POISSON:
-                raise UsageError(f"shape is {shape!r}; expected a number >= 0 or {POISSON!r}.")
+            if shape not in (POISSON, BINOMIAL):
+                raise UsageError(
+                    f"shape is {shape!r}; expected a number >= 0, {POISSON!r} or {BINOMIAL!r}."
+                )
         else:
             shape = nonnegative("shape", shape)
             if not shape <= MOST_RUNS:
@@ -84,12 +91,23 @@ class Law:
         object.__setattr__(self, "cap", None if cap is None else whole("cap", cap))
         if self.cap is not None and not self.cap <= 100 * MOST_RUNS:
             raise UsageError(f"cap is {cap}; expected at most {100 * MOST_RUNS}, or none.")
+        if shape == BINOMIAL and not (self.cap is not None and self.cap > base_mean):
+            raise UsageError(
+                f"cap is {cap}; expected how many trainings a binomial law may have at most, above "
+                f"its mean, {base_mean:g}."
+            )
 
     @classmethod
     def named(cls, name: str, *, mean: float, cap: int | None = None) -> Law:
-        """The law called "logarithmic", "geometric" or "poisson"."""
+        """The law called "logarithmic", "geometric", "poisson" or "binomial".
+
+        A binomial law without a cap has twice its mean, so each training is made with probability
+        one half.
+        """
         if name not in cls.NAMES:
             raise UsageError(f"law {name!r} is unknown; expected one of {', '.join(cls.NAMES)}.")
+        if name == BINOMIAL and cap is None:
+            cap = math.ceil(2 * positive("mean", mean))
         return cls(mean, cls.NAMES[name], cap)
 
     @property
@@ -111,8 +129,8 @@ class Law:
     @property
     def log_inverse_gamma(self) -> float:
         """X = log(1 / gamma) of the truncated negative binomial with this mean."""
-        if self.shape == POISSON:
-            raise UsageError("a Poisson law has no gamma.")
+        if isinstance(self.shape, str):
+            raise UsageError(f"a {self.shape} law has no gamma.")
         return _log_inverse_gamma(self.base_mean, float(self.shape))
 
     def quantile(self, p: float) -> int:
@@ -150,6 +168,7 @@ class Law:
     def describe(self) -> str:
         """The law in a few words, with the 99.9% quantile that a plan must print."""
         cap = "" if self.cap is None else f", redrawn above {self.cap}"
+        cap = f", {self.cap} at most" if self.shape == BINOMIAL else cap
         return (
             f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
         )
@@ -216,6 +235,10 @@ def _pmf(law: Law) -> Array:
     if law.shape == POISSON:
         length = law.cap or math.ceil(law.base_mean + 12 * math.sqrt(law.base_mean) + 60)
         ratios = law.base_mean / np.arange(2, length + 1)
+    elif law.shape == BINOMIAL:
+        assert law.cap is not None
+        k = np.arange(1, law.cap)
+        ratios = (law.cap - k) / (k + 1) * law.base_mean / (law.cap - law.base_mean)
     else:
         x, shape = law.log_inverse_gamma, float(law.shape)
         length = law.cap or math.ceil((60 + shape + 12 * math.sqrt(shape)) * math.exp(x))

@@ -24,7 +24,7 @@ from scipy.special import log_ndtr
 
 from pasearch.accounting import events
 from pasearch.accounting.events import Event, parts
-from pasearch.accounting.selection import POISSON, Law
+from pasearch.accounting.selection import Law
 
 MOST = 1e150
 
@@ -115,7 +115,7 @@ def _selected(inner: Sketch, law: Law, delta: float) -> tuple[float, float]:
 
 def _log_constant(mu: float, law: Law) -> float:
     """About log c: e0 + log(1 + delta_Q(e0) / (gamma e^e0)), eta + 1 times, at the best e0."""
-    if law.shape == POISSON:
+    if isinstance(law.shape, str):
         return law.base_mean * _delta(mu, 0.0)
     x = law.log_inverse_gamma
     guesses = mu * mu / 2 + mu * np.linspace(0.0, 6.0, 25)

@@ -289,8 +289,8 @@ class ChoiceRequest(Request):
         of={"mgrs": "3", "paas": "6", "stw": "6", "pafs": "3", "cfs-ga": "10"},
     )  # fmt: skip
     law: str | None = said(
-        None, "Law of the number of trainings: geometric, logarithmic or poisson.", SEARCH,
-        usual="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
+        None, "Law of the number of trainings: geometric, logarithmic, poisson or binomial.",
+        SEARCH, usual="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
     )  # fmt: skip
     search_on: str | Path | None = said(
         None, "Public data of the same kind to search on; the search then costs nothing.", PUBLIC,
@@ -303,7 +303,9 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     """What an architecture search is asked for."""
 
     task: ClassVar[str] = "arch"
-    among: ClassVar[tuple[str, ...]] = ("fixed", "rs", "mgrs", "paas", "portions", "stw")
+    among: ClassVar[tuple[str, ...]] = (
+        "fixed", "rs", "mgrs", "paas", "portions", "ahead", "insured", "stw",
+    )  # fmt: skip
 
     strategy: str = said(
         "auto",

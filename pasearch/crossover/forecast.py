@@ -282,11 +282,12 @@ def crossings(
             for one in curves.transpose(1, 0, 2)
         )
         inner = by_set[1:-1] if len(by_set) > 3 else by_set
-        high = inner[-1]
+        mean = _zero(means[after] - means[before], place, epsilons)
+        low, high = min(inner[0], mean), max(inner[-1], mean)
         found.append(
             Crossing(
-                epsilon=_rounded_epsilon(_zero(means[after] - means[before], place, epsilons)),
-                low=_rounded_epsilon(inner[0]),
+                epsilon=_rounded_epsilon(mean),
+                low=_rounded_epsilon(low),
                 high=None if math.isinf(high) else _rounded_epsilon(high),
                 before=names[before],
                 after=names[after],

@@ -132,9 +132,12 @@ class Ahead(Strategy):
         return float(self.candidates)
 
     def words(self) -> str:
+        return self._looks() + self.unusual_words()
+
+    def _looks(self) -> str:
         return (
-            f"looks at {self.candidates} candidates with {self.looks:.0%} of the training's "
-            "privacy, then one training of the best with the rest"
+            f"looks at {self.candidates} candidates with a small part of the privacy budget, then "
+            "one training of the best with the rest"
         )
 
 
@@ -207,11 +210,20 @@ class Insured(Ahead):
         return [int(np.argmax(leads))]
 
     def unusual_words(self) -> str:
-        """Return nothing: what the default is insured by is told by `words`."""
-        return ""
+        """Return the settings that are not as usual: what the default is insured by among them."""
+        unusual = self.unusual()
+        own = f"; looks {self.looks:g}" if "looks" in unusual else ""
+        if "trust" in unusual:
+            own += f"; {self.trust:g} of a lead is expected to last"
+        if self.handicaps is not None:
+            own += f"; head starts in points {', '.join(f'{each:g}' for each in self.handicaps)}"
+        return own
 
     def words(self) -> str:
-        return f"{Ahead.words(self)}; the default is kept unless another is well ahead"
+        return (
+            f"{self._looks()}; the default is kept unless another is well ahead"
+            f"{self.unusual_words()}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +278,12 @@ def insured_by(plan: Plan, study: Study | None) -> Plan:
     noise = difference_variance(plan)
     points = plan.points_each * plan.split.validation
     if study is None:
-        behind = -CAUTION * math.sqrt(noise) * points
+        behind = round(-CAUTION * math.sqrt(noise) * points, 1)
         own = (0.0, *[behind] * (strategy.candidates - 1))
         return replace(plan, strategy=replace(strategy, trust=1.0, handicaps=own))
     found = leads(plan, study, strategy.candidates)
-    own = tuple(float(each) for each in np.round(found.handicaps * points, 6))
-    chosen = replace(strategy, trust=round(found.trust, 6), handicaps=own)
+    own = tuple(float(each) for each in np.round(found.handicaps * points, 1))
+    chosen = replace(strategy, trust=round(found.trust, 3), handicaps=own)
     return replace(plan, strategy=chosen)
 
 

@@ -333,6 +333,8 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     yield from _of_own_space(document, plan)
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
         yield "plan.score_epsilon is given, and nothing is scored."
+    if plan.strategy.within(plan.space) != plan.strategy:
+        yield "plan.strategy plans another number of candidates than the space has."
     if not contains(plan.space, candidate_of(best)):
         yield "best is no candidate of the space."
     made = document["recipe"].get("steps_made", 0)

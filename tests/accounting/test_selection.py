@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import logser, nbinom, norm, poisson
+from scipy.stats import binom, logser, nbinom, norm, poisson
 from shortcuts import pmf, rdp_price
 
 from pasearch.accounting.accountants import delta_for, price
@@ -25,6 +25,8 @@ LAWS = [
     Law(10, 0, cap=25),
     Law(10, 1, cap=12),
     Law(10, "poisson", cap=11),
+    Law(10, "binomial", cap=20),
+    Law(3, "binomial", cap=4),
 ]
 laws = pytest.mark.parametrize("law", LAWS, ids=repr)
 
@@ -108,6 +110,10 @@ class TestTextbookLaws:
     def test_poisson_given_one_or_more(self, k: int):
         there = poisson.pmf(k, 10) / (1 - math.exp(-10))
         assert pmf(Law(10, "poisson"), k) == pytest.approx(there, rel=1e-8)
+
+    def test_binomial_given_one_or_more(self, k: int):
+        there = binom.pmf(k, 25, 0.4) / (1 - 0.6**25)
+        assert pmf(Law(10, "binomial", cap=25), k) == pytest.approx(there, rel=1e-8)
 
     def test_a_cap_redraws(self, k: int):
         free, capped = Law(10, 1), Law(10, 1, cap=20)
@@ -229,6 +235,25 @@ def test_a_bad_law_is_refused(mean, shape):
         Law(mean, shape)
 
 
+@pytest.mark.parametrize("cap", [None, 3, 10])
+def test_a_binomial_law_needs_more_trials_than_its_mean(cap):
+    with pytest.raises(UsageError, match="above its mean, 10"):
+        Law(10, "binomial", cap=cap)
+    assert Law.named("binomial", mean=7.5).cap == 15
+
+
+def test_a_binomial_law_costs_more_than_a_poisson_law_and_ends_sooner():
+    """The fewer trials, the dearer; with many of them it is a Poisson law."""
+    prices = [
+        price(RepeatAndSelect(Gaussian(8.0), law), 1e-5).epsilon
+        for law in (Law(10, "poisson"), Law(10, "binomial", 1000), Law(10, "binomial", 20),
+                    Law(10, "binomial", 11))
+    ]  # fmt: skip
+    assert prices == sorted(prices)
+    assert prices[1] == pytest.approx(prices[0], rel=0.02)
+    assert Law(10, "binomial", 11).quantile(0.999999) <= 11
+
+
 @pytest.mark.parametrize("cap", [0, -1, 2.5, "5", True, 10**9])
 def test_a_bad_cap_is_refused(cap):
     with pytest.raises(UsageError):
@@ -247,5 +272,5 @@ def test_a_law_of_bad_form_in_a_file_is_refused(bad):
 def test_laws_have_names():
     assert Law.named("logarithmic", mean=10) == Law(10, 0)
     assert Law.named("poisson", mean=10).name == "poisson"
-    with pytest.raises(UsageError, match="logarithmic, geometric, poisson"):
+    with pytest.raises(UsageError, match="logarithmic, geometric, poisson, binomial"):
         Law.named("uniform", mean=10)
