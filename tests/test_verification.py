@@ -686,10 +686,10 @@ def refusal(read: Callable[[Path], object], path: Path) -> str:
 HOSTILE: dict[str, Callable[[str], str]] = {
     "deep brackets": lambda text: "[" * 100_000 + "]" * 100_000,
     "brackets in a field": lambda text: text.replace(
-        '"crossover": null', '"crossover": ' + "[" * 5000 + "]" * 5000
+        '"ledger": null', '"ledger": ' + "[" * 5000 + "]" * 5000
     ),
     "brackets just below the limit": lambda text: text.replace(
-        '"crossover": null', '"crossover": ' + "[" * 900 + "]" * 900
+        '"ledger": null', '"ledger": ' + "[" * 900 + "]" * 900
     ),
     "a number of 4,300 digits": lambda text: text.replace('"n": 400', '"n": ' + "9" * 4300),
     "a number of 4,301 digits": lambda text: text.replace('"n": 400', '"n": ' + "9" * 4301),
