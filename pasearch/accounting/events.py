@@ -158,7 +158,7 @@ class Geometric(Event):
     """A count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
 
     name: ClassVar[str] = "geometric"
-    phrase: ClassVar[str] = "a whole number with geometric noise (epsilon {epsilon:g})"
+    phrase: ClassVar[str] = "a noisy count: geometric noise (epsilon {epsilon:g})"
     epsilon: float
     __post_init__ = checked(epsilon=positive)
 

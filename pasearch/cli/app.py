@@ -54,3 +54,6 @@ Sign = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Print the whole plan: how each noise comes about.")
+]

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
@@ -64,6 +68,30 @@ class Grouped(TyperCommand):
 def flag_of(name: str) -> str:
     """Return what a field of a request is called on the command line."""
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+LEAST_WIDTH = 60
+"""A terminal that is narrower breaks lines by itself."""
+
+
+def wrapped(text: str) -> str:
+    """Return a text with long lines broken where the terminal ends; elsewhere as it is.
+
+    What goes on begins below the text of a row, behind its name.
+    """
+    if not sys.stdout.isatty():
+        return text
+    width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    found: list[str] = []
+    for line in text.split("\n"):
+        row = re.match(r"[A-Z][a-z]+ {2,}", line)
+        indent = len(row[0]) if row else len(line) - len(line.lstrip()) + 2
+        whole = textwrap.wrap(
+            line, width, subsequent_indent=" " * indent, break_long_words=False,
+            break_on_hyphens=False, drop_whitespace=False,
+        )  # fmt: skip
+        found += [each.rstrip() for each in whole] or [""]
+    return "\n".join(found)
 
 
 def with_flags(message: str) -> str:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
-from pasearch.cli.app import Json, Quiet, Run, Sign, app, plan_app
-from pasearch.cli.options import Grouped, asks, with_flags
+from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
+from pasearch.cli.options import Grouped, asks, with_flags, wrapped
 from pasearch.errors import UsageError
 from pasearch.shown import shown, shown_lines
 
@@ -60,6 +60,7 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
         dry_run: DryRun = False,
         as_json: Json = False,
         quiet: Quiet = False,
+        verbose: Verbose = False,
     ) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         signed = _signing(sign)
@@ -72,7 +73,7 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
 
         device_of(prepared.request)
         _check_out(prepared.request.out)
-        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False)
+        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, brief=not verbose)
         with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
             result = import_module(module).run(prepared, progress=bar)
         show_result(signed(result), as_json=as_json, quiet=quiet)
@@ -211,9 +212,14 @@ def _check_out(out: str | Path | None) -> None:
 
 
 def _show_plan(
-    prepared: Prepared[Any], *, as_json: bool = False, quiet: bool = False, alone: bool
+    prepared: Prepared[Any],
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    alone: bool,
+    brief: bool = False,
 ) -> None:
-    """Print a plan: whole, or as JSON, or its price alone; these two only if no run follows."""
+    """Print a plan: whole or in brief, as JSON, or its price alone; these two if no run follows."""
     from pasearch.features.plan import FeaturePlan
     from pasearch.report.plan import feature_plan_text, plan_text
     from pasearch.training.presets import said
@@ -231,7 +237,7 @@ def _show_plan(
         )
     elif not (as_json or quiet):
         text: Any = feature_plan_text if isinstance(plan, FeaturePlan) else plan_text
-        typer.echo(with_flags(text(plan, usual=usual)) + "\n")
+        typer.echo(wrapped(with_flags(text(plan, usual=usual, brief=brief))) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
 

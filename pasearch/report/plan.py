@@ -15,25 +15,29 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
 
-def plan_text(plan: Plan, *, usual: bool = False) -> str:
+def plan_text(plan: Plan, *, usual: bool = False, brief: bool = False) -> str:
     """Return the plan, one subject a line; the first line is the budget and what it covers.
 
-    `usual`: the user gave no epsilon, so that the usual one is announced.
+    Args:
+        plan: Solved.
+        usual: The user gave no epsilon, so that the usual one is announced.
+        brief: What will be released and what it costs, without how each noise comes about.
     """
+    recipe = [_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []
+    mechanism = [_row("Training", _training(plan)), _row("Input", _inputs(plan))]
     return _lines(
         *_head(plan, usual),
-        *_chosen(plan),
-        *([_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []),
-        _row("Training", _training(plan)),
-        _row("Input", _inputs(plan)),
+        *_chosen(plan, brief),
+        *recipe,
+        *([] if brief else mechanism),
         _row("Time", time_text(plan)),
-        *_priced(plan),
+        *_priced(plan, brief),
         *_hint(plan),
         _price(plan),
     )
 
 
-def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
+def feature_plan_text(plan: FeaturePlan, *, usual: bool = False, brief: bool = False) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
     choice, on = plan.choice, plan.searched_on
     public = "" if on is None else f"; on the public data {on}, which costs nothing"
@@ -43,7 +47,7 @@ def feature_plan_text(plan: FeaturePlan, *, usual: bool = False) -> str:
         _row("Method", f"{choice.selector.name}: {plan.selection_words}{public}"),
         _row("Model", TRAINERS[choice.trainer][0]),
         *([] if plan.auto is None else [_row("Why", plan.auto["why"])]),
-        *_priced(plan),
+        *_priced(plan, brief),
         _price(plan),
     )
 
@@ -74,7 +78,7 @@ def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
     ]
 
 
-def _priced(plan: Plan | FeaturePlan) -> list[str]:
+def _priced(plan: Plan | FeaturePlan, brief: bool) -> list[str]:
     """Return every release with what it costs, what papers claim, and warnings."""
     by_partition = plan.prices[1]
     lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by"]
@@ -85,11 +89,14 @@ def _priced(plan: Plan | FeaturePlan) -> list[str]:
         share = f"{price.epsilon:8.3f}  {price.accountant}"
         only = sum(other.partition == line.partition for other in plan.lines) == 1
         lines.append(f"  {name:<27} {line.partition:<12}{share if only else '   part of the sum'}")
+        if brief:
+            continue
         told = line.event in seen
         lines += ["      as above"] if told else [f"      {text}" for text in _noise(line.event)]
         seen.add(line.event)
     lines.append("")
-    lines += [f"Beside: {claim.describe()}" for claim in plan.claims() if claim.value is not None]
+    claims = [] if brief else plan.claims()
+    lines += [f"Beside: {claim.describe()}" for claim in claims if claim.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     if plan.schema_estimate is not None:
         lines.append(_estimated(plan))
@@ -160,12 +167,19 @@ def _row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
-def _chosen(plan: Plan) -> list[str]:
+def _chosen(plan: Plan, brief: bool) -> list[str]:
     """Return which network is trained, or how it will be found."""
     if task_of(plan) == TRAINING:
         return [_row("Network", _network(plan))]
+    strategy = _row("Strategy", f"{plan.strategy.name}: {plan.strategy.words()}")
+    if brief:
+        once = plan.strategy.only(plan.space) is not None
+        found = [_row("Network", _network(plan))] if once else []
+        if plan.searched_on is not None:
+            found.append(_row("Winner", _winner(plan)))
+        return [strategy, *_auto(plan), *found]
     return [
-        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.words()}"),
+        strategy,
         *_auto(plan),
         _row("Winner", _winner(plan)),
         _row("Space", _space(plan)) if task_of(plan) == SEARCH else _row("Network", _network(plan)),

@@ -382,7 +382,7 @@ def test_every_line_stands_under_its_partition():
         "validation 180",
         "score \u2013",
         "test 179",
-        "test accuracy, once \u2013 a whole number with geometric noise (epsilon 1.9995)",
+        "test accuracy, once \u2013 a noisy count: geometric noise (epsilon 1.9995)",
     )
     places = [price.index(f" {words}") for words in expected]
     assert places == sorted(places)

@@ -131,3 +131,17 @@ def test_the_first_line_is_the_budget_and_the_last_the_price():
         lines = plan_text(plan).splitlines()
         assert lines[0].startswith("Budget: epsilon 1, delta 0.001, for everything")
         assert lines[-1].startswith(f"Price: epsilon {plan.price.epsilon:.4f} at delta 0.001")
+
+
+@pytest.mark.unit
+def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
+    for way in ("fixed", "rs"):
+        plan = planned(strategy=way)
+        brief, whole = plan_text(plan, brief=True), plan_text(plan)
+        assert len(brief.splitlines()) < len(whole.splitlines())
+        for line in plan.lines:
+            assert f"\n  {line.name}" in brief
+        for line in ("Budget: ", "Split ", "Warning: ", "Price: "):
+            assert line in brief
+        assert "Gaussian noise (multiplier" in whole
+        assert "Gaussian noise (multiplier" not in brief
