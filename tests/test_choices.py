@@ -37,7 +37,7 @@ OTHER: dict[str, Any] = {
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
     "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "trust": 0.25,
-    "handicaps": (0.0, -1.5, 2.0, -7.0),
+    "handicaps": (0.0, -1.5, 2.0, -7.0), "least": 12.5,
 }  # fmt: skip
 """A value of every setting that is not the usual one."""
 

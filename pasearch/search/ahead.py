@@ -16,7 +16,8 @@ study behind the portfolio):
 look, final: how far candidate e is ahead of the default at the noise of a look, and of the final
 training, over the study's data sets; c_e their mean lead at the end less t times that at the look.
 That is the best linear prediction of the final lead. The more a score errs, the smaller is t, and
-the default is kept.
+the default is kept. Of several scores the best is one that noise favours, so a lead must also be
+`CAUTION` standard deviations of a difference of scores.
 
 Source: ours; composition of Gaussian mechanisms as in Dong, Roth and Su 2022.
 Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
@@ -53,12 +54,12 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
     from pasearch.spaces.space import Genotype, Space
 
-DISAGREE = 0.1
-"""On about which share of the records two candidates differ: it tells how far a difference of two
-scores errs by the sample."""
+DISAGREE = 0.25
+"""On about which share of the records two candidates differ, where they differ much: it tells how
+far a difference of two scores errs by the sample."""
 
-CAUTION = 2.0
-"""Without a study, by how many standard deviations another must be ahead of the default."""
+CAUTION = 1.5
+"""By how many standard deviations of a difference of scores another must be ahead."""
 
 
 @STRATEGIES.register
@@ -172,22 +173,24 @@ class Insured(Ahead):
         trust: t, how much of a lead at the look is expected to last.
         handicaps: c_e of each candidate, in points of a score; the default's is 0. None: not
             known yet, `insured_by` sets them.
+        least: The least lead that counts, in points.
 
     Guarantee: as of `ahead`: which candidate is taken follows from noisy scores and public numbers.
     """
 
     name: ClassVar[str] = "insured"
-    unasked: ClassVar[tuple[str, ...]] = ("looks", "trust", "handicaps")
+    unasked: ClassVar[tuple[str, ...]] = ("looks", "trust", "handicaps", "least")
     trust: float = 1.0
     handicaps: tuple[float, ...] | None = None
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         Ahead.__post_init__(self)
         if self.handicaps is not None:
             object.__setattr__(self, "handicaps", tuple(map(float, self.handicaps)))
-        numbers = (self.trust, *(self.handicaps or ()))
+        numbers = (self.trust, self.least, *(self.handicaps or ()))
         if not all(isinstance(each, float | int) and math.isfinite(each) for each in numbers):
-            raise UsageError("trust and handicaps are finite numbers.")
+            raise UsageError("trust, handicaps and least are finite numbers.")
         if self.handicaps is not None and len(self.handicaps) != self.candidates:
             raise UsageError(
                 f"{len(self.handicaps)} handicaps for {self.candidates} candidates: expected one "
@@ -205,14 +208,19 @@ class Insured(Ahead):
         if not math.isfinite(scores[0]):
             return Ahead.may_win(self, scores)
         handicaps = np.zeros(len(scores)) if self.handicaps is None else np.array(self.handicaps)
-        leads = handicaps[: len(scores)] + self.trust * (np.array(scores) - scores[0])
-        leads[0] = 0.0
-        return [int(np.argmax(leads))]
+        leads = np.array(scores) - scores[0]
+        expected = np.where(
+            leads >= self.least, handicaps[: len(scores)] + self.trust * leads, -math.inf
+        )
+        expected[0] = 0.0
+        return [int(np.argmax(expected))]
 
     def unusual_words(self) -> str:
         """Return the settings that are not as usual: what the default is insured by among them."""
         unusual = self.unusual()
         own = f"; looks {self.looks:g}" if "looks" in unusual else ""
+        if "least" in unusual:
+            own += f"; a lead of {self.least:g} points at least"
         if "trust" in unusual:
             own += f"; {self.trust:g} of a lead is expected to last"
         if self.handicaps is not None:
@@ -277,13 +285,12 @@ def insured_by(plan: Plan, study: Study | None) -> Plan:
     assert isinstance(strategy, Insured)
     noise = difference_variance(plan)
     points = plan.points_each * plan.split.validation
+    least = round(CAUTION * math.sqrt(noise) * points, 1)
     if study is None:
-        behind = round(-CAUTION * math.sqrt(noise) * points, 1)
-        own = (0.0, *[behind] * (strategy.candidates - 1))
-        return replace(plan, strategy=replace(strategy, trust=1.0, handicaps=own))
+        return replace(plan, strategy=replace(strategy, trust=1.0, handicaps=None, least=least))
     found = leads(plan, study, strategy.candidates)
     own = tuple(float(each) for each in np.round(found.handicaps * points, 1))
-    chosen = replace(strategy, trust=round(found.trust, 3), handicaps=own)
+    chosen = replace(strategy, trust=round(found.trust, 3), handicaps=own, least=least)
     return replace(plan, strategy=chosen)
 
 

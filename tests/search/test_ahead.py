@@ -18,7 +18,15 @@ from pasearch.errors import UsageError
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.ahead import Ahead, Insured, Leads, distinct, insured_by
+from pasearch.search.ahead import (
+    CAUTION,
+    DISAGREE,
+    Ahead,
+    Insured,
+    Leads,
+    distinct,
+    insured_by,
+)
 from pasearch.search.fitness import WORST
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json, strategy
@@ -129,6 +137,9 @@ class TestInsured:
         assert judged(search, 100, 121, 101) == 1
         assert judged(search, 100, 105, 106) == 2
         assert judged(search, 100, 100, 100) == 0
+        cautious = replace(search, least=10.0)
+        assert judged(cautious, 100, 105, 106) == 0
+        assert judged(cautious, 100, 105, 110) == 2
 
     @pytest.mark.unit
     def test_a_default_that_failed_insures_nothing(self):
@@ -142,7 +153,7 @@ class TestInsured:
         "wrong",
         [
             {"handicaps": (0.0,)}, {"handicaps": (0.0, math.nan, 0.0, 0.0)}, {"trust": math.inf},
-            {"trust": "much"},
+            {"trust": "much"}, {"least": math.nan},
         ],
         ids=str,
     )  # fmt: skip
@@ -212,15 +223,15 @@ class TestPlanned:
         assert [line.event for line in plan.lines] == [line.event for line in bare.lines]
 
     @pytest.mark.unit
-    def test_of_another_space_each_must_be_two_deviations_ahead(self):
+    def test_of_another_space_each_must_be_well_ahead(self):
         plan = planned("insured", space="fcn", candidates=3)
         found = plan.strategy
         assert isinstance(found, Insured)
         assert found.trust == 1.0
-        assert found.handicaps is not None
+        assert found.handicaps is None
         assert plan.score is not None
-        spread = 2 * plan.score.standard_deviation**2 + 0.1 * plan.split.validation  # type: ignore[union-attr]
-        assert found.handicaps[1:] == pytest.approx([-2 * math.sqrt(spread)] * 2, abs=0.06)
+        spread = 2 * plan.score.standard_deviation**2 + DISAGREE * plan.split.validation  # type: ignore[union-attr]
+        assert found.least == pytest.approx(CAUTION * math.sqrt(spread), abs=0.06)
 
     @pytest.mark.unit
     def test_a_study_of_one_candidate_alone_changes_nothing(self):
