@@ -24,6 +24,7 @@ from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
+from pasearch.data.column import IDENTIFIER
 from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
@@ -164,6 +165,7 @@ class Terms:
             *self.budget.warnings(split.n),
             *of_two_classes(self.metric, self.schema),
             *task_not_said(self.schema),
+            *identifiers(self.schema),
             *rare_categories(estimate, split),
             *mostly_noise(mu, split.train, outputs),
         )
@@ -347,6 +349,18 @@ def task_not_said(schema: AnySchema) -> list[str]:
         return []
     return [
         f"column {aim!r} is taken as classes; if it is a number to predict, say `regression=True`."
+    ]
+
+
+def identifiers(schema: AnySchema) -> list[str]:
+    """Warn of undeclared columns that are identifiers by their names, which are public."""
+    columns = getattr(schema, "columns", ())
+    named = [each.name for each in columns if each.kind is None and IDENTIFIER.search(each.name)]
+    return [
+        f"column {name!r} looks like an identifier by its name: where records are in some order, a "
+        "model learns that instead of your question, and its accuracy is worth nothing. Ignore it "
+        'in a schema (kind = "ignore"), or declare what it is.'
+        for name in named
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pathlib
 import re
 from functools import cache
 from typing import Any
@@ -606,3 +607,30 @@ def test_class_weights_of_other_classes_are_refused_before_a_record_is_read(
             unreadable(schema=schema), budget=Budget(1.0), space=SPACE, strategy="fixed",
             recipe=WEIGHTED,
         )  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("ID", True), ("id", True), ("CustomerId", True), ("patient_id", True), ("RowNumber", True),
+        ("Unnamed: 0", True), ("uuid", True), ("Surname", True), ("e-mail", True), ("idle", False),
+        ("humidity", False), ("paid", False), ("valid", False), ("acid", False), ("rowing", False),
+        ("age", False),
+    ],
+)  # fmt: skip
+def test_a_column_that_is_called_as_identifiers_are_is_warned_of(
+    tmp_path: pathlib.Path, name: str, warned: bool
+):
+    rows = [f"{place},{place % 7},{'ab'[place % 2]}" for place in range(300)]
+    (tmp_path / "table.csv").write_text("\n".join([f"{name},x,y", *rows]) + "\n")
+    plan = plan_architecture_search(
+        tmp_path / "table.csv", target="y", budget=Budget(3.0), strategy="fixed", steps=5
+    )
+    assert any("looks like an identifier" in each for each in plan.warnings) is warned
+    (tmp_path / "schema.toml").write_text(f'target = "y"\n[columns."{name}"]\nkind = "ignore"\n')
+    plan = plan_architecture_search(
+        tmp_path / "table.csv", schema=tmp_path / "schema.toml", budget=Budget(3.0),
+        strategy="fixed", steps=5,
+    )  # fmt: skip
+    assert not any("looks like an identifier" in each for each in plan.warnings)

@@ -261,7 +261,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
         "score": score_json(plan, found.test_points, found.exact_points, found.test_spread),
         "model": {"file": "model.pt", "sha256": found.sha256},
         "estimated_privately": plan.estimated_privately(),
-        "alternatives": plan.alternatives(),
+        "alternatives": plan.alternatives(candidate),
         "searched_on": plan.searched_on,
         "validated_on": plan.validated_on,
         **tail(plan, made),

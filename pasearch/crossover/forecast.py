@@ -334,10 +334,10 @@ def sentence(
     said += f" (about as good: {'; '.join(close)})." if close else "."
     above = [each for each in found if each.epsilon > epsilon]
     below = [each for each in found if each.epsilon <= epsilon]
-    if above:
-        said += f" From about {above[0].epsilon:.2g} on it would be: {above[0].after}."
-    if below:
-        said += f" Below about {below[-1].epsilon:.2g} it would be: {below[-1].before}."
+    for each in above:
+        said += f" From about {each.epsilon:.2g} on it would be: {each.after}."
+    for each in reversed(below):
+        said += f" Below about {each.epsilon:.2g} it would be: {each.before}."
     if not found:
         said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
     return said
@@ -349,8 +349,8 @@ def _beside(means: np.ndarray, lines: list[Line], own: Own, epsilons: Epsilons) 
     for line, value in zip(lines, at, strict=True):
         if own.compared and "released" in line.roles and value < at.max() - NEARLY:
             return (
-                f" This run released another, {line.name}: noisy scores of its own records spoke "
-                "for that, and they are better evidence than other data."
+                f" This run released another, {line.name}: it was ahead in the noisy scores of "
+                "your own records, which other data do not know. Take that one."
             )
     return ""
 

@@ -9,7 +9,6 @@ Source: docs/rules.md, rule 13.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pasearch.data.cells import ColumnCells, as_numbers, as_text, count_texts
-from pasearch.data.column import WORD, Column
+from pasearch.data.column import IDENTIFIER, WORD, Column
 from pasearch.data.csv_file import read_table, row_faults
 from pasearch.data.lines import Fault
 from pasearch.data.tables import TableSchema
@@ -60,9 +59,6 @@ NULL = (
     "as errors in the test score"
 )
 """What is said of the rows that a run cannot use."""
-
-ID = re.compile(r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID)$|[a-z]I[Dd]$")
-"""How the name of an identifier ends."""
 
 FIRST_ROW = 2
 """The number of the first record: the header is row 1, as a spreadsheet shows it."""
@@ -199,7 +195,7 @@ class _Seen:
     def identifier(self) -> bool:
         """Whether no value occurs twice; or most do not, and the name says what they are."""
         present, distinct = self.counts.total(), len(self.counts)
-        named = ID.search(self.column.name) is not None and distinct > present / 2
+        named = IDENTIFIER.search(self.column.name) is not None and distinct > present / 2
         unique = distinct == present or named
         return unique and distinct > FEW and self.whole and not self.wordy
 

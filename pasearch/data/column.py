@@ -42,6 +42,12 @@ QUANTILES = "quantiles"
 WORD = re.compile(r"[£$€]|[^\W_]+(?:['\u2019][^\W_]+)*")
 """What counts as a word: letters and digits, apostrophes inside; or the sign of a currency."""
 
+IDENTIFIER = re.compile(
+    r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID|guid|GUID|ssn|SSN)$|[a-z]I[Dd]$|^Unnamed: 0$"
+    r"|^(?i:index)$|^(?i:row|record)[ _]?(?i:no|nr|number)$|(?:^|[ _])(?i:surname|e-?mail|phone)$"
+)
+"""What identifiers are called, more often than not."""
+
 MOST_BINS = 10_000
 """The most bins of a number: each is a feature, and a bin of no record teaches nothing."""
 

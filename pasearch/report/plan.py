@@ -210,6 +210,8 @@ def _training(plan: Plan) -> str:
     recipe, slots = plan.recipe, plan.kept_slots
     bound = recipe.bounding
     first = "by the first: " if task_of(plan) == CHOICE else ""
+    if task_of(plan) == SEARCH and len(plan.strategy.settings(plan.space)) > 1:
+        first = "unless a candidate's settings say otherwise: "
     expected = "an expected " if recipe.sampling.sampled else ""
     batch = (
         f"{expected}{recipe.expected_batch_size:,} of {slots:,} records "

@@ -220,11 +220,12 @@ class Insured(Ahead):
         unusual = self.unusual()
         own = f"; looks {self.looks:g}" if "looks" in unusual else ""
         if "least" in unusual:
-            own += f"; a lead of {self.least:g} points at least"
+            own += f"; another must be {self.least:g} points ahead at least"
         if "trust" in unusual:
-            own += f"; {self.trust:g} of a lead is expected to last"
+            own += f", of which a share of {self.trust:g} is expected to last"
         if self.handicaps is not None:
-            own += f"; head starts in points {', '.join(f'{each:g}' for each in self.handicaps)}"
+            told = ", ".join(f"{each:g}" for each in self.handicaps)
+            own += f"; points that each begins with, from public data: {told}"
         return own
 
     def words(self) -> str:

@@ -171,17 +171,23 @@ class Plan(Charged):
             for each in (default, largest)
         )
 
-    def alternatives(self, factors: tuple[float, ...] = (0.5, 1.0, 2.0)) -> list[dict[str, Any]]:
+    def alternatives(
+        self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)
+    ) -> list[dict[str, Any]]:
         """Return about what other budgets would buy: the noise of the released model's training.
 
         Args:
+            released: The candidate that is released; None: not known yet.
             factors: Of the budget's epsilon.
 
         Returns:
             One dictionary a factor: epsilon, noise_multiplier, signal_to_noise (mu n). Both are
             None where the budget would be too small.
         """
-        slots = self.kept_slots
+        slots, recipe, settings = self.kept_slots, self.recipe, ()
+        if released is not None:
+            settings = released.settings
+            recipe = (self.finals or self.recipes)[recipe_of(settings)]
         found = []
         for factor in factors:
             budget = Budget(factor * self.budget.epsilon, self.delta)
@@ -189,8 +195,7 @@ class Plan(Charged):
                 mu = self._mu(budget) if factor != 1.0 else self.final_mu or self.trial_mu
             except BudgetError:
                 mu = None
-            recipe = self.recipe
-            noise = None if mu is None else noised(recipe, (), mu, slots)
+            noise = None if mu is None else noised(recipe, settings, mu, slots)
             found.append(
                 {
                     "epsilon": budget.epsilon,

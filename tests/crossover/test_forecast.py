@@ -134,6 +134,17 @@ class TestForecast:
             found = forecast(SCHEMA, "mine", strong, LINEAR, 2)
             assert found is not None
             assert ("This run released another, linear model" in found["sentence"]) is compared
+            assert ("Take that one." in found["sentence"]) is compared
+
+    @pytest.mark.unit
+    def test_every_crossing_is_told_from_the_runs_epsilon_outwards(self):
+        lines = np.array([line(0.8, 0.01), line(0.79, 0.05), line(0.74, 0.12)])
+        found = crossings(lines, lines[:, None], ["a", "b", "c"])
+        assert len(found) == 2
+        said = sentence(lines, ["a", "b", "c"], found, 9.0)
+        assert said.index("it would be: b") < said.index("it would be: a")
+        said = sentence(lines, ["a", "b", "c"], found, 0.2)
+        assert said.index("it would be: b") < said.index("it would be: c")
 
     @pytest.mark.property
     @settings(deadline=None, max_examples=25)
