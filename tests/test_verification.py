@@ -395,6 +395,12 @@ def replanned(**changes: object) -> Edit:
 FORGERIES: list[tuple[str, str, Edit]] = [
     ("paas", "a space of fewer candidates", replanned(distinct=2)),
     ("insured", "looks that are said to be shorter", replanned(looks=0.001)),
+    ("insured", "looks that are a little shorter", replanned(looks=0.045)),
+    ("insured", "a handicap that makes another win", lambda d: (
+        d["plan"]["strategy"].update(handicaps=[0.0, 1e5, 0.0]),
+        d["best"].update(d["trials"][1]["parameters"]))),
+    ("insured", "looks at other candidates than the default first",
+     lambda d: d["trials"].insert(0, d["trials"].pop())),
     ("insured", "a look less", lambda d: line(d, "training, look").update(count=2)),
     ("insured", "another winner", lambda d: d["best"].update(
         next(each["parameters"] for each in d["trials"]

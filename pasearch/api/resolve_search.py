@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pasearch.accounting import calibration
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.density import Density
-from pasearch.accounting.events import Gaussian
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, public_data, split_of, terms_of
@@ -25,14 +23,14 @@ from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.ahead import Insured, insured_by
-from pasearch.search.auto import Option, choose
+from pasearch.search.auto import Option, choose, ranked_study
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
 from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.spaces.portfolio import Study, signal_of, study_for
+from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, Space, check_settings
 from pasearch.spaces.space import space as named_space
 from pasearch.training.presets import Preset, fitted, preset_of, read_recipe, settings_of
@@ -333,10 +331,7 @@ def assemble(
 def _study(request: SearchRequest, dataset: Dataset) -> Study:
     """Return the study of this kind of data, in order of what is best at about this signal."""
     budget = request.total.resolve(dataset.n)
-    sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
-    outputs = planned_form(dataset.schema, request.max_categories)[1]
-    study = study_for(dataset.schema, dataset.name).among(outputs)
-    return study.ordered(signal_of(1.0 / sigma, dataset.n, outputs))
+    return ranked_study(dataset.schema, dataset.name, budget, dataset.n, request.max_categories)
 
 
 def _check_auto(request: SearchRequest) -> None:

@@ -208,9 +208,12 @@ class Insured(Ahead):
         if not math.isfinite(scores[0]):
             return Ahead.may_win(self, scores)
         handicaps = np.zeros(len(scores)) if self.handicaps is None else np.array(self.handicaps)
-        leads = np.array(scores) - scores[0]
+        finished = np.isfinite(scores)  # one that failed is never taken
+        leads = np.where(finished, scores, scores[0]) - scores[0]
         expected = np.where(
-            leads >= self.least, handicaps[: len(scores)] + self.trust * leads, -math.inf
+            finished & (leads >= self.least),
+            handicaps[: len(scores)] + self.trust * leads,
+            -math.inf,
         )
         expected[0] = 0.0
         return [int(np.argmax(expected))]

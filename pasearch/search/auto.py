@@ -24,12 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch.accounting import calibration
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Gaussian
 from pasearch.errors import BudgetError
 from pasearch.planning import planned_form
 from pasearch.search.ahead import CAUTION, Insured, Leads, leads
-from pasearch.spaces.portfolio import Study, signal_of
+from pasearch.spaces.portfolio import Study, signal_of, study_for
 
 if TYPE_CHECKING:
+    from pasearch.data.tables import AnySchema
     from pasearch.search.plan import Plan
 
 DRAWS = 2000
@@ -96,6 +100,22 @@ class Choice:
         """Return plain values."""
         chosen = f"{self.option.name}, {self.option.winner}"
         return {"chosen": chosen, "why": self.why, "expected": list(self.expected)}
+
+
+def ranked_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) -> Study:
+    """Return the study of a kind of data, in order of what is best at about this budget's signal.
+
+    Args:
+        schema: As declared.
+        name: Of the data set, which is left out.
+        budget: With its delta known.
+        n: Records.
+        most: The most categories that are estimated privately for a column.
+    """
+    sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
+    outputs = planned_form(schema, most)[1]
+    study = study_for(schema, name).among(outputs)
+    return study.ordered(signal_of(1.0 / sigma, n, outputs))
 
 
 def choose(

@@ -147,6 +147,8 @@ class TestInsured:
         assert judged(search, WORST, 3, 5) == 2
         assert judged(search, WORST, WORST, 5) == 2
         assert judged(search, 7, WORST, WORST) == 0
+        nothing = Insured(candidates=3, trust=0.0, handicaps=(0.0, -5.0, -5.0))
+        assert judged(nothing, 90, 95, WORST) == 0
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
