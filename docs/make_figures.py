@@ -76,15 +76,15 @@ def beside() -> str:
         told.append(f"{ahead} of {len(tables)} at {epsilon:g}")
     return (
         "Of eleven tables of which nothing is declared, the median accuracy (of numbers, error) is "
-        f"better than that of Opacus, DP-EBM and diffprivlib on {', '.join(told)}; these are given "
-        "ranges and categories, which `pasearch` estimates and pays for."
+        f"better than that of Opacus, DP-EBM, BoostedAdaSSP and diffprivlib on {', '.join(told)}; "
+        "these are given ranges and categories, which `pasearch` estimates and pays for."
     )
 
 
 def is_ahead(rows: list[dict[str, Any]], name: str, epsilon: float) -> bool:
     """Return whether `arch` has a better median than every peer on a table."""
     medians = {}
-    for arm in ARMS:
+    for arm in (*ARMS, "adassp"):
         here = [r for r in rows if (r["table"], r["epsilon"], r["arm"]) == (name, epsilon, arm)]
         found = [-r["mae"] if "mae" in r else r["accuracy"] for r in here]
         if found:
