@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "network.toml").write_text(NETWORK)
     code, said = called(
         folder, "train", "digits", "--eps", "2", "--recipe", "mine.toml", "--steps", "12",
-        "--architecture", "network.toml", "--seed", "3", "--out", "run",
+        "--architecture", "network.toml", "--seed", "3", "--out", "run", "--verbose",
     )  # fmt: skip
     (folder / "said.txt").write_text(said)
     assert code == 0, said

@@ -454,7 +454,7 @@ class TestCommand:
         (tmp_path / "mine.toml").write_text('preset = "auto-s"\nsteps = 8\n')
         code, out, err = command(
             "train", "--eps", 4, "--architecture", "net.toml", "--recipe", "mine.toml",
-            "--out", "run",
+            "--out", "run", "--verbose",
         )  # fmt: skip
         assert code == 0, err
         assert "8 steps" in out

@@ -16,6 +16,9 @@ from pasearch.report.figures import PLOT, element, line_class, percent, points_t
 
 Values = dict[str, Any]
 
+LEAST, MOST = -0.2, 1.2
+"""Between which shares a chart is drawn."""
+
 LABELS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Which epsilons have a label."""
 
@@ -60,7 +63,8 @@ def _chart(found: Values) -> Markup:
     values = [y for each in models for y in (*each["low"], *each["high"])]
     if own["score"] is not None:
         values.append(own["score"])
-    ticks = ticks_of(values)
+    # A noisy score may be no share, and a forged one anything: neither asks for a million ticks.
+    ticks = ticks_of([min(MOST, max(LEAST, value)) for value in values])
     low, high = ticks[0], ticks[-1]
     first, last = math.log(epsilons[0]), math.log(epsilons[-1])
 

@@ -18,6 +18,7 @@ from pasearch.crossover import forecast as forecasts
 from pasearch.crossover.forecast import EPSILONS, Own, crossings, forecast, plain_name, sentence
 from pasearch.data.front_ends import front_end
 from pasearch.data.schema import Schema
+from pasearch.report.crossover import crossover
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
@@ -237,6 +238,19 @@ class TestNames:
             architecture=Architecture(layers=()), front_end=front_end("centred_pairs")
         )
         assert plain_name(pairs) == "linear model on centred features and 256 pairs"
+
+
+@pytest.mark.usefixtures("of_two")
+@pytest.mark.unit
+@pytest.mark.parametrize("odd", [1e15, -1e15, 1e308])
+def test_a_forged_number_does_not_fill_memory(odd: float):
+    found = forecast(SCHEMA, "mine", own(), LINEAR, 2)
+    assert found is not None
+    found["models"][0]["low"][0] = odd
+    found["own"]["score"] = odd
+    told = crossover({"crossover": found, "score": {"metric": "accuracy"}})
+    assert told is not None
+    assert len(told["chart"]) < 50_000
 
 
 @pytest.mark.slow
