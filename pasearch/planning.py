@@ -236,6 +236,16 @@ class Charged:
         return metric_of(self.metric, regression=self.schema.regression, outputs=None)
 
     @property
+    def judged_by(self) -> Metric:
+        """By what candidates are compared."""
+        return self.scored_by
+
+    @property
+    def score_slots(self) -> int:
+        """How many slots a candidate's score is of."""
+        return self.split.validation
+
+    @property
     def points_each(self) -> int:
         """How many points the best answer to a record has."""
         return self.scored_by.most

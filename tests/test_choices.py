@@ -36,7 +36,8 @@ OTHER: dict[str, Any] = {
     "law": Law(7.5, 0.0, 30), "laws": (Law(9.0, 1.0),), "mutation": 0.25, "population": 7,
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
-    "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "trust": 0.25,
+    "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "scores": 0.0625,
+    "trust": 0.25,
     "handicaps": (0.0, -1.5, 2.0, -7.0), "least": 12.5,
 }  # fmt: skip
 """A value of every setting that is not the usual one."""
@@ -99,7 +100,8 @@ class TestStrategy:
         found = api.Found(candidate=candidate, test_points=9, exact_points=None, sha256="")
         document = api.result_document(plan, plan.strategy, found, MADE)
         texts = [plan_text(plan), *map(html.unescape, rendered(document).values())]
-        assert json.loads(json.dumps(document["strategy"])) == plan.strategy.summary()
+        told = json.loads(json.dumps(document["strategy"]))
+        assert told == {**plan.strategy.summary(), "judged_by": plan.judged_by.noun}
         for text in texts:
             # Of one network that is fixed beforehand, they say that nothing is searched.
             searched = plan.strategy.only(plan.space) is None

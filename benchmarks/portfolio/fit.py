@@ -6,7 +6,8 @@ for all data sets of the kind together, as `fixed` asks. The first two need no f
 by disjoint portions has them too; the linear model of `features` is always there. Trainings with
 the same data and nearly the same signal are averaged.
 
-Usage: python benchmarks/portfolio/fit.py table regression     # other kinds stay as they are
+Usage: python benchmarks/portfolio/fit.py table regression     # other kinds keep their entries
+       python benchmarks/portfolio/fit.py                      # all do: Brier scores alone are new
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ def curves(rows: list[dict[str, Any]]) -> tuple[list[str], dict[str, tuple[list,
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for row in rows:
-        signal = round(float(np.log10(row["mu"] * row["n"] / row["classes"])), 1)
-        cells[row["data"]][signal][json.dumps(row["candidate"])].append(row["accuracy"])
+        cells[row["data"]][signal_of(row)][json.dumps(row["candidate"])].append(row["accuracy"])
     kind = rows[0]["kind"]
     names = [json.dumps(CANDIDATES[kind][place]) for place in of_all(kind)]
     found = {}
@@ -58,6 +58,26 @@ def curves(rows: list[dict[str, Any]]) -> tuple[list[str], dict[str, tuple[list,
         table = np.array([[np.mean(point[each]) for point in whole.values()] for each in names])
         found[data] = list(whole), table
     return names, found
+
+
+def brier(
+    rows: list[dict[str, Any]], entries: list[dict[str, Any]], signals: list[float]
+) -> list[list[float]] | None:
+    """Return the Brier scores of the shipped entries, (entries, signals); None if one lacks."""
+    cells: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for row in rows:
+        if "brier" in row:
+            own = json.dumps(row["candidate"], sort_keys=True), signal_of(row)
+            cells[own].append(row["brier"])
+    keys = [[(json.dumps(each, sort_keys=True), s) for s in signals] for each in entries]
+    if not all(key in cells for row in keys for key in row):
+        return None
+    return [[round(float(np.mean(cells[key])), 4) for key in row] for row in keys]
+
+
+def signal_of(row: dict[str, Any]) -> float:
+    """Return the signal of a training, to a tenth of a power of ten."""
+    return round(float(np.log10(row["mu"] * row["n"] / row["classes"])), 1)
 
 
 def chosen(names: list[str], measured: dict[str, Any], regret: dict[str, np.ndarray]) -> list[int]:
@@ -93,7 +113,7 @@ def main() -> None:
     for row in rows:
         row["kind"] = KIND.get(row["data"], row["kind"])
     kinds: dict[str, Any] = json.loads(OUT.read_text())["kinds"]
-    for kind in sys.argv[1:] or sorted({row["kind"] for row in rows}):
+    for kind in sys.argv[1:]:
         names, measured = curves([row for row in rows if row["kind"] == kind])
         regret = {name: table.max(axis=0) - table for name, (_, table) in measured.items()}
         mean = np.mean([each.mean(axis=1) for each in regret.values()], axis=0)
@@ -116,7 +136,11 @@ def main() -> None:
         }
     for values in kinds.values():
         for name, data in values["data"].items():
-            data["classes"] = next(row["classes"] for row in rows if row["data"] == name)
+            own = [row for row in rows if row["data"] == name]
+            data |= {each: own[0][each] for each in ("classes", "features")}
+            data.pop("brier", None)
+            if (found := brier(own, values["entries"], data["signal"])) is not None:
+                data["brier"] = found
     study = f"{len(rows)} trainings on public data; benchmarks/portfolio"
     OUT.write_text(json.dumps({"version": 1, "study": study, "kinds": kinds}, indent=1) + "\n")
 

@@ -128,7 +128,7 @@ class Request:
     metric: str | None = said(
         None,
         "By what candidates are compared and the test is reported: accuracy, balanced-accuracy, "
-        "auc (two classes) or log-loss of classes; mae or rmse of a number.",
+        "auc (two classes), log-loss or brier of classes; mae or rmse of a number.",
         DATA,
         usual="accuracy; of a number mae",
     )
@@ -323,6 +323,10 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     returns: str | None = said(
         None, "Which is returned: the best of all generations, or of the last, as in the paper.",
         SEARCH, usual="best", of={"paas": "", "stw": ""},
+    )  # fmt: skip
+    rungs: int | None = said(
+        None, "How often candidates are looked at, each time at half of those before.", SEARCH,
+        usual="1", of={"ahead": "", "insured": ""},
     )  # fmt: skip
     max_candidates: int | None = said(
         None, "Redraw the number of trainings above this; priced.", SEARCH,

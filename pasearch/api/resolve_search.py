@@ -23,7 +23,7 @@ from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.ahead import Insured, insured_by
-from pasearch.search.auto import Option, choose, ranked_study
+from pasearch.search.auto import Option, choose, ranked_study, shares_of_looks
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
@@ -105,7 +105,7 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     else:
         plan = assembled(space, None)
     if isinstance(plan.strategy, Insured):
-        plan = insured_by(plan, study() if ours else None)
+        plan = insured_by(plan, study(), ours=ours)
     return Prepared(
         request=asked,
         dataset=dataset,
@@ -312,11 +312,16 @@ def assemble(
         "law": request.law,
         "max_candidates": request.max_candidates,
         "returns": request.returns,
+        "rungs": request.rungs,
     }
     name = request.strategy
     if option is not None:
         name, settings = option.name, dict(option.settings)
     strategy = named_strategy(name, **settings).within(space)
+    if isinstance(strategy, Insured):
+        budget = request.total.resolve(dataset.n)
+        known = _study(request, dataset), dataset.schema, budget, dataset.n, request.max_categories
+        strategy = replace(strategy, **shares_of_looks(*known))
     return make_plan(
         terms_of(request, dataset, _split(request, dataset, strategy), assumed),
         strategy=strategy,
@@ -339,7 +344,7 @@ def _check_auto(request: SearchRequest) -> None:
     given = {
         "candidates": request.candidates, "generations": request.generations, "law": request.law,
         "max_candidates": request.max_candidates, "search_share": request.search_share or None,
-        "score_epsilon": request.score_epsilon, "returns": request.returns,
+        "score_epsilon": request.score_epsilon, "returns": request.returns, "rungs": request.rungs,
     }  # fmt: skip
     if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
         raise UsageError(
@@ -400,7 +405,7 @@ def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Spli
         request,
         dataset,
         search_share=request.search_share,
-        scored=strategy.scored or _queries(request),
+        scored=strategy.needs_validation or _queries(request),
         portions=strategy.portions,
     )
 

@@ -29,7 +29,7 @@ import numpy as np
 from pasearch.accounting.sketch import gaussian_epsilon
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.portfolio import Study, signal_of, study_for
+from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -144,7 +144,12 @@ def forecast(
     """
     study = study_for(schema, name).among(outputs)
     signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _ratios(own)]
-    drawn = [place for place, signal in enumerate(signals) if _measured(study, signal, outputs)]
+    features = features_of(schema)
+    drawn = [
+        place
+        for place, signal in enumerate(signals)
+        if not study.outside(signal, outputs, features, BEYOND)
+    ]
     if len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
         return None
     epsilons = tuple(EPSILONS[place] for place in drawn)
@@ -183,14 +188,6 @@ def plain_name(candidate: Candidate) -> str:
     network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
     front = candidate.front_end
     return network if isinstance(front, Raw) else f"{network} on {front.words()}"
-
-
-def _measured(study: Study, signal: float, outputs: int) -> bool:
-    """Return whether the study has measured about such a signal, and about as many classes."""
-    low = min(float(each[0]) for each in study.signals.values())
-    high = max(float(each[-1]) for each in study.signals.values())
-    most = max(study.classes.values(), default=0)
-    return low - BEYOND <= signal <= high + BEYOND and outputs <= max(2 * most, 2)
 
 
 def _at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:

@@ -14,6 +14,7 @@ from pasearch.spaces.layers import Conv, Dense, Layer, Pool
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
+    from pasearch.training.metrics import Metric
 
 Values = dict[str, Any]
 
@@ -145,15 +146,20 @@ def network_trials(document: Values) -> list[Values]:
 
 def _most_points(document: Values) -> int | None:
     """Return what a perfect candidate scores; None where candidates have no score."""
-    from pasearch.training.metrics import of_noun
-
     slots = document["dataset"]["slots"]
     scored = [
         slots.get(each["partition"]) for each in document["events"] if each["name"] == "score"
     ]
     if not scored or not scored[0]:
         return None
-    return scored[0] * of_noun(document["score"]["metric"]).most
+    return scored[0] * _judged_by(document).most
+
+
+def _judged_by(document: Values) -> Metric:
+    """Return by what trials were compared: the result's own metric, if nothing else is said."""
+    from pasearch.training.metrics import of_noun
+
+    return of_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
 
 
 def set_trials(document: Values) -> list[Values]:
@@ -175,11 +181,9 @@ def set_trials(document: Values) -> list[Values]:
 
 def _trial(document: Values, number: int, share: float | None, label: str) -> Values:
     """Return a trial's number, score and bar, from its share of points: an error is what lacks."""
-    from pasearch.training.metrics import of_noun
-
     if share is None:
         return {"number": number, "score": None, "bar": ""}
-    shown = of_noun(document["score"]["metric"]).shown(min(1.0, max(0.0, share)))
+    shown = _judged_by(document).shown(min(1.0, max(0.0, share)))
     unit = f"{shown:.3f}" if shown > 1.0 else f"{100 * shown:.1f} %"
     return {"number": number, "score": unit, "bar": figures.bar(share, label)}
 

@@ -1,11 +1,18 @@
 """AHEAD and INSURED: a short look at each candidate, then one full training of the best.
 
-    mu     what the privacy budget allows one training alone
-    looks  k candidates, each trained on all training records at mu sqrt(s / k), and scored
-    final  the winner, trained anew on the same records with what is left, about mu sqrt(1 - s)
+    mu      what the privacy budget allows one training alone
+    looks   k candidates, each trained on all training records at mu sqrt(s / k)
+    scores  of those looks, on the same records, each at epsilon mu sqrt(c / k)
+    final   the winner, trained anew on the same records with what is left, about mu sqrt(1 - s - c)
 
-Gaussian budgets add in squares, so looks at a small share s leave nearly all of mu: s = .05 keeps
-.975 of it. Looks, scores and final training are composed: every trial may be shown.
+Gaussian budgets add in squares, so small shares s and c leave nearly all of mu: .08 and .03 keep
+.943 of it, with no record set aside. Looks, scores and final training are composed: every trial may
+be shown. A look is trained with so little signal that it knows its records no better than others.
+It is judged by its Brier score where the run reports accuracy: a network whose rate is far too low
+is right as often as another at a look, and unsure.
+
+With `rungs` (successive halving) the better half of the candidates is looked at once more, with
+twice the squared budget each, as often as is said.
 
 `ahead` takes the best score. `insured` has the default among its candidates, and takes another only
 where that is expected to be better *at the final noise*, by what was measured on public data (the
@@ -17,10 +24,11 @@ look, final: how far candidate e is ahead of the default at the noise of a look,
 training, over the study's data sets; c_e their mean lead at the end less t times that at the look.
 That is the best linear prediction of the final lead. The more a score errs, the smaller is t, and
 the default is kept. Of several scores the best is one that noise favours, so a lead must also be
-`CAUTION` standard deviations of a difference of scores.
+`CAUTION` standard deviations of a difference of scores. How much `insured` spends follows from the
+study too: the largest of `SHARES` that costs the default no more than `COST` there.
 
-Source: ours; composition of Gaussian mechanisms as in Dong, Roth and Su 2022.
-Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
+Source: ours; composition of Gaussian mechanisms as in Dong, Roth and Su 2022; successive halving as
+in Jamieson and Talwalkar 2016. Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
 """
 
 from __future__ import annotations
@@ -44,11 +52,14 @@ from pasearch.search.strategy import (
     WHOLE,
     Round,
     RoundPrice,
+    RoundShape,
     State,
     Strategy,
     whole_candidates,
 )
 from pasearch.spaces.portfolio import Study, signal_of
+from pasearch.spaces.space import Portfolio
+from pasearch.training.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
@@ -62,6 +73,19 @@ CAUTION = 1.5
 """By how many standard deviations of a difference of scores another must be ahead."""
 
 
+SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
+"""What share of the squared budget `insured` may spend on looks."""
+
+SCORES = 0.4
+"""What scores have of that beside, as a share of it."""
+
+COST = 0.003
+"""How much accuracy looks may be predicted to cost a default that is right ..."""
+
+USUALLY = 0.8
+"""... on this share of the study's data sets."""
+
+
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead(Strategy):
@@ -69,17 +93,23 @@ class Ahead(Strategy):
 
     Args:
         candidates: k, 2 or more; the space's default is one of them.
+        rungs: How often looks are made, each time at half of the candidates before.
         looks: s, the share of the squared budget of one training that all looks take together.
+        scores: c, the share that their scores take, likewise.
 
-    Guarantee: every trial may be shown; looks and final training are composed on the same records.
+    Guarantee: every trial may be shown; looks, scores and final training are composed on the same
+    records.
     """
 
     name: ClassVar[str] = "ahead"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("candidates",)
-    unasked: ClassVar[tuple[str, ...]] = ("looks",)
+    takes: ClassVar[tuple[str, ...]] = ("candidates", "rungs")
+    unasked: ClassVar[tuple[str, ...]] = ("looks", "scores")
+    scored_on: ClassVar[str] = "train"
     candidates: int = 4
-    looks: float = 0.05
+    rungs: int = 1
+    looks: float = 0.08
+    scores: float = 0.03
 
     def __post_init__(self) -> None:
         if not whole("candidates", self.candidates) >= 2:
@@ -87,12 +117,23 @@ class Ahead(Strategy):
                 f"candidates is {self.candidates}: expected 2 or more to choose among; a "
                 "single one needs no choice: `strategy=fixed`."
             )
-        if not 0.0 < probability("looks", self.looks) < 1.0:
-            raise UsageError(f"looks is {self.looks}: expected a share above 0 and below 1.")
+        if not whole("rungs", self.rungs) <= (most := most_rungs(self.candidates)):
+            raise UsageError(
+                f"rungs is {self.rungs}: half of the candidates are left after each, so "
+                f"{self.candidates} have {most} at most."
+            )
+        shares = probability("looks", self.looks), probability("scores", self.scores)
+        if not (min(shares) > 0.0 and sum(shares) < 1.0):
+            raise UsageError(
+                f"looks is {self.looks} and scores is {self.scores}: expected two shares above 0, "
+                "together below 1."
+            )
 
     @classmethod
     def asked(cls, **given: Any) -> Self:
-        return cls(**{name: whole_candidates(value) for name, value in given.items()})
+        if "candidates" in given:
+            given["candidates"] = whole_candidates(given["candidates"])
+        return cls(**given)
 
     def within(self, space: Space) -> Self:
         """Return it for a space, of which it looks at each candidate once.
@@ -105,45 +146,119 @@ class Ahead(Strategy):
                 f"Space {space.name!r} has one candidate, so there is nothing to choose: take "
                 "`strategy=fixed`."
             )
-        return replace(self, candidates=min(self.candidates, space.count()))
+        candidates = min(self.candidates, space.count())
+        return replace(self, candidates=candidates, rungs=min(self.rungs, most_rungs(candidates)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many candidates each rung looks at."""
+        return tuple(max(2, math.ceil(self.candidates / 2**rung)) for rung in range(self.rungs))
+
+    def shape(self, rung: int) -> RoundShape:
+        """Return how much of mu a look of a rung has."""
+        return RoundShape(mu=math.sqrt(self.looks / (self.rungs * self.sizes[rung])))
 
     @property
     def look_share(self) -> float:
-        """The share of mu that one look has."""
-        return math.sqrt(self.looks / self.candidates)
+        """The share of mu that a look of the last rung has."""
+        return self.shape(self.rungs - 1).mu
+
+    @property
+    def score_share(self) -> float:
+        """The share of mu that one score has."""
+        return math.sqrt(self.scores / sum(self.sizes))
+
+    def judged_by(self, metric: Metric) -> Metric:
+        """Return the Brier score in place of accuracy: of a look it tells more."""
+        return METRICS["brier"] if metric.name == "accuracy" else metric
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
-        """Return a look, or a score, for each candidate."""
+        """Return the looks of each rung, or all scores."""
+        if noun != "training":
+            count = sum(self.sizes)
+            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
         return [
-            Line(name=_named(noun), partition=partition, event=price(WHOLE), count=self.candidates)
-        ]
+            Line(
+                name=self._line(rung), partition=partition, event=price(self.shape(rung)),
+                count=size,
+            )
+            for rung, size in enumerate(self.sizes)
+        ]  # fmt: skip
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
-        return _named(noun), f"trial {trial}"
+        return self._line(number) if noun == "training" else noun, f"trial {trial}"
+
+    def _line(self, rung: int) -> str:
+        return "training, look" + (f", rung {rung + 1}" if self.rungs > 1 else "")
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        """Return all candidates in one round: the default, then others, each once."""
-        if state.rounds:
+        """Return the next rung: the default and others, each once; then the better of the last."""
+        rung = len(state.rounds)
+        if not rung:
+            genotypes = distinct(space, self.candidates, stream.child("others"))
+        elif rung < self.rungs:
+            last = state.rounds[-1].genotypes
+            kept = self.kept([score for score, _ in state.fitness[-1]], self.sizes[rung])
+            genotypes = tuple(last[place] for place in kept)
+        else:
             return None
-        return Round(number=0, genotypes=distinct(space, self.candidates, stream.child("others")))
+        return Round(number=rung, genotypes=genotypes, shape=self.shape(rung))
+
+    def kept(self, scores: Sequence[float], size: int) -> list[int]:
+        """Return the places of a rung that the next one looks at: the best scores, in order."""
+        return sorted(sorted(range(len(scores)), key=lambda place: -scores[place])[:size])
+
+    def climbed(self, scores: Sequence[float]) -> list[list[int]]:
+        """Return which of the first rung's candidates each rung looks at.
+
+        Args:
+            scores: Of every look, rung by rung.
+        """
+        rungs, start = [list(range(self.candidates))], 0
+        for size in self.sizes[1:]:
+            last = rungs[-1]
+            kept = self.kept(scores[start : start + len(last)], size)
+            start += len(last)
+            rungs.append([last[place] for place in kept])
+        return rungs
+
+    def may_win(self, scores: Sequence[float]) -> list[int]:
+        places = self.climbed(scores)[-1]
+        start = len(scores) - len(places)
+        return [start + place for place in self.winners(scores[start:], places)]
+
+    def winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
+        """Return which of the last rung may be taken; equal ones are several.
+
+        Args:
+            scores: Of the last rung.
+            places: Which of the first rung's candidates they are.
+        """
+        return [place for place, score in enumerate(scores) if score == max(scores)]
 
     @property
     def expected_trainings(self) -> float:
-        return float(self.candidates)
+        return float(sum(self.sizes))
+
+    @property
+    def expected_work(self) -> float:
+        return self.expected_trainings
 
     def words(self) -> str:
         return self._looks() + self.unusual_words()
 
     def _looks(self) -> str:
+        more = f", in {self.rungs} rungs of which each keeps half" if self.rungs > 1 else ""
         return (
-            f"looks at {self.candidates} candidates with a small part of the privacy budget, then "
-            "one training of the best with the rest"
+            f"looks at {self.candidates} candidates{more}, with a small part of the privacy budget "
+            "that pays for their scores too, then one training of the best with the rest"
         )
 
 
-def _named(noun: str) -> str:
-    return f"{noun}, look" if noun == "training" else noun
+def most_rungs(candidates: int) -> int:
+    """Return how many rungs end with two candidates or more."""
+    return max(1, math.ceil(math.log2(candidates)))
 
 
 def distinct(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
@@ -179,7 +294,7 @@ class Insured(Ahead):
     """
 
     name: ClassVar[str] = "insured"
-    unasked: ClassVar[tuple[str, ...]] = ("looks", "trust", "handicaps", "least")
+    unasked: ClassVar[tuple[str, ...]] = ("looks", "scores", "trust", "handicaps", "least")
     trust: float = 1.0
     handicaps: tuple[float, ...] | None = None
     least: float = 0.0
@@ -199,21 +314,24 @@ class Insured(Ahead):
 
     def best(self, state: State) -> tuple[int, int]:
         """Return the candidate of the largest expected lead over the default."""
-        scores = [score for score, _ in state.fitness[0]]
-        if not math.isfinite(scores[0]):
+        every = [[score for score, _ in rung] for rung in state.fitness]
+        places = self.climbed([score for rung in every for score in rung])[-1]
+        if not math.isfinite(every[-1][0]):
             return Ahead.best(self, state)
-        return 0, self.may_win(scores)[0]
+        return len(every) - 1, self.winners(every[-1], places)[0]
 
-    def may_win(self, scores: Sequence[float]) -> list[int]:
+    def kept(self, scores: Sequence[float], size: int) -> list[int]:
+        """Return the default's place, and the best scores of the others."""
+        return [0, *(1 + place for place in Ahead.kept(self, scores[1:], size - 1))]
+
+    def winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
         if not math.isfinite(scores[0]):
-            return Ahead.may_win(self, scores)
-        handicaps = np.zeros(len(scores)) if self.handicaps is None else np.array(self.handicaps)
+            return Ahead.winners(self, scores, places)
+        own = np.zeros(self.candidates) if self.handicaps is None else np.array(self.handicaps)
         finished = np.isfinite(scores)  # one that failed is never taken
         leads = np.where(finished, scores, scores[0]) - scores[0]
         expected = np.where(
-            finished & (leads >= self.least),
-            handicaps[: len(scores)] + self.trust * leads,
-            -math.inf,
+            finished & (leads >= self.least), own[places] + self.trust * leads, -math.inf
         )
         expected[0] = 0.0
         return [int(np.argmax(expected))]
@@ -221,7 +339,8 @@ class Insured(Ahead):
     def unusual_words(self) -> str:
         """Return the settings that are not as usual: what the default is insured by among them."""
         unusual = self.unusual()
-        own = f"; looks {self.looks:g}" if "looks" in unusual else ""
+        shares = ((name, unusual[name]) for name in ("looks", "scores") if name in unusual)
+        own = "".join(f"; {name} {share:g}" for name, share in shares)
         if "least" in unusual:
             own += f"; another must be {self.least:g} points ahead at least"
         if "trust" in unusual:
@@ -271,43 +390,90 @@ def difference_variance(plan: Plan) -> float:
     """Return the variance of the difference of two candidates' scores, as accuracy."""
     assert plan.score is not None
     assert not isinstance(plan.score, ExponentialPick)
-    slots = plan.split.validation
-    noise = plan.score.standard_deviation / (plan.points_each * slots)
+    slots = plan.score_slots
+    noise = plan.score.standard_deviation / (plan.judged_by.most * slots)
     return 2 * noise**2 + DISAGREE / slots
 
 
-def insured_by(plan: Plan, study: Study | None) -> Plan:
+def affordable(study: Study, signal: float) -> dict[str, float]:
+    """Return the shares of the squared budget that looks and scores take: `insured`'s settings.
+
+    Args:
+        study: Of such data, in the portfolio's order.
+        signal: Of one training with the whole budget.
+    """
+    alone = study.at(signal)[:, 0]
+
+    known = [place for place, each in enumerate(study.signals.values()) if each[0] < signal]
+
+    def cost(share: float) -> float:
+        left = study.at(signal + math.log10(1.0 - share * (1.0 + SCORES)) / 2)[:, 0]
+        return float(np.quantile((alone - left)[known], USUALLY)) if known else math.inf
+
+    share = next((each for each in SHARES if cost(each) <= COST), SHARES[-1])
+    return {"looks": share, "scores": round(SCORES * share, 6)}
+
+
+def insured_by(plan: Plan, study: Study, *, ours: bool) -> Plan:
     """Return a plan of `insured` with the handicaps that follow from its noise and a study.
+
+    Of a space that is not the study's portfolio, the study may know some candidates all the same:
+    those that gain more than the others from a look to the end begin with what they gain more. A
+    candidate that nobody has measured is taken to gain as much as these do on average.
 
     The price is the same: scores are released whatever is then done with them.
 
     Args:
         plan: Solved; its strategy is `Insured`.
-        study: The space is its portfolio; None where candidates are of another space.
+        study: Of such data, in the portfolio's order.
+        ours: Whether the space is its portfolio.
     """
     strategy = plan.strategy
     assert isinstance(strategy, Insured)
     noise = difference_variance(plan)
-    points = plan.points_each * plan.split.validation
+    points = plan.judged_by.most * plan.score_slots
     least = round(CAUTION * math.sqrt(noise) * points, 1)
-    if study is None:
-        return replace(plan, strategy=replace(strategy, trust=1.0, handicaps=None, least=least))
-    found = leads(plan, study, strategy.candidates)
-    own = tuple(float(each) for each in np.round(found.handicaps * points, 1))
-    chosen = replace(strategy, trust=round(found.trust, 3), handicaps=own, least=least)
-    return replace(plan, strategy=chosen)
+    if ours:
+        found = leads(plan, study, strategy.candidates)
+        trust, handicaps = round(found.trust, 3), found.handicaps
+    else:
+        trust, handicaps = 1.0, _gains(plan, study, strategy.candidates)
+    own = None
+    if handicaps is not None:
+        own = tuple(float(each) for each in np.round(handicaps * points, 1))
+    return replace(plan, strategy=replace(strategy, trust=trust, handicaps=own, least=least))
+
+
+def _gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
+    """Return how much more than others candidates gain that a study knows, (candidates,)."""
+    entries = plan.space.entries[:candidates] if isinstance(plan.space, Portfolio) else ()
+    places = {
+        place: study.entries.index(each)
+        for place, each in enumerate(entries)
+        if each in study.entries
+    }
+    if len(places) < 2:
+        return None
+    look, final = (each[:, list(places.values())] for each in _measured(plan, study))
+    gain = (final - look).mean(axis=0)
+    own = np.zeros(candidates)
+    own[list(places)] = gain - gain.mean()
+    return own - own[0]
 
 
 def leads(plan: Plan, study: Study, candidates: int) -> Leads:
     """Return how far a study's first entries were ahead, at the noise of a plan's two trainings."""
-    outputs = planned_form(plan.schema, plan.most)[1]
-    assert plan.trial_mu is not None
-    assert plan.final_mu is not None
-    slots = plan.split.train
-    look, final = (
-        study.at(signal_of(mu, slots, outputs))[:, :candidates]
-        for mu in (plan.trial_mu, plan.final_mu)
-    )
+    look, final = (each[:, :candidates] for each in _measured(plan, study))
     return Leads(
         look=look - look[:, :1], final=final - final[:, :1], noise=difference_variance(plan)
     )
+
+
+def _measured(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the study's looks are judged by, and final accuracy: (data sets, entries)."""
+    outputs, slots = planned_form(plan.schema, plan.most)[1], plan.split.train
+    assert plan.trial_mu is not None
+    assert plan.final_mu is not None
+    assert plan.strategy.look_share is not None
+    look = study.judged_at(signal_of(plan.trial_mu * plan.strategy.look_share, slots, outputs))
+    return look, study.at(signal_of(plan.final_mu, slots, outputs))

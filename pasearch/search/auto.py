@@ -29,8 +29,8 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import BudgetError
 from pasearch.planning import planned_form
-from pasearch.search.ahead import CAUTION, Insured, Leads, leads
-from pasearch.spaces.portfolio import Study, signal_of, study_for
+from pasearch.search.ahead import CAUTION, COST, USUALLY, Insured, Leads, affordable, leads
+from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -42,20 +42,11 @@ DRAWS = 2000
 PATIENCE = 3600.0
 """Looks that would take longer than this many seconds on a CPU are left out."""
 
-COST = 0.003
-"""How much accuracy looks may be predicted to cost on four data sets of five, and are made."""
-
-USUALLY = 0.8
-"""The share of the study's data sets on which looks may cost no more."""
-
 LEAST_TRUST = 0.1
 """Where less of a lead at a look would last, looks are not worth their price."""
 
 MOST_LOOKS = 5
 """How many candidates `insured` looks at, at most: every entry of a portfolio has been enough."""
-
-BEYOND = 0.5
-"""How far a signal may lie outside what the study has measured, in powers of ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +103,19 @@ def ranked_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int
         n: Records.
         most: The most categories that are estimated privately for a column.
     """
+    study = study_for(schema, name).among(planned_form(schema, most)[1])
+    return study.ordered(_signal_alone(schema, budget, n, most))
+
+
+def shares_of_looks(study: Study, schema: AnySchema, budget: Budget, n: int, most: int) -> Any:
+    """Return what `insured` may spend; the rest is as of `ranked_study`, which gives the study."""
+    return affordable(study, _signal_alone(schema, budget, n, most))
+
+
+def _signal_alone(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
+    """Return about the signal of one training with the whole budget and all records."""
     sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
-    outputs = planned_form(schema, most)[1]
-    study = study_for(schema, name).among(outputs)
-    return study.ordered(signal_of(1.0 / sigma, n, outputs))
+    return signal_of(1.0 / sigma, n, planned_form(schema, most)[1])
 
 
 def choose(
@@ -138,8 +138,10 @@ def choose(
     def default(why: str) -> Choice:
         return Choice(option=FIXED, plan=fixed, why=f"{why} So one good default is trained.")
 
-    if study is not None and (outside := _outside(study, fixed)):
-        return default(outside)
+    if study is not None:
+        outputs, features = planned_form(fixed.schema, fixed.most)[1], features_of(fixed.schema)
+        if outside := study.outside(_signal(fixed, fixed.trial_mu), outputs, features):
+            return default(f"Nothing is predicted: {outside}")
     looks = min(count, MOST_LOOKS)
     if not looks > 1:
         return default("There is one candidate alone.")
@@ -176,27 +178,6 @@ def _compared(study: Study, fixed: Plan, plan: Plan, option: Option) -> Choice:
     why = _why(study, plan, known, (alone, insured, price), took)
     chosen = (option, plan) if took else (FIXED, fixed)
     return Choice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
-
-
-def _outside(study: Study, plan: Plan) -> str:
-    """Say what of the data at hand the study has not measured; nothing if it has."""
-    signal = _signal(plan, plan.trial_mu)
-    measured = [(float(each[0]), float(each[-1])) for each in study.signals.values()]
-    low, high = min(each[0] for each in measured), max(each[1] for each in measured)
-    if not low - BEYOND <= signal <= high + BEYOND:
-        side = "weaker" if signal < low else "stronger"
-        return (
-            f"Nothing is predicted: the signal to noise, {10**signal:.2g} a class, is {side} than "
-            f"anything that was measured on public data ({10**low:.2g} to {10**high:.2g})."
-        )
-    outputs = planned_form(plan.schema, plan.most)[1]
-    most = max(study.classes.values(), default=0)
-    if most and outputs > 2 * most:
-        return (
-            f"Nothing is predicted: there are {outputs} classes, and at most {most} were measured "
-            "on public data."
-        )
-    return ""
 
 
 def _signal(plan: Plan, mu: float | None) -> float:

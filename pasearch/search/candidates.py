@@ -38,10 +38,10 @@ def candidate_recipe(
     """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
 
     `training.settings` says what a candidate's settings change. In a shorter round it is the same
-    training, with fewer steps.
+    training, with fewer steps; in one of less mu, with more noise.
     """
-    recipe = recipes[recipe_of(candidate.settings)]
-    whole = tuned(recipe, candidate.settings, mu, slots, candidate.rate_factor())
+    recipe, own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu
+    whole = tuned(recipe, candidate.settings, own, slots, candidate.rate_factor())
     return replace(whole, steps=shape.shortened(whole.steps))
 
 
@@ -55,7 +55,7 @@ def training_event(
 ) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
     kinds = dict.fromkeys((recipes[recipe_of(each)], priced(each)) for each in settings)
-    whole = [noised(recipe, each, mu, slots) for recipe, each in kinds]
+    whole = [noised(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
     made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
     sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
     events = tuple(each.event(slots, dimension) for each, dimension in sized)

@@ -296,7 +296,7 @@ class Search:
         a training of another length than that line has priced.
         """
         line, key = self.strategy.charge(noun, asked.number, trial)
-        rule, place = self.strategy.selection_rule, "validation"
+        rule, place = self.strategy.selection_rule, self.strategy.scored_on
         partition = place if noun == "score" else self.plan.trial_partition
         marks: dict[RoundShape, Event] = {}
 
@@ -464,11 +464,12 @@ class Search:
         noise = self.plan.score
         if noise is None:
             return 0
-        opened = self.dataset["validation"].through(self._front(candidate.front_end))
+        place = self.strategy.scored_on
+        opened = self.dataset[place].through(self._front(candidate.front_end))
         with self.ledger.charged(line, opened, key=key) as records:
             if failed(network):
                 return None
-            metric = self.plan.scored_by
+            metric = self.plan.judged_by
             found = counts(network, records, metric, device=self.device)
             if isinstance(noise, ExponentialPick):
                 return found[0]  # kept in `private/`: what is released is the pick

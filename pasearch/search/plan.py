@@ -49,7 +49,7 @@ from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, St
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
-from pasearch.training.metrics import ScoreNoise, SumNoise, usual_noise
+from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, usual_noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
 from pasearch.training.settings import changed, noised
@@ -70,7 +70,8 @@ class Plan(Charged):
         recipes: How candidates are trained, before their own settings and their noise: each
             candidate by one of them, the first unless its settings say otherwise.
         finals: The same for the final training; empty when the winner's weights are kept.
-        trial_mu: The solved dial of the candidates' noise; None when trials are not private.
+        trial_mu: The solved dial of the candidates' noise; None when trials are not private. Of
+            looks it is where one training alone would stand: each has a share of it.
         final_mu: The solved dial of the final training; None when the winner's weights are kept.
         score: The noise of a candidate's score; None when nothing is compared.
         test: The noise of the printed accuracy.
@@ -143,6 +144,14 @@ class Plan(Charged):
     def kept_slots(self) -> int:
         """How many slots the released network is trained on."""
         return self.split.train if self.retrained else self.split.trial_slots
+
+    @property
+    def judged_by(self) -> Metric:
+        return self.strategy.judged_by(self.scored_by)
+
+    @property
+    def score_slots(self) -> int:
+        return getattr(self.split, self.strategy.scored_on)
 
     def recipe_name(self, candidate: Candidate) -> str:
         """Return what the user calls a candidate's recipe, and what it does."""
@@ -246,7 +255,7 @@ class Plan(Charged):
         """Return the plan as plain values; two plans are the same when these are."""
         return {
             **self.priced_json(),
-            "strategy": self.strategy.summary(),
+            "strategy": {**self.strategy.summary(), "judged_by": self.judged_by.noun},
             "winner": self.winner,
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
@@ -343,8 +352,9 @@ class _Solving:
         estimate, estimated = solve_estimate(terms, self.dials)
         self.lines += estimated
         front_noise = () if free else self._front_ends()
-        trial_mu, final_mu = self._trials(), self._final()
-        score = self._score(score_epsilon)
+        trial_mu = self._trials()
+        score = self._score(score_epsilon, trial_mu)
+        final_mu = self._final()
         validation_noise = None if validated_on is not None else self._validation(queries)
         accuracy = self._turned(_accuracy, SCORE_RANGE)
         return Plan(
@@ -392,7 +402,7 @@ class _Solving:
             return None
         of_mu = self._of_mu(self.recipes, split.trial_slots)
         lines = _trial_lines(strategy, split, of_mu)
-        if (share := strategy.look_share) is None:
+        if strategy.look_share is None:
             return self._turned(lines, MU_RANGE)
         if split.search:
             raise UsageError(
@@ -400,8 +410,8 @@ class _Solving:
                 "records: leave `search_share=` out."
             )
         alone, _ = solve(_alone(of_mu), self.terms.budget, MU_RANGE, self.lines, self.dials)
-        self.lines += lines(alone * share)
-        return alone * share
+        self.lines += lines(alone)
+        return alone
 
     def _final(self) -> float | None:
         """Return the dial of the final training; None where the winner's weights are kept."""
@@ -411,17 +421,25 @@ class _Solving:
             _final_lines(self._of_mu(self.finals, self.terms.split.train)), MU_RANGE
         )
 
-    def _score(self, given: float | None) -> Release | None:
-        """Return how candidates' scores are released: each by itself, or in one pick."""
-        strategy, metric = self.strategy, self.terms.scored_by
+    def _score(self, given: float | None, trial_mu: float | None) -> Release | None:
+        """Return how candidates' scores are released: each by itself, or in one pick.
+
+        Scores of the training records have a share of the same budget as looks: geometric noise
+        of epsilon tells about as much as a Gaussian of mu = epsilon, where both are small.
+        """
+        strategy = self.strategy
+        metric = strategy.judged_by(self.terms.scored_by)
         if not strategy.scored:
             return None
 
         def lines(value: float) -> list[Line]:
             event = Geometric(epsilon=value)
-            return strategy.lines(lambda shape: event, "validation", "score")
+            return strategy.lines(lambda shape: event, strategy.scored_on, "score")
 
         epsilon = given if strategy.private_trials else self.terms.budget.epsilon
+        if epsilon is None and (share := strategy.score_share) is not None:
+            assert trial_mu is not None
+            epsilon = trial_mu * share
         if epsilon is None:
             epsilon = self._turned(lines, SCORE_RANGE)
         else:
@@ -430,8 +448,8 @@ class _Solving:
             if not metric.summed:
                 raise UsageError(
                     f"Disjoint portions choose by points that are summed over records, and metric "
-                    f"{metric.name!r} is made of counts: take accuracy, log-loss, mae or rmse, or "
-                    "another strategy."
+                    f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
+                    "rmse, or another strategy."
                 )
             return ExponentialPick(epsilon=epsilon, most=metric.most)
         return metric.noise(epsilon)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Genotype, Space
+    from pasearch.training.metrics import Metric
     from pasearch.training.settings import Settings
 
 PORTIONS = "disjoint portions"
@@ -63,12 +64,15 @@ class RoundShape:
     Args:
         steps: How much of a whole training each of them is, in (0, 1]. It has the noise of a whole
             one and fewer steps, so it costs less.
+        mu: Which share of the dial of a whole one they have, in (0, 1]: all steps, and more noise.
     """
 
     steps: float = 1.0
+    mu: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", probability("steps", self.steps))
+        for name in ("steps", "mu"):
+            object.__setattr__(self, name, probability(name, getattr(self, name)))
 
     def shortened(self, steps: int) -> int:
         """Return how many steps of so many are made, one at least."""
@@ -120,7 +124,9 @@ class Strategy(Named, ABC):
     unasked: ClassVar[tuple[str, ...]] = ()
     """Fields that no request sets: told, in words and JSON, only where they are not as usual."""
     scored: ClassVar[bool] = True
-    """Whether candidates are compared, so that validation slots are needed."""
+    """Whether candidates are compared."""
+    scored_on: ClassVar[str] = "validation"
+    """The partition that scores are of: "validation", or "train", which then pays for them too."""
     memoised: ClassVar[bool] = False
     """Whether a repeated candidate re-uses its result (allowed under composition only)."""
     private_trials: ClassVar[bool] = True
@@ -133,6 +139,20 @@ class Strategy(Named, ABC):
         It has what is left. None where nothing of the kind is done.
         """
         return None
+
+    @property
+    def score_share(self) -> float | None:
+        """The share of mu that each score has, where scores are of training records."""
+        return None
+
+    def judged_by(self, metric: Metric) -> Metric:
+        """Return by what candidates are compared, where the test is reported by a metric."""
+        return metric
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether records are kept apart that candidates are compared on."""
+        return self.scored and self.scored_on == "validation"
 
     @property
     def trains_anew(self) -> bool:

@@ -193,7 +193,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         steps: Number of steps, instead of the default for n.
         batch: Expected batch size, instead.
         metric: What candidates are compared and the test is reported by: accuracy,
-            balanced-accuracy, auc or log-loss; of a regressor mae or rmse. None: accuracy, or mae.
+            balanced-accuracy, auc, log-loss or brier; of a regressor mae or rmse. None: accuracy,
+            or mae.
         device: "auto", "cpu" or "cuda".
         secure_noise: Everything random comes from AES-256: batches and candidates too.
         out: Folder of the run, which must not exist (so not for cross-validation); None takes a

@@ -6,12 +6,13 @@ Points are whole numbers, more of them are better, and n slots have G n at most.
 |---|---|---|
 | `accuracy` | 1 where the largest output is the record's class | 1 |
 | `log-loss` | round(G (1 - min(L, loss) / L)), L = 5 nats | 1,000 |
+| `brier` | round(G (1 - sum over classes of (p - [own])^2 / 2)), p the probabilities | 1,000 |
 | `mae` | floor(G (1 - min(1, abs(error)))), relative to the width of the target's bounds | 100 |
 | `rmse` | round(G (1 - min(1, error^2))) | 10,000 |
 | `balanced-accuracy` | one of 2 k cells: its class, and whether the answer is right | 1 |
 | `auc` | one of 40 cells: its class, and between which of 19 edges the log-odds are | 1 |
 
-The first four are sums, released with noise: one record changes one by G at most. The last two are
+The first five are sums, released with noise: one record changes one by G at most. The last two are
 counts, each released with noise: a record is in one cell, so it changes one count by 1. What is
 made of them is post-processing: the mean over classes of right / all, and the area under the curve,
 ties counted half. A null record has no points and is in no cell.
@@ -172,6 +173,30 @@ class LogLoss(Metric):
         return WORST_LOSS
 
 
+class Brier(Metric):
+    """The mean over records of sum over classes (p - [own class])^2 / 2, in [0, 1].
+
+    Of two classes that is the squared distance of the probability from what came true. It tells
+    models apart that are right equally often: looks are judged by it (`search.ahead`).
+    """
+
+    name, noun = "brier", "Brier score"
+    most, of_probabilities = 1000, True
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        chances = answers.double().softmax(dim=1)
+        right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
+        loss = (chances.square().sum(1) - 2 * chances.gather(1, right).squeeze(1) + 1.0) / 2
+        kept = (1.0 - loss.nan_to_num(nan=1.0)).clamp(0.0, 1.0)
+        return [int((self.most * kept).round().long()[valid].sum())]
+
+    def shown(self, share: float) -> float:
+        return 1.0 - share
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown
+
+
 class AbsoluteError(Metric):
     """The mean absolute error, as a share of the width of the target's bounds."""
 
@@ -286,7 +311,7 @@ class AreaUnderCurve(OfCounts):
 METRICS: dict[str, Metric] = {
     each.name: each
     for each in (
-        Accuracy(), BalancedAccuracy(), AreaUnderCurve(), LogLoss(), AbsoluteError(),
+        Accuracy(), BalancedAccuracy(), AreaUnderCurve(), LogLoss(), Brier(), AbsoluteError(),
         SquaredError(),
     )
 }  # fmt: skip

@@ -15,10 +15,8 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +35,14 @@ from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
-from pasearch.runs.keys import Keys
-from pasearch.search.ahead import Ahead, Insured, distinct, insured_by
-from pasearch.search.auto import FIXED, Option, ranked_study
+from pasearch.search.ahead import Ahead, Insured
+from pasearch.search.auto import FIXED, Option
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json
-from pasearch.spaces.portfolio import study_for
 from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
+from pasearch.verification.strategies import of_looks, of_own_space, of_strategy
 
 Document = dict[str, Any]
 
@@ -60,9 +57,6 @@ MOST_RELEASES = 1_000_000
 
 UNLIKELY = 1e-12
 """Noise is taken to be larger than this often only."""
-
-FOLLOWS = ("distinct", "returns", "trust", "handicaps", "least")
-"""Settings of a strategy that are asked for, or follow from what is checked."""
 
 
 def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, list[str]]:
@@ -339,10 +333,10 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = candidate_of(best).to_json()
-    yield from _of_own_space(document, plan)
+    yield from of_own_space(document, plan)
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
         yield "plan.score_epsilon is given, and nothing is scored."
-    yield from _of_strategy(document, plan)
+    yield from of_strategy(document, plan)
     if not contains(plan.space, candidate_of(best)):
         yield "best is no candidate of the space."
     made = document["recipe"].get("steps_made", 0)
@@ -366,65 +360,23 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
             yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has other points than its equal."
+    scores = [_points(each) for each in trials]
     if isinstance(plan.strategy, Ahead):
-        yield from _of_looks(plan, [each["parameters"] for each in trials])
-    winners = plan.strategy.may_win([_points(each) for each in trials])
+        yield from of_looks(plan, [each["parameters"] for each in trials], scores)
+    winners = plan.strategy.may_win(scores)
     if plain not in [trials[place]["parameters"] for place in winners]:
         yield "best is not the trial that the strategy takes by these points."
-
-
-def _of_strategy(document: Document, plan: Any) -> Iterator[str]:
-    """Check what no request can set: it follows from the space, or from the plan and the study."""
-    strategy = plan.strategy
-    if strategy.within(plan.space) != strategy:
-        yield "plan.strategy plans another number of candidates than the space has."
-    if odd := [name for name in strategy.unusual() if name not in FOLLOWS]:
-        yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
-    if not isinstance(strategy, Insured):
-        return
-    declared, study = declared_of(document), None
-    if plan.space.name.startswith("portfolio of "):
-        study = ranked_study(declared, plan.name, plan.budget, plan.split.n, plan.most)
-    bare = replace(strategy, trust=1.0, handicaps=None, least=0.0)
-    again = insured_by(replace(plan, strategy=bare, schema=declared), study).strategy
-    if again != strategy:
-        yield "plan.strategy's trust, handicaps or least do not follow from its plan and the study."
-
-
-def _of_looks(plan: Any, trials: list[Document]) -> Iterator[str]:
-    """Check that looks are at the default and at different candidates."""
-    space = plan.space
-    if trials[0] != space.candidate(space.fixed()).to_json():
-        yield "trials[0] is not the default, which is looked at first."
-    if len(space.sizes) == 1 or space.count() <= plan.strategy.candidates:
-        stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
-        every = distinct(space, plan.strategy.candidates, stream)
-        if trials != [space.candidate(each).to_json() for each in every]:
-            yield "trials are not the candidates that are looked at."
 
 
 def _reach(plan: Any) -> tuple[float, float]:
     """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
     if plan.score is None:
         return 0, 0
-    reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.score.epsilon)
-    if not plan.scored_by.summed:
+    most = plan.judged_by.most
+    reach = math.ceil(-math.log(UNLIKELY) * most / plan.score.epsilon)
+    if not plan.judged_by.summed:
         reach = 0
-    return -reach, plan.split.validation * plan.points_each + reach
-
-
-def _of_own_space(document: Document, plan: Plan) -> list[str]:
-    """Check that a space with the name of the program's portfolio is that portfolio."""
-    own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
-    if not re.fullmatch(r"portfolio of \w+ networks", name):
-        return []
-    told, known = (  # in any order: a run's depends on how much signal its trainings have
-        sorted(json.dumps(each.to_json(), sort_keys=True) for each in getattr(these, "entries", ()))
-        for these in (plan.space, own)
-    )
-    if told == known and name == own.name:
-        return []
-    return [f"space is named {shown(name)}, and is not this version's for such data."]
+    return -reach, plan.score_slots * most + reach
 
 
 def _points(trial: Document) -> float:

@@ -20,10 +20,14 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.ahead import (
     CAUTION,
+    COST,
     DISAGREE,
+    SCORES,
+    SHARES,
     Ahead,
     Insured,
     Leads,
+    affordable,
     distinct,
     insured_by,
 )
@@ -32,7 +36,7 @@ from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json, strategy
 from pasearch.search.strategy import Round, State
 from pasearch.spaces.portfolio import Study
-from pasearch.spaces.space import space
+from pasearch.spaces.space import Portfolio, space
 
 
 def stream(*context: str | int) -> Stream:
@@ -56,10 +60,21 @@ class TestPrice:
     def test_looks_at_four_leave_nearly_all_of_the_budget(self, epsilon: float):
         plan, alone = planned(epsilon=epsilon), planned("fixed", epsilon)
         assert plan.final_mu is not None
-        assert alone.trial_mu is not None
-        assert 0.96 < plan.final_mu / alone.trial_mu <= 1.0
-        assert plan.trial_mu == pytest.approx(alone.trial_mu * math.sqrt(0.05 / 4), rel=0.02)
+        assert plan.trial_mu == pytest.approx(alone.trial_mu, rel=0.01)
+        assert plan.final_mu / alone.trial_mu == pytest.approx(math.sqrt(1 - 0.11), abs=0.02)  # type: ignore[operator]
+        assert plan.split == alone.split, "no record is set aside for scores"
         assert plan.price.epsilon <= epsilon
+
+    @pytest.mark.oracle
+    def test_a_look_and_its_score_have_their_shares_of_mu(self):
+        plan = planned()
+        candidate = plan.space.candidate(plan.space.fixed())
+        look = plan.trial_recipe(candidate, plan.strategy.shape(0))  # type: ignore[attr-defined]
+        whole = plan.trial_recipe(candidate)
+        ratio = look.noise_multiplier / whole.noise_multiplier  # type: ignore[operator]
+        assert ratio == pytest.approx(math.sqrt(4 / 0.08), rel=0.1)
+        assert plan.score is not None
+        assert plan.score.epsilon == pytest.approx(plan.trial_mu * math.sqrt(0.03 / 4))  # type: ignore[operator]
 
     @pytest.mark.oracle
     def test_the_price_is_that_of_all_looks_and_the_final_training_together(self):
@@ -68,16 +83,26 @@ class TestPrice:
         assert found.epsilon == pytest.approx(plan.price.epsilon)
         train = [line for line in plan.lines if line.partition == "train"]
         assert [(line.name, line.count) for line in train] == [
-            ("training, look", 4), ("final training", 1)
+            ("training, look", 4), ("score", 4), ("final training", 1)
         ]  # fmt: skip
-        without = [line for line in train if line.name == "final training"]
-        alone, _ = price_partitions(events_by_partition(without), plan.delta)
-        assert alone.epsilon < plan.price.epsilon - 0.01
+        for left_out in ("training, look", "score"):
+            without = [line for line in train if line.name != left_out]
+            less, _ = price_partitions(events_by_partition(without), plan.delta)
+            assert less.epsilon < plan.price.epsilon - 0.01
 
     @pytest.mark.unit
-    def test_a_score_is_paid_for_each_candidate(self):
-        line = next(line for line in planned().lines if line.partition == "validation")
-        assert (line.name, line.count) == ("score", 4)
+    def test_rungs_are_priced_each_at_its_own_noise(self):
+        plan = planned(candidates=4, rungs=2)
+        train = [line for line in plan.lines if line.partition == "train"]
+        assert [(line.name, line.count) for line in train] == [
+            ("training, look, rung 1", 4), ("training, look, rung 2", 2), ("score", 6),
+            ("final training", 1),
+        ]  # fmt: skip
+        search = plan.strategy
+        assert isinstance(search, Ahead)
+        spent = sum(size * search.shape(rung).mu ** 2 for rung, size in enumerate(search.sizes))
+        assert spent == pytest.approx(search.looks)
+        assert search.shape(1).mu == pytest.approx(math.sqrt(2) * search.shape(0).mu)
 
     @pytest.mark.unit
     def test_records_apart_have_no_place(self):
@@ -88,7 +113,7 @@ class TestPrice:
     def test_more_looks_leave_less(self):
         few, many = planned(candidates=2), planned(candidates=4)
         assert few.final_mu == pytest.approx(many.final_mu, rel=0.01)
-        assert few.trial_mu > many.trial_mu  # type: ignore[operator]
+        assert few.strategy.look_share > many.strategy.look_share  # type: ignore[operator]
 
 
 class TestCandidates:
@@ -119,12 +144,96 @@ class TestCandidates:
     @pytest.mark.unit
     @pytest.mark.parametrize(
         "wrong",
-        [{"candidates": 1}, {"looks": 0.0}, {"looks": 1.0}, {"looks": math.nan}],
+        [
+            {"candidates": 1},
+            {"looks": 0.0},
+            {"looks": 1.0},
+            {"looks": math.nan},
+            {"scores": 0.0},
+            {"looks": 0.6, "scores": 0.4},
+            {"rungs": 0},
+            {"rungs": 3},
+            {"rungs": 1.5},
+        ],
         ids=str,
     )
     def test_bad_settings_are_refused(self, wrong: dict):
         with pytest.raises(UsageError):
             Ahead(**wrong)
+
+
+class TestRungs:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("candidates", "rungs", "sizes"), [(4, 2, (4, 2)), (5, 3, (5, 3, 2)), (8, 3, (8, 4, 2))]
+    )
+    def test_each_keeps_half(self, candidates: int, rungs: int, sizes: tuple[int, ...]):
+        assert Ahead(candidates=candidates, rungs=rungs).sizes == sizes
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", [Ahead, Insured])
+    def test_the_better_half_is_looked_at_again_and_the_default_always(self, kind: type[Ahead]):
+        search = kind(candidates=4, rungs=2)
+        wide = space("fcn")
+        first = search.ask(State(), wide, stream())
+        assert first is not None
+        scores = (1.0, 9.0, 5.0, 7.0)
+        state = search.tell(State(), first, tuple((each, 0) for each in scores))
+        second = search.ask(state, wide, stream())
+        assert second is not None
+        kept = (0, 1) if kind is Insured else (1, 3)
+        assert second.genotypes == tuple(first.genotypes[place] for place in kept)
+        assert second.shape.mu > first.shape.mu
+        state = search.tell(state, second, ((3.0, 0), (8.0, 0)))
+        assert search.ask(state, wide, stream()) is None
+        assert search.best(state) == (1, 1)
+        assert search.may_win([*scores, 3.0, 8.0]) == [5]
+        assert search.climbed([*scores, 3.0, 8.0]) == [[0, 1, 2, 3], list(kept)]
+
+    @pytest.mark.unit
+    def test_handicaps_go_with_their_candidates(self):
+        search = Insured(candidates=4, rungs=2, handicaps=(0.0, 0.0, 0.0, -50.0))
+        assert search.may_win([0, 1, 2, 9, 0, 9]) == [4], "the fourth is 50 points behind"
+        assert search.may_win([0, 1, 9, 2, 0, 9]) == [5]
+
+    @pytest.mark.unit
+    def test_a_space_of_few_candidates_has_fewer_rungs(self):
+        small = space({"name": "small", "choices": {"units_1": [2, 4, 8]}})
+        found = strategy("ahead", candidates=8, rungs=3).within(small)
+        assert (found.candidates, found.rungs) == (3, 2)  # type: ignore[attr-defined]
+
+
+class TestAffordable:
+    @staticmethod
+    def study(rise: float) -> Study:
+        """Accuracy rises by so much a tenfold signal."""
+        return Study(
+            kind="arrays",
+            entries=planned("fixed").space.entries[:1],  # type: ignore[attr-defined]
+            signals={"one": np.array([0.0, 4.0])},
+            accuracy={"one": np.array([[0.1, 0.1 + 4 * rise]])},
+        )
+
+    @pytest.mark.unit
+    def test_where_nobody_has_measured_the_least_is_taken(self):
+        assert affordable(self.study(0.0), -1.0)["looks"] == min(SHARES)
+
+    @pytest.mark.unit
+    def test_where_accuracy_does_not_rise_looks_may_have_much(self):
+        assert affordable(self.study(0.0), 2.0)["looks"] == max(SHARES)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("rise", [0.06, 0.1, 0.15])
+    def test_the_default_loses_no_more_than_it_may(self, rise: float):
+        found = affordable(self.study(rise), 2.0)
+        lost = -rise * math.log10(1 - found["looks"] - found["scores"]) / 2
+        assert lost <= COST
+        more = min(each for each in SHARES if each > found["looks"])
+        assert -rise * math.log10(1 - more * (1 + SCORES)) / 2 > COST
+
+    @pytest.mark.unit
+    def test_where_it_is_steep_the_least_is_taken(self):
+        assert affordable(self.study(2.0), 2.0)["looks"] == min(SHARES)
 
 
 class TestInsured:
@@ -232,7 +341,9 @@ class TestPlanned:
         assert found.trust == 1.0
         assert found.handicaps is None
         assert plan.score is not None
-        spread = 2 * plan.score.standard_deviation**2 + DISAGREE * plan.split.validation  # type: ignore[union-attr]
+        assert plan.judged_by.name == "brier"
+        most, slots = plan.judged_by.most, plan.split.train
+        spread = 2 * plan.score.standard_deviation**2 + DISAGREE * slots * most**2  # type: ignore[union-attr]
         assert found.least == pytest.approx(CAUTION * math.sqrt(spread), abs=0.06)
 
     @pytest.mark.unit
@@ -244,9 +355,28 @@ class TestPlanned:
             signals={"one": np.array([0.0, 5.0])},
             accuracy={"one": np.array([[0.5, 0.9], [0.5, 0.9]])},
         )
-        found = insured_by(plan, study).strategy
+        found = insured_by(plan, study, ours=True).strategy
         assert isinstance(found, Insured)
         assert found.handicaps == (0.0, 0.0)
+
+    @pytest.mark.unit
+    def test_of_another_space_what_is_known_of_some_candidates_is_used(self):
+        """Both networks do as well at a look, and one gains more until the end."""
+        plan = planned("insured", candidates=3)
+        first, late, early = plan.space.entries[:3]  # type: ignore[attr-defined]
+        unknown = replace(first, settings=(("learning_rate_scale", 0.01),))
+        space = Portfolio(name="mine", entries=(unknown, late, early))
+        study = Study(
+            kind="arrays", entries=(early, late), signals={"one": np.array([0.0, 5.0])},
+            accuracy={"one": np.array([[0.5, 0.5], [0.5, 0.9]])},
+        )  # fmt: skip
+        found = insured_by(replace(plan, space=space), study, ours=False).strategy
+        assert isinstance(found, Insured)
+        assert found.handicaps is not None
+        own = np.array(found.handicaps)
+        assert own[0] == 0.0
+        assert own[1] > 0.0 > own[2]
+        assert own[1] == pytest.approx(-own[2], abs=0.2)
 
     @pytest.mark.unit
     def test_the_plan_says_what_becomes_of_the_winner(self):
@@ -270,6 +400,35 @@ def test_a_run_is_charged_for_looks_and_final_and_is_verified(tmp_path: Path):
     assert found.epsilon <= 2.0
     charged = {(each["name"], each["count"]) for each in result.document["events"]}
     assert {("training, look", 3), ("final training", 1), ("score", 3)} <= charged
+
+
+@pytest.mark.slow
+def test_a_run_with_rungs_is_verified(tmp_path: Path):
+    result = api.search_architecture(
+        "digits", budget=Budget(2.0), strategy="ahead", candidates=4, rungs=2, seed=3, steps=8,
+        out=tmp_path / "run", device="cpu",
+    )  # fmt: skip
+    assert len(result.trials) == 6
+    assert not api.verify(tmp_path / "run")[1]
+
+
+@pytest.mark.slow
+def test_it_has_teeth_a_score_that_is_not_charged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Scores read the training records: planned on others, none is read."""
+
+    def elsewhere(self: Ahead, price, partition: str, noun: str) -> list[Line]:
+        found = lines_of(self, price, partition, noun)
+        return found if noun == "training" else [replace(each, partition="test") for each in found]
+
+    lines_of = Ahead.lines
+    monkeypatch.setattr(Ahead, "lines", elsewhere)
+    with pytest.raises(UsageError, match="none of its own lines"):
+        api.search_architecture(
+            "digits", budget=Budget(2.0), strategy="ahead", candidates=3, seed=3, steps=4,
+            out=tmp_path / "run", device="cpu",
+        )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import Study, signal_of
+from pasearch.training.metrics import METRICS
 
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
 
@@ -78,11 +79,12 @@ class Pretended:
     trial_mu: float = 2e-3
     final_mu: float | None = None
     score: Any = field(default_factory=lambda: NoisyCount(epsilon=20.0))
-    split: Split = field(default_factory=lambda: Split(train=10**5, validation=10**6, test=10))
+    split: Split = field(default_factory=lambda: Split(train=10**5, test=10))
     seconds: float = 1.0
     schema: Schema = SCHEMA
     most: int = 32
-    points_each: int = 1
+    judged_by: Any = METRICS["accuracy"]
+    score_slots: int = 10**6
 
     def seconds_per_training(self) -> tuple[float, float]:
         return self.seconds, self.seconds
@@ -97,7 +99,8 @@ def pretend(**changes: Any) -> Callable[[Option], Any]:
             values = {name: changes[name] for name in ("schema", "seconds") if name in changes}
             return Pretended(strategy=own, trial_mu=changes.get("whole", 2e-3), **values)
         given = {name: value for name, value in changes.items() if name != "whole"}
-        return Pretended(**{"strategy": own, "trial_mu": 2e-4, "final_mu": 1.9e-3, **given})
+        own = replace(own, looks=0.01 * own.candidates)
+        return Pretended(**{"strategy": own, "final_mu": 1.9e-3, **given})
 
     return make
 
@@ -133,10 +136,10 @@ class TestPredicted:
     @pytest.mark.unit
     @pytest.mark.parametrize("deaf", ["noise", "sample"])
     def test_scores_that_say_nothing_keep_the_default(self, deaf: str):
-        split = Split(train=10**5, validation=1 if deaf == "sample" else 10**6, test=10)
+        slots = 1 if deaf == "sample" else 10**6
         score = NoisyCount(epsilon=1e-8 if deaf == "noise" else 20.0)
         of = study(*([[0.5, 0.7, 0.8], [0.5, 0.6, 0.7]],) * 3, [[0.5, 0.6, 0.6], [0.5, 0.62, 0.65]])
-        found = predicted(of, made(of, split=split, score=score))
+        found = predicted(of, made(of, score_slots=slots, score=score))
         assert found == pytest.approx(default_alone(of, pretend(whole=1.9e-3)(FIXED)), abs=0.01)
 
     @pytest.mark.unit

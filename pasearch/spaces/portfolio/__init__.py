@@ -39,6 +39,12 @@ SAME = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"
 COLOURS = 3
 """Images of so many channels are photographs: mirrored, they are of the same class."""
 
+BEYOND = 0.5
+"""How far a signal may lie outside what the study has measured, in powers of ten."""
+
+FEW_CATEGORIES = 12
+"""How many categories an undeclared column is taken to have, to tell how wide a record is."""
+
 IMAGE_SIDE = 16
 """The least side of what counts as an image: scattering needs as much."""
 
@@ -52,60 +58,111 @@ class Study:
         entries: The candidates.
         signals: By data set: the signals measured at, rising, (points,).
         accuracy: By data set: (entries, points).
+        brier: By data set: likewise, the Brier score, which looks are judged by; empty where it was
+            not measured, or a number is predicted.
         classes: By data set: how many there are; 1 where a number is predicted.
+        features: By data set: how many numbers a record is, before any front end.
     """
 
     kind: str
     entries: tuple[Candidate, ...]
     signals: dict[str, np.ndarray] = field(repr=False)
     accuracy: dict[str, np.ndarray] = field(repr=False)
+    brier: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     classes: dict[str, int] = field(default_factory=dict, repr=False)
+    features: dict[str, int] = field(default_factory=dict, repr=False)
 
     def without(self, name: str) -> Study:
         """Return the study without a data set, unless it is the only one of its kind."""
         kept = [each for each in self.signals if each != name] or list(self.signals)
-        signals = {each: self.signals[each] for each in kept}
-        accuracy = {each: self.accuracy[each] for each in kept}
-        classes = {each: self.classes[each] for each in kept if each in self.classes}
-        return replace(self, signals=signals, accuracy=accuracy, classes=classes)
+        own = {
+            each: {name: getattr(self, each)[name] for name in kept if name in getattr(self, each)}
+            for each in ("signals", "accuracy", "brier", "classes", "features")
+        }
+        return replace(self, **own)
 
     def among(self, classes: int) -> Study:
         """Return the study with its accuracies as they would be among so many classes.
 
-        What is above guessing stays the same share: (a - 1/C) / (1 - 1/C).
+        What is above guessing stays the same share: (a - 1/C) / (1 - 1/C). Guessing has a Brier
+        score of (1 - 1/C) / 2.
         """
-        told = dict(self.accuracy)
+        told, brier = dict(self.accuracy), dict(self.brier)
         for name, own in self.classes.items():
             if own > 1 and classes > 1 and name in told:
                 above = (told[name] - 1 / own) / (1 - 1 / own)
                 told[name] = 1 / classes + np.maximum(above, 0.0) * (1 - 1 / classes)
-        return replace(self, accuracy=told)
+            if own > 1 and classes > 1 and name in brier:
+                brier[name] = brier[name] * (1 - 1 / classes) / (1 - 1 / own)
+        return replace(self, accuracy=told, brier=brier)
 
     def fitting(self, shape: tuple[int, ...]) -> Study:
         """Return the study with the entries that records of a shape can be given to.
 
         Large images have too many scattering coefficients to be whitened, and pixels no pairs.
         """
-        kept = [place for place, each in enumerate(self.entries) if _fits(each, shape)]
-        accuracy = {name: curves[kept] for name, curves in self.accuracy.items()}
-        return replace(self, entries=tuple(self.entries[i] for i in kept), accuracy=accuracy)
+        return self._of([place for place, each in enumerate(self.entries) if _fits(each, shape)])
 
     def at(self, signal: float) -> np.ndarray:
         """Return the accuracy of every entry on every data set, (data sets, entries).
 
         Between two measured signals it is interpolated; outside, the nearest one is taken.
         """
+        return self._at(signal, self.accuracy)
+
+    def judged_at(self, signal: float) -> np.ndarray:
+        """Return what looks are judged by, likewise: 1 - the Brier score; accuracy without it."""
+        if set(self.brier) != set(self.signals):
+            return self.at(signal)
+        return 1.0 - self._at(signal, self.brier)
+
+    def _at(self, signal: float, curves: dict[str, np.ndarray]) -> np.ndarray:
         rows = [
-            [np.interp(signal, self.signals[name], curve) for curve in self.accuracy[name]]
+            [np.interp(signal, self.signals[name], curve) for curve in curves[name]]
             for name in self.signals
         ]
         return np.array(rows).reshape(len(rows), len(self.entries))
 
+    def outside(self, signal: float, outputs: int, features: int, beyond: float = BEYOND) -> str:
+        """Return in one sentence what of a training nobody has measured; nothing if all was.
+
+        Args:
+            signal: Of the training.
+            outputs: How many classes there are.
+            features: How many numbers a record is.
+            beyond: How far the signal may lie outside, in powers of ten.
+        """
+        low = min(float(each[0]) for each in self.signals.values())
+        high = max(float(each[-1]) for each in self.signals.values())
+        if not low - beyond <= signal <= high + beyond:
+            side = "weaker" if signal < low else "stronger"
+            return (
+                f"the signal to noise, {10**signal:.2g} a class, is {side} than anything that was "
+                f"measured on public data ({10**low:.2g} to {10**high:.2g})."
+            )
+        most = max(self.classes.values(), default=0)
+        if most and outputs > max(2 * most, 2):
+            return f"there are {outputs} classes, and at most {most} were measured on public data."
+        most = max(self.features.values(), default=0)
+        if most and features > 2 * most:
+            return (
+                f"a record is {features:,} numbers, and at most {most:,} were measured on public "
+                "data."
+            )
+        return ""
+
     def ordered(self, signal: float) -> Study:
         """Return the study with its entries in order of their mean accuracy at a signal."""
-        order = np.argsort(-self.at(signal).mean(axis=0), kind="stable")
-        accuracy = {name: curves[order] for name, curves in self.accuracy.items()}
-        return replace(self, entries=tuple(self.entries[i] for i in order), accuracy=accuracy)
+        return self._of(list(np.argsort(-self.at(signal).mean(axis=0), kind="stable")))
+
+    def _of(self, places: list[int]) -> Study:
+        """Return the study of these entries, in this order."""
+        return replace(
+            self,
+            entries=tuple(self.entries[place] for place in places),
+            accuracy={name: curves[places] for name, curves in self.accuracy.items()},
+            brier={name: curves[places] for name, curves in self.brier.items()},
+        )
 
     def portfolio(self) -> Portfolio:
         """Return the entries as a space to draw from; the first is its default."""
@@ -125,6 +182,11 @@ def kind_of(schema: AnySchema) -> str:
 def signal_of(mu: float, slots: int, outputs: int) -> float:
     """Return the signal of a training: log10 of mu n a class."""
     return math.log10(mu * slots / max(1, outputs))
+
+
+def features_of(schema: AnySchema) -> int:
+    """Return about how many numbers a record is: exactly, if all columns are declared."""
+    return math.prod(schema.widest_shape(FEW_CATEGORIES))
 
 
 def study_for(schema: AnySchema, name: str) -> Study:
@@ -150,7 +212,13 @@ def _studies() -> dict[str, Study]:
             entries=tuple(Candidate.from_json(each) for each in values["entries"]),
             signals={name: np.array(data["signal"]) for name, data in values["data"].items()},
             accuracy={name: np.array(data["accuracy"]) for name, data in values["data"].items()},
+            brier={
+                name: np.array(data["brier"])
+                for name, data in values["data"].items()
+                if "brier" in data
+            },
             classes={name: data.get("classes", 0) for name, data in values["data"].items()},
+            features={name: data.get("features", 0) for name, data in values["data"].items()},
         )
         for kind, values in json.loads(text)["kinds"].items()
     }

@@ -1,0 +1,84 @@
+"""What of a search's strategy follows from its plan, its space and the study, and is made again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pasearch.documents import shown
+from pasearch.runs.keys import Keys
+from pasearch.search.ahead import Ahead, Insured, distinct, insured_by
+from pasearch.search.auto import ranked_study, shares_of_looks
+from pasearch.search.plan import Plan
+from pasearch.spaces.portfolio import study_for
+from pasearch.verification.remaking import declared_of
+
+Document = dict[str, Any]
+
+FOLLOWS = ("distinct", "returns", "trust", "handicaps", "least")
+"""Settings of a strategy that are asked for, or follow from what is checked."""
+
+OWN = r"portfolio of \w+ networks"
+"""What the program's own spaces are called; options add a word to it."""
+
+
+def of_strategy(document: Document, plan: Any) -> Iterator[str]:
+    """Check what no request can set: it follows from the space, or from the plan and the study."""
+    strategy = plan.strategy
+    if strategy.within(plan.space) != strategy:
+        yield "plan.strategy plans another number of candidates than the space has."
+    insured = isinstance(strategy, Insured)
+    follows = (*FOLLOWS, "looks", "scores") if insured else FOLLOWS
+    if odd := [name for name in strategy.unusual() if name not in follows]:
+        yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
+    if not insured:
+        return
+    declared = declared_of(document)
+    public = declared, plan.budget, plan.split.n, plan.most
+    study = ranked_study(declared, plan.name, *public[1:])
+    shares = shares_of_looks(study, *public)
+    if any(getattr(strategy, name) != value for name, value in shares.items()):
+        yield "plan.strategy's looks or scores do not follow from its budget and the study."
+    bare = replace(plan, schema=declared, strategy=replace(
+        strategy, trust=1.0, handicaps=None, least=0.0
+    ))  # fmt: skip
+    # A space of the user's own may be called as the program's are.
+    ways = [False]
+    if re.match(OWN, plan.space.name) and len(study.entries) >= strategy.candidates:
+        ways = [True, False]
+    if all(insured_by(bare, study, ours=ours).strategy != strategy for ours in ways):
+        yield "plan.strategy's trust, handicaps or least do not follow from its plan and the study."
+
+
+def of_looks(plan: Any, trials: list[Document], scores: list[float]) -> Iterator[str]:
+    """Check that looks are at the default and at different candidates, and then at the better."""
+    space, strategy = plan.space, plan.strategy
+    assert isinstance(strategy, Ahead)
+    first = trials[: strategy.candidates]
+    if first[0] != space.candidate(space.fixed()).to_json():
+        yield "trials[0] is not the default, which is looked at first."
+    if len(space.sizes) == 1 or space.count() <= strategy.candidates:
+        stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
+        every = distinct(space, strategy.candidates, stream)
+        if first != [space.candidate(each).to_json() for each in every]:
+            yield "trials are not the candidates that are looked at."
+    climbed = [place for rung in strategy.climbed(scores) for place in rung]
+    if trials != [first[place] for place in climbed]:
+        yield "trials of later rungs are not the better ones of those before."
+
+
+def of_own_space(document: Document, plan: Plan) -> list[str]:
+    """Check that a space with the name of the program's portfolio is that portfolio."""
+    own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
+    if not re.fullmatch(OWN, name):
+        return []
+    told, known = (  # in any order: a run's depends on how much signal its trainings have
+        sorted(json.dumps(each.to_json(), sort_keys=True) for each in getattr(these, "entries", ()))
+        for these in (plan.space, own)
+    )
+    if told == known and name == own.name:
+        return []
+    return [f"space is named {shown(name)}, and is not this version's for such data."]
