@@ -16,6 +16,8 @@ that `auto` predicts from.
     planted   a default that is wrong, put before the portfolio's others: its rate ten times too
               small, or ten times too large, or linear without pairs where columns interact; by
               `fixed` and by `insured`
+    variants  `fixed`, and a private pick among what follows from its training for nothing; once by
+              accuracy and once by balanced accuracy
 """
 
 from __future__ import annotations
@@ -117,6 +119,8 @@ MADE: dict[str, Callable[[], pd.DataFrame]] = {
 EXAMPLES = {"breast-cancer-wisconsin": "class", "insurance": "charges"}
 NAMES = (*TABLES, *MADE, *EXAMPLES)
 WRONG = ("rate / 10", "rate x 10", "linear")
+VARIANTS = ("fixed, variants", "fixed, balanced", "fixed, balanced variants")
+PICKED = ("magic", "nursery", "online-shoppers", "bank-marketing", "bank-churn", "rare")
 PLANTED = ("magic", "nursery", "letter", "interaction", "online-shoppers")
 
 
@@ -187,7 +191,10 @@ def measured(
         (path / "schema.toml").write_text(schema)
         way, _, wrong = arm.partition(", ")
         given: dict[str, Any] = {"strategy": way}
-        if wrong:
+        if "variants" in wrong or "balanced" in wrong:
+            given |= {"variants": "variants" in wrong}
+            given |= {"metric": "balanced-accuracy"} if "balanced" in wrong else {}
+        elif wrong:
             known = load_dataset(str(path / f"{name}.csv"), schema=path / "schema.toml").schema
             given["space"] = wrong_default(wrong, known, name)
             if way == "insured":
@@ -207,7 +214,9 @@ def measured(
         truth, width = held[target].astype(float), np.ptp(rest[target].astype(float))
         score = 1 - float(np.abs(answers.astype(float) - truth).mean() / width)
     else:
-        score = float((answers.astype(str) == held[target].astype(str).to_numpy()).mean())
+        right = answers.astype(str) == held[target].astype(str).to_numpy()
+        shares = [right[held[target] == each].mean() for each in sorted(set(held[target]))]
+        score = float(np.mean(shares) if "balanced" in arm else right.mean())
     best = result.best.describe_network()
     return {"accuracy": round(score, 5), "took": took, "best": best}
 
@@ -245,6 +254,23 @@ def show() -> None:
                 cells.append(f"{statistics.median(found):.3f}" if found else "")
             if cells[1]:
                 print(f"| {name}, {wrong} | {len(found)} | {' | '.join(cells)} |")
+    show_variants(rows)
+
+
+def show_variants(rows: list[dict[str, Any]]) -> None:
+    """Print what a pick among variants is worth, medians over seeds."""
+    print("\n| table | seeds | accuracy | with variants | balanced accuracy | with variants |")
+    print("|---|---|---|---|---|---|")
+    for name in PICKED:
+        found = {
+            arm: [r["accuracy"] for r in rows
+                  if (r["data"], r["arm"], r["epsilon"]) == (name, arm, 1.0)]
+            for arm in ("fixed", *VARIANTS)
+        }  # fmt: skip
+        if all(found.values()):
+            count = min(map(len, found.values()))
+            cells = " | ".join(f"{statistics.median(each[:count]):.3f}" for each in found.values())
+            print(f"| {name} | {count} | {cells} |")
 
 
 def main() -> None:
@@ -255,6 +281,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 0.5, 3.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--variants", action="store_true")
     parser.add_argument("--print", action="store_true", dest="only_print")
     asked = parser.parse_args()
     if asked.only_print:
@@ -270,6 +297,8 @@ def main() -> None:
     if asked.planted:
         arms = [f"{way}, {wrong}" for wrong in WRONG for way in ("fixed", "insured")]
         epsilons, names = [1.0], asked.names or PLANTED
+    if asked.variants:
+        arms, names, epsilons = ["fixed", *VARIANTS], asked.names or PICKED, [1.0]
     for seed in range(1, asked.seeds + 1):
         for epsilon in epsilons:
             for name in names:

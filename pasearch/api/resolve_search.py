@@ -330,6 +330,7 @@ def assemble(
         score_epsilon=request.score_epsilon if strategy.scored else None,
         free_front_ends=free_front_ends,
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
+        picks=request.variants,
     )
 
 
@@ -405,7 +406,7 @@ def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Spli
         request,
         dataset,
         search_share=request.search_share,
-        scored=strategy.needs_validation or _queries(request),
+        scored=strategy.needs_validation or _queries(request) or request.variants,
         portions=strategy.portions,
     )
 

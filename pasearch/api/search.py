@@ -189,6 +189,7 @@ def _publish(
         sha256=digest(weights),
         trials=tuple((trial.parameters, trial.value) for trial in outcome.trials),
         steps_made=outcome.steps_made,
+        variant=outcome.variant,
     )
     made = made_by(prepared, device, reproducible)
     document = result_document(prepared.plan, prepared.plan.strategy, found, made) | extra
@@ -226,6 +227,7 @@ class Found:
         sha256: Of the model's file.
         trials: (parameters, noisy points) of every trial, where they may be shown.
         steps_made: How many steps the released network's training made.
+        variant: Which of its variants is released, where one was picked.
     """
 
     candidate: Candidate
@@ -235,6 +237,7 @@ class Found:
     test_spread: float | None = None
     trials: tuple[tuple[dict[str, Any], float | int | None], ...] = ()
     steps_made: int = 0
+    variant: str | None = None
 
 
 def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) -> dict[str, Any]:
@@ -272,6 +275,8 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
         },
     }
     document["crossover"] = _crossover(plan, candidate, document["score"])
+    if plan.pick is not None:
+        document["variant"] = found.variant
     if recipe.schedule.steered:
         document["recipe"]["steps_made"] = found.steps_made
     if not strategy.hides_trials:

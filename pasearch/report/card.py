@@ -256,6 +256,12 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
             "The number of trainings was drawn from the stated law before the first one and is "
             "secret; candidates are independent; only the winner is released."
         )
+    if document.get("variant") is not None:
+        items.append(
+            "One of several variants of the weights was picked on the validation records, at the "
+            "price of the line `variant pick`; all follow from iterates that the training's price "
+            "covers."
+        )
     if document["selection"]["rule"] == "disjoint portions":
         items.append(
             "Each candidate has records of its own; one of them is picked by an exact exponential "

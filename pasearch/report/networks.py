@@ -108,6 +108,8 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
         ("Learning rate", f"{recipe.learning_rate:.4g}"),
         ("Optimizer", capital(stages.optimizer_words(recipe))),
     ]
+    if document.get("variant") is not None:
+        rows.append(("Weights", f"{capital(document['variant'])}, by a private pick of variants"))
     if recipe.bounding is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
     name = values.get("name")

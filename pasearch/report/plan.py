@@ -219,6 +219,7 @@ def _training(plan: Plan) -> str:
     )
     if recipe.expected_batch_size == slots:
         batch = f"all {slots:,} records"
+    variants = ["one of its variants is picked on validation records"] if plan.pick else []
     return first + "; ".join(
         [
             f"{stages.steps_words(recipe)} steps, each with {batch}",
@@ -226,6 +227,7 @@ def _training(plan: Plan) -> str:
             stages.optimizer_words(recipe),
             *stages.stage_words(recipe),
             *_queries(plan),
+            *variants,
         ]
     )
 

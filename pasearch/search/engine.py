@@ -30,6 +30,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.search import variants
 from pasearch.search.fitness import (
     WORST,
     counts,
@@ -40,6 +41,7 @@ from pasearch.search.fitness import (
 )
 from pasearch.search.plan import VALIDATION_QUERY, Plan
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
+from pasearch.search.variants import PICK, Trajectory, picked
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.metrics import Score, usual_metric
 from pasearch.training.recipe import Recipe
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
 
 
-ENGINE_LINES = ("final training", "test accuracy", "schema", "front end", VALIDATION_QUERY)
+ENGINE_LINES = ("final training", "test accuracy", "schema", "front end", VALIDATION_QUERY, PICK)
 """How the names of lines begin that the engine charges itself, and no strategy."""
 
 CURVE_POINTS = 20
@@ -87,12 +89,28 @@ def load_weights(module: nn.Module, path: Path) -> None:
         UsageError: The file was damaged, or is of another module.
     """
     try:
-        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        module.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        raise _damaged(path, error) from None
+
+
+def read_weights(path: Path) -> Any:
+    """Return what `write_weights` wrote.
+
+    Raises:
+        UsageError: The file was damaged.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a loader
-        raise UsageError(
-            f"{path} is damaged ({type(error).__name__}), so the run cannot be finished: start a "
-            "new one."
-        ) from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"{path} is damaged ({type(error).__name__}), so the run cannot be finished: start a new "
+        "one."
+    )
 
 
 def _course(path: Path) -> Course:
@@ -120,6 +138,7 @@ class Outcome:
         estimated_privately: What the schema left undeclared, and the released values in words.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
         steps_made: How many steps that training made.
+        variant: Which of its variants is released, where one was picked.
     """
 
     candidate: Candidate
@@ -133,6 +152,7 @@ class Outcome:
     estimated_privately: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     steps_made: int = 0
+    variant: str | None = None
 
 
 def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
@@ -152,8 +172,13 @@ def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:
 
 def save_weights(module: nn.Module, path: Path, folder: RunFolder) -> None:
     """Write weights so that a crash leaves either all of them or none."""
+    write_weights({name: each.cpu() for name, each in module.state_dict().items()}, path, folder)
+
+
+def write_weights(weights: Any, path: Path, folder: RunFolder) -> None:
+    """Write weights, of one network or of several, likewise."""
     buffer = io.BytesIO()
-    torch.save({name: value.cpu() for name, value in module.state_dict().items()}, buffer)
+    torch.save(weights, buffer)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     folder.atomic_write(path, buffer.getvalue())
 
@@ -200,6 +225,7 @@ class Search:
         candidate, network, course = self._winner()
         if self.plan.retrained:
             network, course = self._train_final(candidate)
+        variant = None if self.plan.pick is None else self._pick(candidate, network)
         test, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
         unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
@@ -215,7 +241,30 @@ class Search:
             estimated_privately=tuple(self.plan.estimated_privately()),
             curve=tuple(course.curve),
             steps_made=course.steps,
+            variant=variant,
         )
+
+    def _pick(self, candidate: Candidate, network: nn.Module) -> str:
+        """Give the network the weights of the variant that is picked, and return its name."""
+        metric, noise = self.plan.scored_by, self.plan.pick
+        assert noise is not None
+        every = read_weights(self._variants)
+        opened = self.dataset["validation"].through(self._front(candidate.front_end))
+        with self.ledger.charged(PICK, opened, key="pick") as records:
+            counted = []
+            for weights in every:
+                network.load_state_dict(weights)
+                found = [0] * metric.cells(self.plan.schema.outputs)
+                if not failed(network):
+                    found = counts(network, records, metric, device=self.device)
+                counted.append(found)
+            place = picked(metric, noise, counted, len(records), self.keys.stream(PICK))
+        network.load_state_dict(every[place])
+        return variants.names(self.plan.schema.outputs)[place]
+
+    @property
+    def _variants(self) -> Path:
+        return self.folder.private / "trials" / "variants.pt"
 
     def _winner(self) -> tuple[Candidate, nn.Module, Course]:
         strategy, space = self.strategy, self.plan.space
@@ -356,20 +405,30 @@ class Search:
         schema = self.plan.schema
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
-        course = Course()
+        course, kept = Course(), Trajectory(recipe.steps)
         watch = self._watch(front, recipe.steps, course)
+        released = self.plan.pick is not None and (key == "final") == self.plan.retrained
+
+        def told(finished: int, network: nn.Module) -> None:
+            if released:
+                kept.watch(finished, network)
+            watch(finished, network)
+
         query = self._validation_query(recipe, front, stream, key)
         with self.ledger.charged(line, opened, key=key) as records:
             try:
                 network = train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device,
-                    on_step=watch, query=query,
+                    on_step=told, query=query,
                 )  # fmt: skip
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 generator = stream.child("weights").generator()
                 network = mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+        if released:
+            every = kept.variants(network, schema.outputs)
+            write_weights(every, self._variants, self.folder)
         return network, course
 
     def _watch(self, front: Fitted, steps: int, course: Course) -> Callable[[int, nn.Module], None]:

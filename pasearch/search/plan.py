@@ -33,7 +33,6 @@ from pasearch.planning import (
     Dial,
     Terms,
     accuracy_line,
-    check_class_weights,
     dialled,
     planned_form,
     solve,
@@ -44,11 +43,12 @@ from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.runs.sums import NoisySum
+from pasearch.search import variants
 from pasearch.search.candidates import candidate_recipe, recipe_of, training_event
+from pasearch.search.refusals import check_recipes, check_space, dimensions_of
 from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
-from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.space import Portfolio, Space
+from pasearch.spaces.space import Space
 from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, usual_noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
@@ -82,6 +82,7 @@ class Plan(Charged):
         validated_on: Name of those public records, if any.
         recipe_names: What the user calls each recipe, and what it does; empty for the default.
         dimensions: How many numbers the networks train, where a recipe's price depends on it.
+        pick: How one of the trained network's variants is chosen; None: it is kept as trained.
     """
 
     strategy: Strategy
@@ -98,6 +99,7 @@ class Plan(Charged):
     validated_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
+    pick: Release | None = None
 
     def estimated_privately(self) -> list[str]:
         """Return what is estimated beside the model: front ends, and what the schema left open."""
@@ -278,6 +280,7 @@ def make_plan(
     score_epsilon: float | None = None,
     free_front_ends: bool = False,
     validated_on: str | None = None,
+    picks: bool = False,
     dials: Dials | None = None,
 ) -> Plan:
     """Solve the noise of everything a run will release.
@@ -291,6 +294,7 @@ def make_plan(
         score_epsilon: Epsilon of one score, instead of the most that fits.
         free_front_ends: Whether front ends are fitted to public data, and so cost nothing.
         validated_on: Name of the public records that validation queries are of, if they are.
+        picks: Whether one of the trained network's variants is picked on validation records.
         dials: What solves the noise; None solves it against the budget.
 
     Returns:
@@ -304,16 +308,17 @@ def make_plan(
     taken = (front.taken_as_public() for front in space.front_ends())
     assumed = dict.fromkeys((*terms.assumed_public, *filter(None, taken)))
     terms, split = replace(terms, assumed_public=tuple(assumed)).resolved(), terms.split
-    _check_space(strategy, space, terms)
+    check_space(strategy, space, terms)
     recipes = make_recipes(split.trial_slots)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
     retrained = bool(split.search) or strategy.trains_anew
     finals = make_recipes(split.train) if retrained else ()
-    _check_recipes(recipes, space, terms)
+    check_recipes(recipes, space, terms)
     solving = _Solving(
         terms=terms, strategy=strategy, space=space, recipes=recipes, finals=finals,
-        dimensions=_dimensions(recipes, strategy, space, terms), dials=dials or Dials(),
+        dimensions=dimensions_of(recipes, strategy, space, terms), picks=picks,
+        dials=dials or Dials(),
     )  # fmt: skip
     if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
         raise UsageError(
@@ -341,6 +346,7 @@ class _Solving:
     recipes: tuple[Recipe, ...]
     finals: tuple[Recipe, ...]
     dimensions: tuple[int | None, ...]
+    picks: bool
     dials: Dials
     lines: list[Line] = field(default_factory=list)
 
@@ -356,6 +362,7 @@ class _Solving:
         score = self._score(score_epsilon, trial_mu)
         final_mu = self._final()
         validation_noise = None if validated_on is not None else self._validation(queries)
+        pick = self._pick(queries and validated_on is None) if self.picks else None
         accuracy = self._turned(_accuracy, SCORE_RANGE)
         return Plan(
             **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
@@ -363,11 +370,11 @@ class _Solving:
             test=terms.scored_by.noise(accuracy), lines=tuple(self.lines),
             warnings=terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
             schema_estimate=estimate, front_noise=front_noise, validation_noise=validation_noise,
-            validated_on=validated_on if queries else None, dimensions=self.dimensions,
+            validated_on=validated_on if queries else None, dimensions=self.dimensions, pick=pick,
             basis={
                 **terms.basis(), "recipes": [each.to_json() for each in self.recipes],
                 "finals": [each.to_json() for each in self.finals],
-                "score_epsilon": score_epsilon, "free_front_ends": free,
+                "score_epsilon": score_epsilon, "free_front_ends": free, "variants": self.picks,
                 "dials": self.dials.values,
             },
         )  # fmt: skip
@@ -454,6 +461,21 @@ class _Solving:
             return ExponentialPick(epsilon=epsilon, most=metric.most)
         return metric.noise(epsilon)
 
+    def _pick(self, asked: bool | int) -> Release:
+        """Return how a variant of the one training is chosen, with what validation has left."""
+        if asked or self.strategy.needs_validation:
+            raise UsageError(
+                "`variants=` compares variants of one training on the validation records, and "
+                "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
+                "insured, and a recipe without validation queries."
+            )
+        if not self.strategy.private_trials:
+            raise UsageError("`variants=` is for a training with privacy: leave it out.")
+        metric = self.terms.scored_by
+        outputs = self.terms.schema.outputs or 2  # two classes have the most variants
+        epsilon = self._turned(variants.lines(metric, len(variants.names(outputs))), SCORE_RANGE)
+        return variants.release(metric, epsilon)
+
     def _validation(self, queries: int) -> SumNoise | None:
         """Return the noise of a recipe's validation queries, if it makes any."""
         if not queries:
@@ -495,63 +517,6 @@ class _Solving:
 
 def _accuracy(epsilon: float) -> list[Line]:
     return [accuracy_line(Geometric(epsilon=epsilon))]
-
-
-def _check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
-    """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
-    form = planned_form(terms.schema, terms.most)
-    space.check_fits(*form)
-    largest = space.parameter_range(*form)[1]
-    if largest > MOST_PARAMETERS:
-        raise UsageError(
-            f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
-            f"most {MOST_PARAMETERS:,}. Take fewer units, filters or layers."
-        )
-    if not strategy.private_trials and not terms.public:
-        raise UsageError(
-            f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
-            "that you declare public (`data_is_public=True`), or take rs, mgrs or paas."
-        )
-
-
-def _dimensions(
-    recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: Terms
-) -> tuple[int | None, ...]:
-    """Return how many numbers any candidate trains, if a recipe's price depends on it."""
-    named = next((each.noise.name for each in recipes if each.noise is not None), None)
-    if named is None:
-        return (None,)
-    if terms.schema.undeclared:
-        raise UsageError(
-            f"{named} noise is priced for the network's size, which an undeclared schema leaves "
-            "open: declare the schema, or take Gaussian noise."
-        )
-    if any(law.cap is not None for law in strategy.counts):
-        raise UsageError(
-            f"{named} noise has no loss distribution, which a capped number of trainings needs: "
-            "leave `max_candidates=` out, or take Gaussian noise."
-        )
-    if (only := strategy.only(space)) is not None:
-        candidates = [only]
-    elif isinstance(space, Portfolio):
-        candidates = list(space.entries)
-    else:
-        raise UsageError(
-            f"{named} noise is priced for the network's size, and space {space.name!r} has too "
-            "many: take one network, a portfolio, or Gaussian noise."
-        )
-    form = planned_form(terms.schema, terms.most)
-    return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
-
-
-def _check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> None:
-    """Refuse views and weights that the records do not have, before anything is charged."""
-    shape = planned_form(terms.schema, terms.most)[0]
-    for recipe in recipes:
-        check_class_weights(recipe.class_weights, terms.schema)
-        if (views := recipe.augmentation) is not None:
-            for front_end in space.front_ends():
-                views.check_fits(front_end.output_shape(shape))
 
 
 def _of_mu(

@@ -7,7 +7,7 @@
 | `mgrs` | K_1, K_2, K_3 geometric, means 40, 20, 10 (Bao et al., IX-A) |
 | `paas` | 6 generations of 10 (Bao et al., IX-A) |
 | `portions` | one a candidate of the space if it has so few, else 4 |
-| `ahead`, `insured` | 4 looks with 5 % of the squared budget, and one with the rest |
+| `ahead`, `insured` | 4 looks with a small part of the squared budget, one with the rest |
 | `stw` | as paas, without privacy |
 """
 
@@ -25,8 +25,8 @@ def strategy(name: str, **settings: Any) -> Strategy:
 
     Args:
         name: One of `STRATEGIES`.
-        settings: candidates, generations, law and max_candidates, where the strategy takes them;
-            None leaves one as usual.
+        settings: candidates, generations, rungs, law and max_candidates, where the strategy takes
+            them; None leaves one as usual.
 
     Raises:
         UsageError: An unknown name, or a setting that the strategy does not have.

@@ -109,6 +109,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
             (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
         ),
         steps_made=document["recipe"].get("steps_made", 0),
+        variant=document.get("variant"),
     )
     # What is shown of public data beside, and of no other.
     names = ("curves", "compared") if plan.public else ()
@@ -131,6 +132,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
         score_epsilon=None if score is None else positive("score_epsilon", score),
         free_front_ends=basis["free_front_ends"],
         validated_on=document["validated_on"],
+        picks=basis.get("variants", False),
         dials=dials,
     )
     names = tuple(basis["recipe_names"])

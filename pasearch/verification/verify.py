@@ -35,6 +35,7 @@ from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
+from pasearch.search import variants
 from pasearch.search.ahead import Ahead, Insured
 from pasearch.search.auto import FIXED, Option
 from pasearch.search.plan import Plan
@@ -339,6 +340,11 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     yield from of_strategy(document, plan)
     if not contains(plan.space, candidate_of(best)):
         yield "best is no candidate of the space."
+    picked: tuple[Any, ...] = (None,)
+    if plan.pick is not None:
+        picked = variants.names(plan.schema.outputs)
+    if document.get("variant") not in picked:
+        yield f"variant is {shown(document.get('variant'))}, and is none of the plan's."
     made = document["recipe"].get("steps_made", 0)
     if not 0 <= made <= document["recipe"]["steps"]:
         yield f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}."

@@ -1,0 +1,183 @@
+"""After one training: variants of its weights, and one private pick among them.
+
+What a training with noise releases is every iterate, at the price of the last: so averages of
+iterates, earlier ones, and whatever is made of any of them cost nothing on the records it was
+trained on. They are compared on the validation records, which have epsilon of their own:
+
+    pick    P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a sum
+    scores  one noisy release each, and the best of them, if the metric is made of counts
+
+| variant | of |
+|---|---|
+| as trained | the recipe's own: its average, or its last iterate |
+| after a quarter, a half, three quarters of the steps | the iterate |
+| the last iterate | |
+| the mean of the last tenth, of the last half | iterates |
+| odds shifted by -1 ... 1 | two classes: another threshold |
+| a third, two thirds pruned | the smallest weights are 0 |
+| 8 bits, 4 bits | weights rounded to so many bits |
+
+Source: ours; Dong, Roth and Su 2022 (composition covers all iterates); McSherry and Talwar 2007.
+Proof: docs/guarantees/composition-and-partitions.md, "Variants".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from pasearch.accounting.events import Event, Geometric, Pure, SelfComposed
+from pasearch.runs.ledger import Line
+from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.training.metrics import Metric, ScoreNoise
+
+if TYPE_CHECKING:
+    from pasearch.runs.keys import Stream
+
+PICK = "variant pick"
+"""The name of the line that the choice is charged to."""
+
+AS_TRAINED = "as trained"
+CHECKPOINTS = {
+    0.25: "after a quarter of the steps", 0.5: "after half of the steps",
+    0.75: "after three quarters of the steps", 1.0: "the last iterate",
+}  # fmt: skip
+MEANS = {0.1: "the mean of the last tenth", 0.5: "the mean of the last half"}
+SHIFTS = (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)
+PRUNED = {1 / 3: "a third pruned", 2 / 3: "two thirds pruned"}
+BITS = (8, 4)
+
+Weights = dict[str, torch.Tensor]
+
+
+def names(outputs: int) -> tuple[str, ...]:
+    """Return what the variants of a network with so many outputs are called: a public list."""
+    shifts = tuple(f"odds shifted by {each:g}" for each in SHIFTS) if outputs == 2 else ()
+    bits = tuple(f"{each} bits" for each in BITS)
+    return (AS_TRAINED, *CHECKPOINTS.values(), *MEANS.values(), *shifts, *PRUNED.values(), *bits)
+
+
+def lines(metric: Metric, count: int) -> Callable[[float], list[Line]]:
+    """Return the dial of the pick: epsilon to its line on the validation records."""
+
+    def of(epsilon: float) -> list[Line]:
+        scores = SelfComposed(event=Geometric(epsilon), count=count)
+        event: Event = Pure(epsilon) if metric.summed else scores
+        return [Line(name=PICK, partition="validation", event=event, count=1)]
+
+    return of
+
+
+def release(metric: Metric, epsilon: float) -> ExponentialPick | ScoreNoise:
+    """Return what the choice is released by, at the price of its line."""
+    if metric.summed:
+        return ExponentialPick(epsilon=epsilon, most=metric.most)
+    return metric.noise(epsilon)
+
+
+def picked(
+    metric: Metric,
+    noise: ExponentialPick | ScoreNoise,
+    counted: list[list[int]],
+    slots: int,
+    stream: Stream,
+) -> int:
+    """Return the place of the variant that is taken.
+
+    Args:
+        metric: By what they are compared.
+        noise: As `release` gives it.
+        counted: The metric's counts of each variant, private.
+        slots: How many records they are of.
+        stream: The pick's own randomness.
+
+    Cost: its line, charged by the caller before anything was counted.
+    """
+    if isinstance(noise, ExponentialPick):
+        return noise.pick([metric.points(each, slots) for each in counted], stream)
+    noisy = [
+        metric.points(
+            metric.released(each, noise, stream.child("variant", place)), slots,
+            noise.standard_deviation,
+        )
+        for place, each in enumerate(counted)
+    ]  # fmt: skip
+    return noisy.index(max(noisy))
+
+
+class Trajectory:
+    """What is kept of a training's iterates while it runs.
+
+    Args:
+        steps: How many the training is planned to make.
+    """
+
+    def __init__(self, steps: int):
+        self._steps = steps
+        self._kept: dict[float, Weights] = {}
+        self._sums: dict[float, tuple[int, Weights]] = {}
+
+    @torch.no_grad()
+    def watch(self, finished: int, network: nn.Module) -> None:
+        """Keep what is needed of the iterate after so many steps."""
+        for share in CHECKPOINTS:
+            if finished == max(1, round(share * self._steps)):
+                self._kept[share] = _copy(network)
+        for share in MEANS:
+            if finished > self._steps - max(1, round(share * self._steps)):
+                count, total = self._sums.get(share, (0, {}))
+                own = _copy(network)
+                summed = {name: total.get(name, 0.0) + own[name].double() for name in own}
+                self._sums[share] = count + 1, summed
+
+    @torch.no_grad()
+    def variants(self, network: nn.Module, outputs: int) -> list[Weights]:
+        """Return the weights of every variant, in the order of `names`.
+
+        Args:
+            network: As trained. What a training that ended early has not made, stands for itself.
+            outputs: Of the network.
+        """
+        own = _copy(network)
+        found = [own, *(self._kept.get(share, own) for share in CHECKPOINTS)]
+        for share in MEANS:
+            count, total = self._sums.get(share, (0, {}))
+            found.append(
+                {name: (total[name] / count).to(own[name].dtype) for name in own} if count else own
+            )
+        if outputs == 2:
+            found += [_shifted(own, shift) for shift in SHIFTS]
+        found += [_mapped(own, lambda w, s=share: _pruned(w, s)) for share in PRUNED]
+        found += [_mapped(own, lambda w, b=bits: _rounded(w, b)) for bits in BITS]
+        return found
+
+
+def _copy(network: nn.Module) -> Weights:
+    return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+
+
+def _mapped(weights: Weights, change: Callable[[torch.Tensor], torch.Tensor]) -> Weights:
+    """Return weights of which the matrices are changed: biases and scales are few."""
+    return {name: change(w) if w.ndim > 1 else w for name, w in weights.items()}
+
+
+def _shifted(weights: Weights, shift: float) -> Weights:
+    """Return weights whose log-odds of the second class are larger by so much."""
+    last = list(weights)[-1]
+    if weights[last].shape != (2,):  # its last layer has no bias
+        return weights
+    return {**weights, last: weights[last] + torch.tensor([0.0, shift], dtype=weights[last].dtype)}
+
+
+def _pruned(weights: torch.Tensor, share: float) -> torch.Tensor:
+    size = weights.abs().flatten()
+    cut = size.kthvalue(max(1, round(share * size.numel()))).values
+    return torch.where(weights.abs() > cut, weights, torch.zeros_like(weights))
+
+
+def _rounded(weights: torch.Tensor, bits: int) -> torch.Tensor:
+    scale = weights.abs().max() / (2 ** (bits - 1) - 1)
+    return torch.where(scale > 0, (weights / scale).round() * scale, weights)
