@@ -165,7 +165,7 @@ class Terms:
             *self.budget.warnings(split.n),
             *of_two_classes(self.metric, self.schema),
             *task_not_said(self.schema),
-            *identifiers(self.schema),
+            *identifiers(self.schema, self.assumed_public),
             *rare_categories(estimate, split),
             *mostly_noise(mu, split.train, outputs),
         )
@@ -362,10 +362,11 @@ def task_not_said(schema: AnySchema) -> list[str]:
     ]
 
 
-def identifiers(schema: AnySchema) -> list[str]:
-    """Warn of undeclared columns that are identifiers by their names, which are public."""
+def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
+    """Warn of columns that nobody declared and that are identifiers by their names: public."""
     columns = getattr(schema, "columns", ())
-    named = [each.name for each in columns if each.kind is None and IDENTIFIER.search(each.name)]
+    open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
+    named = [name for name in open_ if IDENTIFIER.search(name)]
     return [
         f"column {name!r} looks like an identifier by its name: where records are in some order, a "
         "model learns that instead of your question, and its accuracy is worth nothing. Ignore it "

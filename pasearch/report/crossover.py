@@ -32,6 +32,7 @@ def crossover(document: Values) -> Values | None:
         "sentence": found["sentence"],
         "chart": _chart(found),
         "data_sets": found["data_sets"],
+        "has_point": found["own"]["score"] is not None,
         "of_numbers": "error" in document["score"]["metric"],
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
         "crossings": [_crossing(each, found["epsilons"]) for each in found["crossings"]],

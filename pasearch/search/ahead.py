@@ -55,6 +55,7 @@ from pasearch.search.strategy import (
     RoundShape,
     State,
     Strategy,
+    check_several,
     whole_candidates,
 )
 from pasearch.spaces.portfolio import Study, signal_of
@@ -79,10 +80,10 @@ SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
 SCORES = 0.4
 """What scores have of that beside, as a share of it."""
 
-COST = 0.003
+COST = 0.0025
 """How much accuracy looks may be predicted to cost a default that is right ..."""
 
-USUALLY = 0.8
+USUALLY = 0.9
 """... on this share of the study's data sets."""
 
 
@@ -112,11 +113,7 @@ class Ahead(Strategy):
     scores: float = 0.03
 
     def __post_init__(self) -> None:
-        if not whole("candidates", self.candidates) >= 2:
-            raise UsageError(
-                f"candidates is {self.candidates}: expected 2 or more to choose among; a "
-                "single one needs no choice: `strategy=fixed`."
-            )
+        check_several(self.candidates)
         if not whole("rungs", self.rungs) <= (most := most_rungs(self.candidates)):
             raise UsageError(
                 f"rungs is {self.rungs}: half of the candidates are left after each, so "

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Geometric, Pure
 from pasearch.data.split import portion_name
-from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
@@ -34,6 +32,7 @@ from pasearch.search.strategy import (
     RoundPrice,
     State,
     Strategy,
+    check_several,
     whole_candidates,
 )
 
@@ -59,11 +58,7 @@ class DisjointPortions(Strategy):
     candidates: int = 4
 
     def __post_init__(self) -> None:
-        if not whole("candidates", self.candidates) >= 2:
-            raise UsageError(
-                f"candidates is {self.candidates}: expected 2 or more to choose among; a "
-                "single one needs no choice: `strategy=fixed`."
-            )
+        check_several(self.candidates)
 
     @classmethod
     def asked(cls, **given: Any) -> Self:

@@ -331,6 +331,19 @@ def whole_candidates(candidates: float) -> int:
     return whole("candidates", int(number), most=MOST_RUNS)
 
 
+def check_several(candidates: object) -> None:
+    """Refuse fewer than two candidates.
+
+    Raises:
+        UsageError: It is no whole number, or below 2.
+    """
+    if not whole("candidates", candidates) >= 2:
+        raise UsageError(
+            f"candidates is {candidates}: expected 2 or more to choose among; a single one needs "
+            "no choice: `strategy=fixed`."
+        )
+
+
 STRATEGIES = Registry(
     "strategy", Strategy, "pasearch.search.randomized", "pasearch.search.multi_generation",
     "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.ahead",
