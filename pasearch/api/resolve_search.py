@@ -91,7 +91,7 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     names = [_recipe_name(each) for each in request.recipes]
     request, ranked = _noised(request, dataset, space)
     assembled = partial(assemble, request, dataset, assumed)
-    auto, ours = None, request.space == "auto" and given is None
+    auto, ours = None, _is_ours(request, space)
     if searched_on is not None:
         _check_searchable(request, given)
         plan = _found_on(request, searched_on, space, assembled)
@@ -321,7 +321,7 @@ def assemble(
     if isinstance(strategy, Insured):
         budget = request.total.resolve(dataset.n)
         known = _study(request, dataset), dataset.schema, budget, dataset.n, request.max_categories
-        strategy = replace(strategy, **shares_of_looks(*known))
+        strategy = replace(strategy, **shares_of_looks(*known, ours=_is_ours(request, space)))
     return make_plan(
         terms_of(request, dataset, _split(request, dataset, strategy), assumed),
         strategy=strategy,
@@ -332,6 +332,11 @@ def assemble(
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
         picks=request.variants,
     )
+
+
+def _is_ours(request: SearchRequest, space: Space) -> bool:
+    """Return whether the space is the study's portfolio, and not what a user gives."""
+    return request.space == "auto" and space.name not in (GIVEN, FOUND)
 
 
 def _study(request: SearchRequest, dataset: Dataset) -> Study:

@@ -80,11 +80,10 @@ SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
 SCORES = 0.4
 """What scores have of that beside, as a share of it."""
 
-COST = 0.0025
-"""How much accuracy looks may be predicted to cost a default that is right ..."""
-
-USUALLY = 0.9
-"""... on this share of the study's data sets."""
+COST = {True: (0.0025, 0.9), False: (0.003, 0.8)}
+"""How much accuracy looks may cost a default that is right, and on which share of the study's data
+sets; by whether the default was measured there. One that nobody has measured is more often wrong.
+"""
 
 
 @STRATEGIES.register
@@ -392,22 +391,23 @@ def difference_variance(plan: Plan) -> float:
     return 2 * noise**2 + DISAGREE / slots
 
 
-def affordable(study: Study, signal: float) -> dict[str, float]:
+def affordable(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
     """Return the shares of the squared budget that looks and scores take: `insured`'s settings.
 
     Args:
         study: Of such data, in the portfolio's order.
         signal: Of one training with the whole budget.
+        ours: Whether the space is its portfolio.
     """
-    alone = study.at(signal)[:, 0]
+    alone, (most, usually) = study.at(signal)[:, 0], COST[ours]
 
     known = [place for place, each in enumerate(study.signals.values()) if each[0] < signal]
 
     def cost(share: float) -> float:
         left = study.at(signal + math.log10(1.0 - share * (1.0 + SCORES)) / 2)[:, 0]
-        return float(np.quantile((alone - left)[known], USUALLY)) if known else math.inf
+        return float(np.quantile((alone - left)[known], usually)) if known else math.inf
 
-    share = next((each for each in SHARES if cost(each) <= COST), SHARES[-1])
+    share = next((each for each in SHARES if cost(each) <= most), SHARES[-1])
     return {"looks": share, "scores": round(SCORES * share, 6)}
 
 

@@ -6,9 +6,9 @@ Predicted accuracy = mean over the study's data sets of the same kind (the one a
     insured     E[a_w(s_final)]     w: the entry that `insured` takes by noisy scores at s_look
 
 s is the signal of each training under that strategy's own plan: looks and scores take a part of
-the budget and of the records. `insured` is taken where it is predicted to cost less than `COST`:
-that is what it costs to find out that the default is wrong for these records. Outside what it has
-measured, nothing is predicted and one good default is trained.
+the budget and of the records. `insured` is taken where it is predicted to cost less than
+`MOST_COST`: that is what it costs to find out that the default is wrong for these records. Outside
+what it has measured, nothing is predicted and one good default is trained.
 
 Everything read here is public: schema, n, budget, device; the study is a file of this package.
 
@@ -29,7 +29,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import BudgetError
 from pasearch.planning import planned_form
-from pasearch.search.ahead import CAUTION, COST, USUALLY, Insured, Leads, affordable, leads
+from pasearch.search.ahead import CAUTION, Insured, Leads, affordable, leads
 from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ DRAWS = 2000
 
 PATIENCE = 3600.0
 """Looks that would take longer than this many seconds on a CPU are left out."""
+
+MOST_COST = 0.003
+"""How much accuracy looks may be predicted to cost, and are made: on `USUALLY` of the data sets."""
+
+USUALLY = 0.9
+"""The share of the study's data sets on which looks may cost no more."""
 
 LEAST_TRUST = 0.1
 """Where less of a lead at a look would last, looks are not worth their price."""
@@ -107,9 +113,20 @@ def ranked_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int
     return study.ordered(_signal_alone(schema, budget, n, most))
 
 
-def shares_of_looks(study: Study, schema: AnySchema, budget: Budget, n: int, most: int) -> Any:
-    """Return what `insured` may spend; the rest is as of `ranked_study`, which gives the study."""
-    return affordable(study, _signal_alone(schema, budget, n, most))
+def shares_of_looks(
+    study: Study, schema: AnySchema, budget: Budget, n: int, most: int, *, ours: bool
+) -> dict[str, float]:
+    """Return what `insured` may spend, as its settings.
+
+    Args:
+        study: As `ranked_study` gives it.
+        schema: As there.
+        budget: As there.
+        n: As there.
+        most: As there.
+        ours: Whether the space is the study's portfolio.
+    """
+    return affordable(study, _signal_alone(schema, budget, n, most), ours=ours)
 
 
 def _signal_alone(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
@@ -174,7 +191,7 @@ def _compared(study: Study, fixed: Plan, plan: Plan, option: Option) -> Choice:
         for each, mu in ((fixed, fixed.trial_mu), (plan, plan.final_mu))
     )
     price = max(0.0, float(np.quantile(before - after, USUALLY)))
-    took = price <= COST and insured > alone - COST and known.trust > LEAST_TRUST
+    took = price <= MOST_COST and insured > alone - MOST_COST and known.trust > LEAST_TRUST
     why = _why(study, plan, known, (alone, insured, price), took)
     chosen = (option, plan) if took else (FIXED, fixed)
     return Choice(option=chosen[0], plan=chosen[1], why=why, expected=expected)

@@ -123,7 +123,9 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
     recipes = {
         split.train: _recipes(basis["finals"]), split.trial_slots: _recipes(basis["recipes"])
     }  # fmt: skip
-    score = basis["score_epsilon"]
+    score, picks = basis["score_epsilon"], basis.get("variants", False)
+    if not isinstance(picks, bool):
+        raise refusal("plan.variants is neither true nor false")
     plan = make_plan(
         _terms(document, split),
         strategy=strategy,
@@ -132,7 +134,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
         score_epsilon=None if score is None else positive("score_epsilon", score),
         free_front_ends=basis["free_front_ends"],
         validated_on=document["validated_on"],
-        picks=basis.get("variants", False),
+        picks=picks,
         dials=dials,
     )
     names = tuple(basis["recipe_names"])

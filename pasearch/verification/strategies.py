@@ -39,18 +39,24 @@ def of_strategy(document: Document, plan: Any) -> Iterator[str]:
     declared = declared_of(document)
     public = declared, plan.budget, plan.split.n, plan.most
     study = ranked_study(declared, plan.name, *public[1:])
-    shares = shares_of_looks(study, *public)
-    if any(getattr(strategy, name) != value for name, value in shares.items()):
-        yield "plan.strategy's looks or scores do not follow from its budget and the study."
-    bare = replace(plan, schema=declared, strategy=replace(
-        strategy, trust=1.0, handicaps=None, least=0.0
-    ))  # fmt: skip
+    bare = replace(
+        plan, schema=declared, strategy=replace(strategy, trust=1.0, handicaps=None, least=0.0)
+    )
     # A space of the user's own may be called as the program's are.
     ways = [False]
     if re.match(OWN, plan.space.name) and len(study.entries) >= strategy.candidates:
         ways = [True, False]
-    if all(insured_by(bare, study, ours=ours).strategy != strategy for ours in ways):
-        yield "plan.strategy's trust, handicaps or least do not follow from its plan and the study."
+
+    def follows_from(ours: bool) -> bool:
+        shares = shares_of_looks(study, *public, ours=ours)
+        own = {name: getattr(strategy, name) for name in shares}
+        return own == shares and insured_by(bare, study, ours=ours).strategy == strategy
+
+    if not any(map(follows_from, ways)):
+        yield (
+            "plan.strategy's looks, scores, trust, handicaps or least do not follow from its plan "
+            "and the study."
+        )
 
 
 def of_looks(plan: Any, trials: list[Document], scores: list[float]) -> Iterator[str]:

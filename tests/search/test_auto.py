@@ -20,8 +20,8 @@ from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search.auto import (
-    COST,
     FIXED,
+    MOST_COST,
     MOST_LOOKS,
     PATIENCE,
     Option,
@@ -176,7 +176,7 @@ class TestChoose:
         )
         cheap, dear = chosen(steep, final_mu=2e-3), chosen(steep, final_mu=1.5e-3)
         assert dear.option == FIXED
-        assert dear.expected[1]["expected"] < dear.expected[0]["expected"] - COST
+        assert dear.expected[1]["expected"] < dear.expected[0]["expected"] - MOST_COST
         assert "cost more than they find" in dear.why
         assert cheap.option.name == "insured"
 
