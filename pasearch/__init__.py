@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
+    from pasearch.api.crossover import CrossoverReport, measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.pretrain import pretrain
     from pasearch.api.resume import resume
@@ -34,6 +35,7 @@ _HOME = {
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
+    "CrossoverReport": "pasearch.api.crossover",
     "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",
     "PrivateArchitectureSearchClassifier": "pasearch.sklearn_api.estimators",
@@ -44,6 +46,7 @@ _HOME = {
     "UsageError": "pasearch.errors",
     "load": "pasearch.results",
     "load_result": "pasearch.results",
+    "measure_crossover": "pasearch.api.crossover",
     "plan_architecture_search": "pasearch.api.search",
     "plan_feature_selection": "pasearch.api.features",
     "plan_training": "pasearch.api.train",
@@ -59,6 +62,7 @@ __all__ = [
     "PAFS",
     "Budget",
     "BudgetError",
+    "CrossoverReport",
     "FeatureResult",
     "PasearchError",
     "PrivateArchitectureSearchClassifier",
@@ -69,6 +73,7 @@ __all__ = [
     "UsageError",
     "load",
     "load_result",
+    "measure_crossover",
     "plan_architecture_search",
     "plan_feature_selection",
     "plan_training",

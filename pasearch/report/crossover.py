@@ -30,7 +30,7 @@ def crossover(document: Values) -> Values | None:
         return None
     return {
         "sentence": found["sentence"],
-        "chart": _chart(found),
+        "chart": chart(found),
         "data_sets": found["data_sets"],
         "has_point": found["own"]["score"] is not None,
         "of_numbers": "error" in document["score"]["metric"],
@@ -58,7 +58,7 @@ def _crossing(each: Values, epsilons: list[float]) -> str:
     )
 
 
-def _chart(found: Values) -> Markup:
+def chart(found: Values) -> Markup:
     """Return the models' accuracies over epsilon, with bands, and the run's own point."""
     epsilons, models, own = found["epsilons"], found["models"], found["own"]
     values = [y for each in models for y in (*each["low"], *each["high"])]

@@ -64,13 +64,14 @@ def report_html(document: dict[str, Any]) -> str:
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
         page = _page(_visible(document), schema_of(document))
-        return _environment().get_template("report.html.j2").render(page)
+        return environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what renders the pages."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

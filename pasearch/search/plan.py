@@ -45,8 +45,8 @@ from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
 from pasearch.search.candidates import candidate_recipe, recipe_of, training_event
-from pasearch.search.refusals import check_recipes, check_space, dimensions_of
-from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
+from pasearch.search.refusals import check_portions, check_recipes, check_space, dimensions_of
+from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Space
 from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, usual_noise
@@ -315,17 +315,12 @@ def make_plan(
     retrained = bool(split.search) or strategy.trains_anew
     finals = make_recipes(split.train) if retrained else ()
     check_recipes(recipes, space, terms)
+    check_portions(strategy)
     solving = _Solving(
         terms=terms, strategy=strategy, space=space, recipes=recipes, finals=finals,
         dimensions=dimensions_of(recipes, strategy, space, terms), picks=picks,
         dials=dials or Dials(),
     )  # fmt: skip
-    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
-        raise UsageError(
-            f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
-            f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
-            "exact and stay private."
-        )
     check_words((strategy, recipes, finals, space.front_ends()))
     plan = solving.plan(score_epsilon, validated_on, free=free_front_ends)
     if not plan.price.epsilon <= plan.budget.epsilon:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pasearch.errors import UsageError
 from pasearch.planning import Terms, check_class_weights, planned_form
-from pasearch.search.strategy import Strategy
+from pasearch.search.strategy import PORTIONS, Strategy
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.recipe import Recipe
@@ -65,3 +65,13 @@ def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> No
         if (views := recipe.augmentation) is not None:
             for front_end in space.front_ends():
                 views.check_fits(front_end.output_shape(shape))
+
+
+def check_portions(strategy: Strategy) -> None:
+    """Refuse portions without their selection rule, and the rule without portions."""
+    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
+        raise UsageError(
+            f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
+            f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
+            "exact and stay private."
+        )

@@ -1,0 +1,112 @@
+"""`pasearch crossover`: at which epsilon one model becomes better than another, on public data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pasearch.cli.app import Json, Quiet, app
+from pasearch.errors import UsageError
+from pasearch.shown import shown
+
+Data = Annotated[str, typer.Argument(help="As of `arch`: a name, a .csv, a .npz or a folder.")]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        help="Two or more: linear, fcn, cnn or a network's .toml; behind a +, a front end, rwt or "
+        "full-batches, such as linear+scattering."
+    ),
+]
+Grid = Annotated[str, typer.Option("--eps-grid", help="low:high:logN, or epsilons with commas.")]
+Repeats = Annotated[int, typer.Option("--repeats", help="Trainings of each model at each epsilon.")]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="Of each. [default: power of ten below 1/n]")
+]
+ProxyData = Annotated[
+    str | None,
+    typer.Option("--proxy", help="Public data of the same form; DATA is private, not read."),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="A new folder: crossover.html, crossover.json.")
+]
+Public = Annotated[bool, typer.Option("--data-is-public", help="You declare the records public.")]
+SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's schema.")]
+Bounds = Annotated[
+    tuple[float, float] | None, typer.Option("--bounds", help="Of arrays: low high.")
+]
+Classes = Annotated[int | None, typer.Option("--classes", help="Of arrays.")]
+Regression = Annotated[bool, typer.Option("--regression", help="A number is predicted.")]
+Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's folder.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Of one training.")]
+Batch = Annotated[int | None, typer.Option("--batch", help="Expected batch size.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of splits and noise.")]
+
+
+@app.command()
+def crossover(
+    data: Data,
+    models: Models,
+    eps_grid: Grid = ".1:10:log12",
+    repeats: Repeats = 10,
+    delta: Delta = None,
+    proxy: ProxyData = None,
+    out: Out = None,
+    data_is_public: Public = False,
+    schema: SchemaFile = None,
+    bounds: Bounds = None,
+    classes: Classes = None,
+    regression: Regression = False,
+    data_root: Root = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure at which epsilon one model becomes better than another, on public data.
+
+    Nothing private is read and nothing is charged. To measure for private data, give public ones of
+    the same form as `--proxy`: they stand for yours, at your number of records.
+    """
+    from pasearch.api.crossover import measure_crossover
+
+    if out is not None and out.exists():
+        raise UsageError(f"{shown(out)} is there already: give a new folder.")
+    given: dict[str, Any] = {
+        "schema": schema, "bounds": bounds, "classes": classes, "data_root": data_root,
+        "steps": steps, "batch": batch, "regression": regression or None,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+
+    found = measure_crossover(
+        data, models, epsilons=eps_grid, repeats=repeats, delta=delta, proxy=proxy, seed=seed,
+        data_is_public=data_is_public, device=device,
+        on_training=None if quiet or as_json else _told, **given,
+    )  # fmt: skip
+    values = found.to_json()
+    if out is not None:
+        from pasearch.files import write_new
+        from pasearch.report.measured import crossover_html
+
+        page = crossover_html(values)
+        out.mkdir(parents=True)
+        write_new(out / "crossover.html", page)
+        write_new(out / "crossover.json", json.dumps(values, indent=2) + "\n")
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+        return
+    typer.echo(found.sentence() if quiet else found.table())
+    if found.assumes:
+        typer.echo(f"This was {found.assumes}.")
+    if out is not None:
+        typer.echo(f"Page: {shown(out / 'crossover.html')}")
+
+
+def _told(done: int, every: int) -> None:
+    if done % max(1, every // 20) == 0:
+        typer.echo(f"Training {done + 1:,} of {every:,}", err=True)

@@ -1,0 +1,146 @@
+"""Measured curves of error over epsilon, and where another model becomes the best.
+
+    cost(eps, h) = err_eps(h) - err(h)                                       the cost of privacy
+    crossover(h1, h2) = max { eps : err_eps(h1) < err_eps(h2) }              h1 the simpler model
+
+On a grid the maximum lies where the mean difference last changes sign, on a logarithmic scale
+between two epsilons. It is 0 where the simple model never wins and infinite where it always does:
+of a grid, that is "below the first" and "above the last". (The paper's formula says infinite where
+the set is empty, which would advise the simple model where it never wins: a misprint.)
+
+The interval is of the bootstrap over repeats, which both models share: means of resampled repeats,
+their deviations from the mean widened by Student's t over the normal quantile, because few repeats
+tell too little of their own spread.
+
+Source: Bao et al., section III, Eq. 2 and Definition 2; Efron 1979.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """Up to which epsilon the simpler of two models is the better one.
+
+    Args:
+        simple: Its name.
+        complex: The other's.
+        epsilon: 0: never, on the grid; infinity: at all of its epsilons.
+        low: Of an interval of 95 %, likewise.
+        high: Likewise.
+        every: All epsilons at which the mean difference changes sign, rising.
+    """
+
+    simple: str
+    complex: str
+    epsilon: float
+    low: float
+    high: float
+    every: tuple[float, ...]
+
+    def text(self, epsilons: tuple[float, ...]) -> str:
+        """Return it in words: what lies off the grid is said to."""
+
+        def of(value: float) -> str:
+            if value < epsilons[0]:
+                return f"< {epsilons[0]:g}"
+            return f"> {epsilons[-1]:g}" if value > epsilons[-1] else f"{value:.3g}"
+
+        if math.isclose(self.low, self.high) or self.low == self.high:
+            return f"{of(self.epsilon)} (in every resample)"
+        return f"{of(self.epsilon)} ({of(self.low)} to {of(self.high)})"
+
+
+def crossover(
+    simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0
+) -> Crossover:
+    """Return up to which epsilon the simple model is the better one, with its interval.
+
+    Args:
+        simple: Its error, (epsilons, repeats).
+        other: The other's, with the same records at each repeat.
+        epsilons: Rising.
+        names: Of both.
+        seed: Of the resamples.
+    """
+    lead = np.asarray(simple, float) - np.asarray(other, float)
+    mean = lead.mean(axis=1)
+    found = _last(mean[None], epsilons)[0]
+    repeats = lead.shape[1]
+    low = high = found
+    if repeats > 1:
+        drawn = np.random.default_rng(seed).integers(repeats, size=(RESAMPLES, repeats))
+        means = lead[:, drawn].mean(axis=2).T  # (resamples, epsilons)
+        quantile = (1 + LEVEL) / 2
+        wider = stats.t.ppf(quantile, repeats - 1) / stats.norm.ppf(quantile)
+        wider *= math.sqrt(repeats / (repeats - 1))
+        every = _last(mean + wider * (means - mean), epsilons)
+        low, high = (
+            float(each)
+            for each in np.quantile(every, [1 - quantile, quantile], method="closest_observation")
+        )
+    return Crossover(
+        simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
+        high=max(high, found), every=tuple(_signs(mean, epsilons)),
+    )  # fmt: skip
+
+
+def _last(leads: Array, epsilons: tuple[float, ...]) -> Array:
+    """Return the last epsilon at which each lead is below 0: (curves,)."""
+    logs = np.log(epsilons)
+    found = np.empty(len(leads))
+    for place, lead in enumerate(leads):
+        wins = np.flatnonzero(lead < 0)
+        if not len(wins):
+            found[place] = 0.0
+        elif wins[-1] == len(lead) - 1:
+            found[place] = math.inf
+        else:
+            found[place] = _between(lead, int(wins[-1]), logs)
+    return found
+
+
+def _between(lead: Array, place: int, logs: Array) -> float:
+    low, high = lead[place], lead[place + 1]
+    share = -low / (high - low)
+    return float(np.exp(logs[place] + share * (logs[place + 1] - logs[place])))
+
+
+def _signs(lead: Array, epsilons: tuple[float, ...]) -> list[float]:
+    logs, below = np.log(epsilons), lead < 0
+    return [
+        _between(lead, place, logs)
+        for place in range(len(lead) - 1)
+        if below[place] != below[place + 1]
+    ]
+
+
+def band(errors: Array) -> tuple[Array, Array]:
+    """Return mean errors and half the width of their 95 % interval, (epsilons,)."""
+    errors = np.asarray(errors, float)
+    repeats = errors.shape[-1]
+    if repeats < 2:
+        return errors.mean(axis=-1), np.zeros(errors.shape[:-1])
+    half = stats.t.ppf((1 + LEVEL) / 2, repeats - 1) / math.sqrt(repeats)
+    return errors.mean(axis=-1), half * errors.std(axis=-1, ddof=1)
+
+
+def envelope(errors: Array) -> Array:
+    """Return which model has the least mean error at each epsilon, (epsilons,).
+
+    Args:
+        errors: (models, epsilons, repeats).
+    """
+    return np.asarray(errors).mean(axis=2).argmin(axis=0)

@@ -1,0 +1,82 @@
+"""Definition 2 on a grid, its interval, the envelope, and the cost of privacy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pasearch.crossover.curves import band, crossover, envelope
+
+GRID = tuple(float(each) for each in np.geomspace(0.1, 10, 12))
+NAMES = ("simple", "complex")
+
+
+def made(cross: float, repeats: int = 10, noise: float = 0.0, seed: int = 0) -> tuple:
+    """Errors of two models, of which the simple one is the better one up to `cross`."""
+    draw = np.random.default_rng(seed)
+    logs = np.log(np.array(GRID))[:, None]
+    shared = noise * draw.standard_normal((len(GRID), repeats))
+    simple = 0.3 + shared + noise * draw.standard_normal((len(GRID), repeats))
+    other = 0.3 - 0.05 * (logs - math.log(cross)) + shared
+    return simple, other + noise * draw.standard_normal((len(GRID), repeats))
+
+
+class TestDefinition2:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("cross", [0.13, 0.5, 1.0, 7.0])
+    def test_it_is_where_two_lines_cross(self, cross: float):
+        found = crossover(*made(cross), GRID, NAMES)
+        assert found.epsilon == pytest.approx(cross)
+        assert found.every == pytest.approx((cross,))
+
+    @pytest.mark.unit
+    def test_a_simple_model_that_never_wins_or_always_does(self):
+        never, always = crossover(*made(0.01), GRID, NAMES), crossover(*made(99.0), GRID, NAMES)
+        assert (never.epsilon, always.epsilon) == (0.0, math.inf)
+        assert never.text(GRID) == "< 0.1 (in every resample)"
+        assert always.text(GRID) == "> 10 (in every resample)"
+
+    @pytest.mark.unit
+    def test_of_several_crossings_it_is_the_last_and_all_are_told(self):
+        lead = np.array([-1, 1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1], float)[:, None] * np.ones((1, 3))
+        found = crossover(lead, np.zeros_like(lead), GRID, NAMES)
+        assert len(found.every) == 3
+        assert found.epsilon == pytest.approx(max(found.every))
+        assert GRID[3] < found.epsilon < GRID[4]
+
+    @pytest.mark.unit
+    def test_models_that_are_equal_everywhere_favour_the_complex_one(self):
+        same = np.full((12, 4), 0.2)
+        assert crossover(same, same, GRID, NAMES).epsilon == 0.0
+
+    @pytest.mark.unit
+    def test_one_repeat_has_no_interval_of_its_own(self):
+        found = crossover(*made(1.0, repeats=1), GRID, NAMES)
+        assert found.low == found.epsilon == found.high
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("repeats", [5, 10, 20])
+def test_the_interval_covers_the_truth_about_as_often_as_it_says(repeats: int):
+    """Made-up curves with a known crossing: 90 to 99 % of 95 % intervals hold it."""
+    tries, held = 300, 0
+    for seed in range(tries):
+        found = crossover(*made(1.0, repeats, noise=0.03, seed=seed), GRID, NAMES, seed=seed)
+        held += found.low <= 1.0 <= found.high
+    assert 0.90 <= held / tries <= 0.99
+
+
+@pytest.mark.unit
+def test_the_envelope_is_the_least_mean_error():
+    errors = np.stack(made(1.0))
+    assert envelope(errors).tolist() == [int(epsilon > 1.0) for epsilon in GRID]
+
+
+@pytest.mark.oracle
+def test_a_band_is_students_interval():
+    means, halves = band(np.array([[1.0, 2.0, 3.0]]))
+    assert means.tolist() == [2.0]
+    assert halves[0] == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
+    assert band(np.array([[1.0]]))[1].tolist() == [0.0]

@@ -1,0 +1,95 @@
+"""Lemma 1, Corollary 1 and the sample-size curve: against simulation, and against themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasearch.crossover.theory import (
+    epsilon_needed,
+    epsilon_of_one_more_feature,
+    features_worth_their_noise,
+    largest_coefficient_to_drop,
+    noise_scale,
+    records_needed,
+    sample_size_curve,
+)
+from pasearch.errors import UsageError
+
+
+def simulated(theta: float, x: np.ndarray, c: float, sigma: float, without: float) -> float:
+    """Return the mean squared error without the feature less that with it, over draws of noise."""
+    draw, draws = np.random.default_rng(0), 400_000
+    rest = x.copy()
+    rest[-1] = 0.0
+    full = c + draw.normal(0.0, sigma * np.linalg.norm(x), draws)
+    # Without the feature the model misses theta x_m; the sign of the rest is the worse one.
+    less = c + abs(theta * x[-1]) + draw.normal(0.0, without * np.linalg.norm(rest), draws)
+    return float(np.mean(less**2) - np.mean(full**2))
+
+
+class TestLemma1:
+    @pytest.mark.statistical
+    @pytest.mark.parametrize("c", [0.0, 0.5])
+    @pytest.mark.parametrize("without", [1.0, 0.6])
+    def test_it_is_where_a_simulation_changes_sign(self, c: float, without: float):
+        x = np.array([0.3, -1.0, 0.8])
+        limit = largest_coefficient_to_drop(x, c**2, 1.0, without)
+        assert simulated(0.9 * limit, x, c, 1.0, without) < 0
+        assert simulated(1.1 * limit, x, c, 1.0, without) > 0
+
+    @pytest.mark.property
+    @settings(deadline=None, max_examples=60)
+    @given(sigma=st.floats(1e-3, 1e3), last=st.floats(0.01, 100.0))
+    def test_corollary_1_is_the_case_without_error(self, sigma: float, last: float):
+        x = np.array([0.5, last])
+        assert largest_coefficient_to_drop(x, 0.0, sigma) == pytest.approx(sigma, rel=1e-6)
+
+    @pytest.mark.unit
+    def test_coefficients_above_the_noise_are_worth_it(self):
+        found = features_worth_their_noise(np.array([0.5, -2.0, 1.0]), 1.0)
+        assert found.tolist() == [False, True, False]
+
+    @pytest.mark.unit
+    def test_the_epsilon_of_one_more_feature_is_where_its_noise_is_as_large(self):
+        epsilon = epsilon_of_one_more_feature(0.25, 0.1, 1e-5)
+        assert noise_scale(0.1, epsilon, 1e-5) == pytest.approx(0.25)
+        assert epsilon_of_one_more_feature(0.0, 0.1, 1e-5) == math.inf
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("x", [[0.0], [1.0, 0.0], []])
+    def test_a_record_without_the_feature_is_refused(self, x: list[float]):
+        with pytest.raises(UsageError, match="Lemma 1"):
+            largest_coefficient_to_drop(np.array(x), 0.0, 1.0)
+
+    @pytest.mark.unit
+    def test_less_noise_with_the_feature_is_refused(self):
+        with pytest.raises(UsageError, match="more noise"):
+            largest_coefficient_to_drop(np.array([5.0, 0.1]), 0.0, 1.0, 2.0)
+
+
+class TestSampleSize:
+    @pytest.mark.oracle
+    def test_a_curve_is_found_again(self):
+        n = np.array([500, 1000, 5000, 20_000])
+        alpha, beta = sample_size_curve(n, np.log(1.02 + 900 / n))
+        assert (alpha, beta) == pytest.approx((1.02, 900))
+        assert epsilon_needed(1000, alpha, beta) == pytest.approx(math.log(1.92))
+        assert records_needed(math.log(1.92), alpha, beta) == pytest.approx(1000, abs=1)
+
+    @pytest.mark.unit
+    def test_what_no_number_of_records_reaches(self):
+        assert records_needed(0.01, 1.5, 900) == math.inf
+        assert epsilon_needed(10**9, 0.5, 1.0) == 0.0
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("n", "epsilon"), [([100, 100], [1, 2]), ([100], [1]), ([0, 5], [1, 2]), ([1, 2], [0, 1])]
+    )
+    def test_points_that_make_no_curve_are_refused(self, n: list[int], epsilon: list[float]):
+        with pytest.raises(UsageError):
+            sample_size_curve(np.array(n), np.array(epsilon, float))

@@ -1,0 +1,139 @@
+"""measure_crossover and `pasearch crossover`: what they measure, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pasearch as api
+from pasearch.cli.app import app
+from pasearch.errors import PasearchError, UsageError
+
+FEW = {"epsilons": "0.5:8:log3", "repeats": 2, "device": "cpu", "steps": 20}
+
+
+def measured(models: tuple = ("linear", "fcn"), **more: object) -> api.CrossoverReport:
+    return api.measure_crossover("digits", models, **{"data_is_public": True} | FEW | more)
+
+
+@pytest.mark.slow
+class TestMeasure:
+    def test_more_epsilon_and_no_noise_have_less_error(self):
+        found = measured()
+        assert found.errors.shape == (2, 3, 2)
+        means = found.errors.mean(axis=2)
+        assert (means[:, 0] > means[:, -1] + 0.05).all()
+        assert (found.cost_of_privacy()[:, 0] > 0.02).all()
+        assert found.names == ("linear", "fcn"), "the one with fewer parameters first"
+        assert found.model_at(0.5) == found.best[0]
+        assert json.loads(json.dumps(found.to_json()))["best"] == list(found.best)
+
+    def test_the_same_seed_measures_the_same_and_another_does_not(self):
+        assert np.array_equal(measured().errors, measured().errors)
+        assert not np.array_equal(measured().errors, measured(seed=1).errors)
+
+    def test_front_ends_frozen_layers_and_full_batches_are_models(self, tmp_path: Path):
+        (tmp_path / "net.toml").write_text('[[layers]]\nkind = "dense"\nunits = 8\n')
+        found = measured(
+            ("linear", "linear+standardise", "fcn+rwt", "linear+full-batches",
+             str(tmp_path / "net.toml")), repeats=1,
+        )  # fmt: skip
+        assert len(found.crossovers) == 10
+        frozen = dict(zip(found.names, found.parameters, strict=True))["fcn+rwt"]
+        assert frozen < measured(repeats=1).parameters[1]
+
+    def test_public_records_stand_for_private_ones_at_their_number(self):
+        draw = np.random.default_rng(0)
+        x = draw.random((300, 8, 8)).astype("float32") * 16
+        found = api.measure_crossover(
+            (x, np.arange(300) % 10), ("linear", "fcn"), proxy="digits", bounds=(0, 16),
+            classes=10, **FEW,
+        )  # fmt: skip
+        assert found.n < 300
+        assert "alike" in found.assumes
+        assert found.data == "digits"
+
+
+@pytest.mark.unit
+class TestRefused:
+    @pytest.mark.parametrize(
+        "grid",
+        ["1:0.1:log5", "0:1:log5", "1", "1:2:log1", "2,1", "1,1", "a,b", "-1,1", "nan,1", "1,inf",
+         [], [1.0], [2.0, 1.0]],
+        ids=str,
+    )  # fmt: skip
+    def test_a_grid_that_is_none(self, grid: object):
+        with pytest.raises(UsageError, match="epsilons="):
+            measured(epsilons=grid)
+
+    @pytest.mark.parametrize(
+        ("models", "said"),
+        [
+            (("linear",), "two or more"), (("linear", "linear"), "same model"),
+            (("linear", "tree"), "not known"), (("linear", "fcn+nothing"), "Front end"),
+            (("linear", "fcn+standardise+pca:3"), "two front ends"),
+            (("linear", "missing.toml"), "missing.toml"), (("linear", "cnn"), "."),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_models_that_are_none(self, models: tuple, said: str):
+        with pytest.raises(PasearchError, match=said):
+            measured(models)
+
+    @pytest.mark.parametrize("repeats", [0, -1, 1.5, True])
+    def test_no_repeats(self, repeats: object):
+        with pytest.raises(UsageError):
+            measured(repeats=repeats)
+
+    def test_a_grid_of_days(self):
+        with pytest.raises(UsageError, match="trainings"):
+            measured(epsilons=".1:10:log1000", repeats=1000)
+
+    def test_private_records_are_not_read(self):
+        with pytest.raises(UsageError, match="data_is_public"):
+            measured(data_is_public=False)
+
+    def test_another_task(self):
+        x = np.random.default_rng(0).random((200, 64)).astype("float32")
+        with pytest.raises(UsageError, match=r"kind|proxy="):
+            api.measure_crossover(
+                (x, x[:, 0]), ("linear", "fcn"), proxy="digits", regression=True,
+                bounds=(0, 1), target=(0, 1), **FEW,
+            )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path):
+    args = ["crossover", "digits", "linear", "fcn", "--data-is-public", "--eps-grid", ".5,4",
+            "--repeats", "2", "--steps", "10", "--device", "cpu"]  # fmt: skip
+    found = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
+    assert found.exit_code == 0, found.output
+    assert "linear is better than fcn up to epsilon" in found.output
+    page = (tmp_path / "out" / "crossover.html").read_text()
+    assert "<script" not in page
+    assert "Where the best model changes" in page
+    values = json.loads((tmp_path / "out" / "crossover.json").read_text())
+    assert [each["name"] for each in values["models"]] == ["linear", "fcn"]
+    again = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
+    assert again.exit_code != 0
+
+
+@pytest.mark.unit
+def test_names_from_outside_are_escaped():
+    from pasearch.report.measured import crossover_html
+
+    evil = "<b>net</b>"
+    values = {
+        "data": evil, "n": 10, "delta": 1e-5, "metric": "1 - accuracy", "repeats": 1,
+        "epsilons": [1.0, 2.0], "best": [evil, evil], "sentence": evil, "assumes": evil,
+        "models": [
+            {"name": evil, "parameters": 1, "error": [0.1, 0.2], "half_width": [0.0, 0.0],
+             "error_without_privacy": 0.1, "cost_of_privacy": [0.0, 0.1]},
+        ],
+        "crossovers": [{"simple": evil, "complex": evil, "text": evil}],
+    }  # fmt: skip
+    assert evil not in crossover_html(values)
