@@ -120,7 +120,7 @@ EXAMPLES = {"breast-cancer-wisconsin": "class", "insurance": "charges"}
 NAMES = (*TABLES, *MADE, *EXAMPLES)
 WRONG = ("rate / 10", "rate x 10", "linear")
 VARIANTS = ("fixed, variants", "fixed, balanced", "fixed, balanced variants")
-PICKED = ("magic", "nursery", "online-shoppers", "bank-marketing", "bank-churn", "rare")
+PICKED = ("magic", "adult", "online-shoppers", "bank-marketing", "bank-churn", "rare")
 PLANTED = ("magic", "nursery", "letter", "interaction", "online-shoppers")
 
 

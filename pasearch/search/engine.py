@@ -29,7 +29,7 @@ from pasearch.progress import Progress
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.fitness import (
     WORST,
@@ -41,9 +41,9 @@ from pasearch.search.fitness import (
 )
 from pasearch.search.plan import VALIDATION_QUERY, Plan
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
-from pasearch.search.variants import PICK, Trajectory, picked
+from pasearch.search.variants import PICK, Trajectory
 from pasearch.spaces.candidate import Candidate
-from pasearch.training.metrics import Score, usual_metric
+from pasearch.training.metrics import METRICS, Score, usual_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 from pasearch.training.steering import ValidationQuery
@@ -246,21 +246,29 @@ class Search:
 
     def _pick(self, candidate: Candidate, network: nn.Module) -> str:
         """Give the network the weights of the variant that is picked, and return its name."""
-        metric, noise = self.plan.scored_by, self.plan.pick
-        assert noise is not None
-        every = read_weights(self._variants)
+        metric, noise, stream = self.plan.scored_by, self.plan.pick, self.keys.stream(PICK)
+        names = variants.names(metric, self.plan.schema.outputs)
         opened = self.dataset["validation"].through(self._front(candidate.front_end))
+        every = read_weights(self._variants)
         with self.ledger.charged(PICK, opened, key="pick") as records:
-            counted = []
+            if isinstance(noise, NoisyCounts):
+                found = [0] * METRICS["auc"].cells(2)
+                if not failed(network):
+                    found = counts(network, records, METRICS["auc"], device=self.device)
+                place = variants.best_edge(noise.release(found, stream))
+                network.load_state_dict(variants.shifted(every[0], place))
+                return names[place]
+            assert isinstance(noise, ExponentialPick)
+            reached = []
             for weights in every:
                 network.load_state_dict(weights)
-                found = [0] * metric.cells(self.plan.schema.outputs)
-                if not failed(network):
-                    found = counts(network, records, metric, device=self.device)
-                counted.append(found)
-            place = picked(metric, noise, counted, len(records), self.keys.stream(PICK))
+                own = 0 if failed(network) else counts(
+                    network, records, metric, device=self.device
+                )[0]  # fmt: skip
+                reached.append(own)
+            place = noise.pick(reached, stream)
         network.load_state_dict(every[place])
-        return variants.names(self.plan.schema.outputs)[place]
+        return names[place]
 
     @property
     def _variants(self) -> Path:

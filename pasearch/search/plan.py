@@ -467,8 +467,7 @@ class _Solving:
         if not self.strategy.private_trials:
             raise UsageError("`variants=` is for a training with privacy: leave it out.")
         metric = self.terms.scored_by
-        outputs = self.terms.schema.outputs or 2  # two classes have the most variants
-        epsilon = self._turned(variants.lines(metric, len(variants.names(outputs))), SCORE_RANGE)
+        epsilon = self._turned(variants.lines(metric, self.terms.schema.outputs), SCORE_RANGE)
         return variants.release(metric, epsilon)
 
     def _validation(self, queries: int) -> SumNoise | None:

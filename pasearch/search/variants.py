@@ -4,8 +4,11 @@ What a training with noise releases is every iterate, at the price of the last: 
 iterates, earlier ones, and whatever is made of any of them cost nothing on the records it was
 trained on. They are compared on the validation records, which have epsilon of their own:
 
-    pick    P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a sum
-    scores  one noisy release each, and the best of them, if the metric is made of counts
+    pick        P(variant) ~ e^(epsilon points / (2 G)), the exponential mechanism, if points are a
+                sum over records
+    thresholds  of two classes by balanced accuracy: one release of noisy counts, by class, of how
+                many records have log-odds between public edges. Every threshold's balanced accuracy
+                follows from it, and the best edge is taken
 
 | variant | of |
 |---|---|
@@ -23,19 +26,17 @@ Proof: docs/guarantees/composition-and-partitions.md, "Variants".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
-from pasearch.accounting.events import Event, Geometric, Pure, SelfComposed
+from pasearch.accounting.events import Event, Geometric, Pure
+from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import ExponentialPick
-from pasearch.training.metrics import Metric, ScoreNoise
-
-if TYPE_CHECKING:
-    from pasearch.runs.keys import Stream
+from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
+from pasearch.training.metrics import EDGES, Metric
 
 PICK = "variant pick"
 """The name of the line that the choice is charged to."""
@@ -53,59 +54,77 @@ BITS = (8, 4)
 Weights = dict[str, torch.Tensor]
 
 
-def names(outputs: int) -> tuple[str, ...]:
-    """Return what the variants of a network with so many outputs are called: a public list."""
-    shifts = tuple(f"odds shifted by {each:g}" for each in SHIFTS) if outputs == 2 else ()
+def names(metric: Metric, outputs: int) -> tuple[str, ...]:
+    """Return what the variants of a network are called: a public list.
+
+    Args:
+        metric: By what they are compared.
+        outputs: Of the network.
+
+    Raises:
+        UsageError: They cannot be compared by it.
+    """
+    if not metric.summed:
+        _check_thresholds(metric, outputs)
+        return tuple(_shift(-each) for each in edges())
+    shifts = tuple(map(_shift, SHIFTS)) if outputs == 2 else ()
     bits = tuple(f"{each} bits" for each in BITS)
     return (AS_TRAINED, *CHECKPOINTS.values(), *MEANS.values(), *shifts, *PRUNED.values(), *bits)
 
 
-def lines(metric: Metric, count: int) -> Callable[[float], list[Line]]:
+def _shift(by: float) -> str:
+    return f"odds shifted by {by:g}" if by else AS_TRAINED
+
+
+def _check_thresholds(metric: Metric, outputs: int) -> None:
+    if metric.name != "balanced-accuracy" or outputs != 2:
+        raise UsageError(
+            "`variants=` compares by accuracy, log-loss, brier, mae or rmse, and of two classes by "
+            "balanced-accuracy, which are declared: take such a metric, or leave it out."
+        )
+
+
+def lines(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
     """Return the dial of the pick: epsilon to its line on the validation records."""
+    if not metric.summed:
+        _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
-        scores = SelfComposed(event=Geometric(epsilon), count=count)
-        event: Event = Pure(epsilon) if metric.summed else scores
+        event: Event = Pure(epsilon) if metric.summed else Geometric(epsilon)
         return [Line(name=PICK, partition="validation", event=event, count=1)]
 
     return of
 
 
-def release(metric: Metric, epsilon: float) -> ExponentialPick | ScoreNoise:
+def release(metric: Metric, epsilon: float) -> ExponentialPick | NoisyCounts:
     """Return what the choice is released by, at the price of its line."""
     if metric.summed:
         return ExponentialPick(epsilon=epsilon, most=metric.most)
-    return metric.noise(epsilon)
+    return NoisyCounts(epsilon=epsilon)
 
 
-def picked(
-    metric: Metric,
-    noise: ExponentialPick | ScoreNoise,
-    counted: list[list[int]],
-    slots: int,
-    stream: Stream,
-) -> int:
-    """Return the place of the variant that is taken.
+def edges() -> tuple[float, ...]:
+    """Return the log-odds that thresholds are tried at, rising."""
+    return (*(-each for each in EDGES[:0:-1]), *EDGES)
+
+
+def best_edge(noisy: Sequence[int]) -> int:
+    """Return the place of the edge of the largest balanced accuracy: post-processing.
 
     Args:
-        metric: By what they are compared.
-        noise: As `release` gives it.
-        counted: The metric's counts of each variant, private.
-        slots: How many records they are of.
-        stream: The pick's own randomness.
-
-    Cost: its line, charged by the caller before anything was counted.
+        noisy: Counts of the first class between the edges, rising, then of the second.
     """
-    if isinstance(noise, ExponentialPick):
-        return noise.pick([metric.points(each, slots) for each in counted], stream)
-    noisy = [
-        metric.points(
-            metric.released(each, noise, stream.child("variant", place)), slots,
-            noise.standard_deviation,
-        )
-        for place, each in enumerate(counted)
-    ]  # fmt: skip
-    return noisy.index(max(noisy))
+    first, second = np.split(np.maximum(np.asarray(noisy, float), 0.0), 2)
+    below = np.cumsum(first)[:-1] / max(first.sum(), 1.0)
+    above = 1.0 - np.cumsum(second)[:-1] / max(second.sum(), 1.0)
+    balanced = below + above
+    near = np.abs(edges())  # of equal ones the nearest to the network's own
+    return int(np.lexsort((near, -np.round(balanced, 9)))[0])
+
+
+def shifted(weights: Weights, place: int) -> Weights:
+    """Return the weights of a network whose threshold is at an edge, by its place."""
+    return _shifted(weights, -edges()[place])
 
 
 class Trajectory:

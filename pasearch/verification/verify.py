@@ -342,7 +342,7 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
         yield "best is no candidate of the space."
     picked: tuple[Any, ...] = (None,)
     if plan.pick is not None:
-        picked = variants.names(plan.schema.outputs)
+        picked = variants.names(plan.scored_by, plan.schema.outputs)
     if document.get("variant") not in picked:
         yield f"variant is {shown(document.get('variant'))}, and is none of the plan's."
     made = document["recipe"].get("steps_made", 0)

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 import pasearch as api
-from pasearch.accounting.events import Geometric, Pure, SelfComposed
+from pasearch.accounting.events import Geometric, Pure
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.variants import PICK, Trajectory
 from pasearch.training.metrics import METRICS
 
+ACCURACY, BALANCED = METRICS["accuracy"], METRICS["balanced-accuracy"]
 OPTIONS = {"strategy": "fixed", "variants": True, "device": "cpu", "seed": 3}
 
 
@@ -47,7 +48,7 @@ def walked(steps: int, made: int | None = None) -> tuple[Trajectory, nn.Module]:
 
 def by_name(outputs: int = 2, steps: int = 20, made: int | None = None) -> dict[str, dict]:
     kept, last = walked(steps, made)
-    return dict(zip(variants.names(outputs), kept.variants(last, outputs), strict=True))
+    return dict(zip(variants.names(ACCURACY, outputs), kept.variants(last, outputs), strict=True))
 
 
 class TestVariants:
@@ -102,38 +103,56 @@ class TestVariants:
     @pytest.mark.parametrize("outputs", [1, 2, 10])
     def test_there_are_as_many_as_are_named_and_most_of_two_classes(self, outputs: int):
         kept, last = walked(4)
-        assert len(kept.variants(last, outputs)) == len(variants.names(outputs))
-        assert len(variants.names(outputs)) <= len(variants.names(2))
+        assert len(kept.variants(last, outputs)) == len(variants.names(ACCURACY, outputs))
+        assert len(variants.names(ACCURACY, outputs)) <= len(variants.names(ACCURACY, 2))
 
     @pytest.mark.unit
     def test_a_training_that_failed_has_variants_that_failed(self):
         kept, last = Trajectory(4), network()
         for each in last.parameters():
             each.data.fill_(torch.nan)
-        assert len(kept.variants(last, 2)) == len(variants.names(2))
+        assert len(kept.variants(last, 2)) == len(variants.names(ACCURACY, 2))
 
 
 class TestPick:
     @pytest.mark.statistical
     def test_a_sum_is_picked_from_by_the_exponential_mechanism(self):
-        metric, noise = METRICS["accuracy"], ExponentialPick(epsilon=1.0)
-        assert variants.release(metric, 1.0) == noise
-        counted, taken = [[10], [12], [0]], np.zeros(3)
+        noise = variants.release(ACCURACY, 1.0)
+        assert noise == ExponentialPick(epsilon=1.0)
+        taken = np.zeros(3)
         for seed in range(1500):
-            stream = Keys.from_seed(seed).stream(PICK)
-            taken[variants.picked(metric, noise, counted, 20, stream)] += 1
+            taken[noise.pick([10, 12, 0], Keys.from_seed(seed).stream(PICK))] += 1
         law = np.exp(np.array([10, 12, 0]) / 2)
         assert taken / 1500 == pytest.approx(law / law.sum(), abs=0.05)
 
+    @pytest.mark.oracle
+    def test_a_threshold_is_the_edge_of_the_largest_balanced_accuracy(self):
+        draw = np.random.default_rng(0)
+        y = draw.random(4000) < 0.05
+        odds = draw.normal(-3.0 + 2.5 * y, 1.0)
+        cells = np.searchsorted(variants.edges(), odds, side="left")
+        noisy = np.bincount(cells + 20 * y, minlength=40)
+        by_hand = [((odds[~y] <= e).mean() + (odds[y] > e).mean()) / 2 for e in variants.edges()]
+        assert variants.best_edge(noisy.tolist()) == int(np.argmax(by_hand))
+        assert variants.edges()[variants.best_edge([0] * 40)] == 0.0
+
     @pytest.mark.unit
-    def test_counts_have_a_noisy_release_each(self):
-        metric = METRICS["balanced-accuracy"]
-        line = variants.lines(metric, 7)(0.5)[0]
-        assert line.event == SelfComposed(event=Geometric(0.5), count=7)
-        counted = [[50, 50, 50, 50], [0, 100, 0, 100]]
-        stream = Keys.from_seed(1).stream(PICK)
-        noise = variants.release(metric, 5.0)
-        assert variants.picked(metric, noise, counted, 200, stream) == 1
+    def test_thresholds_are_one_release_of_counts(self):
+        line = variants.lines(BALANCED, 2)(0.5)[0]
+        assert (line.event, line.count) == (Geometric(0.5), 1)
+        assert variants.release(BALANCED, 0.5) == NoisyCounts(epsilon=0.5)
+        moved = variants.shifted(network().state_dict(), variants.edges().index(-1.0))
+        net, x = network(), torch.randn(5, 3)
+        before = net(x)
+        net.load_state_dict(moved)
+        assert torch.allclose(net(x) - before, torch.tensor([0.0, 1.0]), atol=1e-5)
+        assert variants.names(BALANCED, 2)[variants.edges().index(0.0)] == "as trained"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("metric", "outputs"), [("auc", 2), ("balanced-accuracy", 3)])
+    def test_metrics_that_variants_are_not_compared_by(self, metric: str, outputs: int):
+        with pytest.raises(UsageError, match="variants="):
+            variants.lines(METRICS[metric], outputs)
 
     @pytest.mark.unit
     def test_the_plan_has_it_on_validation_and_the_training_keeps_its_budget(self):
@@ -159,7 +178,7 @@ class TestPick:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
-    [{}, {"strategy": "insured", "candidates": 2}, {"metric": "balanced-accuracy"}],
+    [{}, {"strategy": "insured", "candidates": 2}, {"metric": "brier"}],
     ids=str,
 )
 def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
@@ -167,7 +186,7 @@ def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
     result = api.search_architecture(
         "digits", budget=api.Budget(2.0), out=tmp_path / "run", **options
     )
-    assert result.document["variant"] in variants.names(10)
+    assert result.document["variant"] in variants.names(ACCURACY, 10)
     assert not api.verify(tmp_path / "run")[1]
     report = (tmp_path / "run" / "release" / "report.html").read_text()
     assert "by a private pick of variants" in report
@@ -178,16 +197,32 @@ def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
 
 
 @pytest.mark.slow
+def test_a_rare_class_is_found_by_another_threshold(tmp_path: Path):
+    """By balanced accuracy the threshold moves towards the rare class."""
+    draw = np.random.default_rng(0)
+    y = (draw.random(4000) < 0.1).astype(int)
+    x = np.clip(draw.normal(0.45 + 0.2 * y[:, None], 0.15, (4000, 4)), 0, 1).astype("float32")
+    result = api.search_architecture(
+        (x, y), budget=api.Budget(3.0), bounds=(0, 1), classes=2, metric="balanced-accuracy",
+        out=tmp_path / "run", **OPTIONS,
+    )  # fmt: skip
+    assert result.document["variant"].startswith("odds shifted by")
+    right = result.predict(x) == y
+    assert right[y == 1].mean() > 0.6
+    assert not api.verify(tmp_path / "run")[1]
+
+
+@pytest.mark.slow
 def test_it_has_teeth_a_pick_without_a_charge_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The line is planned for other records: the ledger opens none of validation for it."""
     lines_of = variants.lines
 
-    def elsewhere(metric, count):
+    def elsewhere(metric, outputs):
         from dataclasses import replace
 
-        return lambda e: [replace(each, partition="test") for each in lines_of(metric, count)(e)]
+        return lambda e: [replace(each, partition="test") for each in lines_of(metric, outputs)(e)]
 
     monkeypatch.setattr(variants, "lines", elsewhere)
     charged = Ledger.charged
