@@ -31,6 +31,36 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "looks: priced at a share of mu, trained with more",
+        "own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu",
+        "own = recipes[recipe_of(candidate.settings)], None if mu is None else 2 * mu * shape.mu",
+        "search/test_ahead.py",
+    ),
+    Mutant(
+        "looks: scores of training records at the whole budget",
+        "epsilon = trial_mu * share",
+        "epsilon = trial_mu",
+        "search/test_ahead.py",
+    ),
+    Mutant(
+        "looks: a score of training records charged to validation",
+        'scored_on: ClassVar[str] = "train"',
+        'scored_on: ClassVar[str] = "validation"',
+        "search/test_ahead.py",
+    ),
+    Mutant(
+        "variants: picked without noise",
+        "place = noise.pick(reached, stream)",
+        "place = reached.index(max(reached))",
+        "search/test_variants.py",
+    ),
+    Mutant(
+        "variants: thresholds from counts without noise",
+        "place = variants.best_edge(noise.release(found, stream))",
+        "place = variants.best_edge(found)",
+        "search/test_variants.py",
+    ),
+    Mutant(
         "scores: counts of cells without noise",
         "return [each.release(count, own.child(cell)) for cell, count in enumerate(counts)]",
         "return list(counts)",
@@ -44,8 +74,8 @@ MUTANTS = (
     ),
     Mutant(
         "price: of the recipe without a candidate's settings",
-        "whole = [noised(recipe, each, mu, slots) for recipe, each in kinds]",
-        "whole = [noised(recipe, (), mu, slots) for recipe, _ in kinds]",
+        "whole = [noised(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]",
+        "whole = [noised(recipe, (), mu * shape.mu, slots) for recipe, _ in kinds]",
         "training/test_settings.py",
     ),
     Mutant(

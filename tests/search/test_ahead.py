@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,21 @@ class TestPrice:
         assert ratio == pytest.approx(math.sqrt(4 / 0.08), rel=0.1)
         assert plan.score is not None
         assert plan.score.epsilon == pytest.approx(plan.trial_mu * math.sqrt(0.03 / 4))  # type: ignore[operator]
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("rungs", [1, 2])
+    def test_a_look_is_trained_with_the_noise_that_its_line_has_priced(self, rungs: int):
+        plan = planned(rungs=rungs)
+        search = plan.strategy
+        assert isinstance(search, Ahead)
+        for rung in range(rungs):
+            line = next(
+                each for each in plan.lines if each.name == search.charge("training", rung, 0)[0]
+            )
+            entries = plan.space.entries[: search.candidates]  # type: ignore[attr-defined]
+            made = [plan.trial_recipe(each, search.shape(rung)) for each in entries]
+            priced = set(re.findall(r"noise_multiplier=([0-9.e+-]+)", repr(line.event)))
+            assert {repr(each.noise_multiplier) for each in made} <= priced
 
     @pytest.mark.oracle
     def test_the_price_is_that_of_all_looks_and_the_final_training_together(self):

@@ -197,6 +197,24 @@ def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy"])
+def test_it_has_teeth_what_is_released_is_what_the_mechanism_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
+):
+    """The noisy answer decides, whatever the exact one would be."""
+    monkeypatch.setattr(ExponentialPick, "pick", lambda self, points, stream: 3)
+    only_high = [0] * 18 + [9, 0] + [0] * 19 + [9]  # the second class lies above the last edge
+    monkeypatch.setattr(NoisyCounts, "release", lambda self, counts, stream: only_high)
+    x = np.random.default_rng(0).random((400, 3)).astype("float32")
+    result = api.search_architecture(
+        (x, (x[:, 0] > 0.5).astype(int)), budget=api.Budget(5.0), bounds=(0, 1), classes=2,
+        metric=metric, out=tmp_path / "run", **OPTIONS | {"steps": 8},
+    )  # fmt: skip
+    place = 3 if metric == "accuracy" else len(variants.edges()) - 1
+    assert result.document["variant"] == variants.names(METRICS[metric], 2)[place]
+
+
+@pytest.mark.slow
 def test_a_rare_class_is_found_by_another_threshold(tmp_path: Path):
     """By balanced accuracy the threshold moves towards the rare class."""
     draw = np.random.default_rng(0)
