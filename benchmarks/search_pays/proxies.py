@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 HERE = Path(__file__).parent
@@ -64,25 +65,18 @@ class Table:
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary)
             (path / "schema.toml").write_text(schema)
-            self.rest, self.held = (
-                self._loaded(part, path, key) for key, part in (("rest", rest), ("held", held))
-            )
-        self.schema = self.rest.dataset.schema
-        self.slots = np.arange(self.rest.dataset.n)
-
-    def _loaded(self, frame: Any, path: Path, key: str) -> Public:
-        frame.to_csv(path / f"{key}.csv", index=False)
-        return Public(
-            load_dataset(str(path / f"{key}.csv"), schema=path / "schema.toml", public=True), 0
-        )
+            pd.concat([rest, held]).to_csv(path / "table.csv", index=False)
+            source = load_dataset(str(path / "table.csv"), schema=path / "schema.toml", public=True)
+            self.every = Public(source, 0)
+        self.schema = self.every.dataset.schema
+        self.slots, self.held = np.split(np.arange(len(rest) + len(held)), [len(rest)])
 
     def trained(
         self, candidate: Candidate, mu: float, seed: int, kept: np.ndarray | None = None
     ) -> tuple[float, float]:
         """Return (accuracy on held-out records, Brier score on the others) of one training."""
-        front = self.rest.front(candidate, self.slots, mu, seed)
-        own = self.rest.dataset._records(self.slots, front)
-        held = self.held.dataset._records(np.arange(self.held.dataset.n), front)
+        front = self.every.front(candidate, self.slots, mu, seed)
+        own, held = (self.every.dataset._records(each, front) for each in (self.slots, self.held))
         return self.of(candidate, own, held, mu, seed, kept)
 
     def of(
@@ -110,8 +104,8 @@ class Table:
 def columns(table: Table, mu: float, seed: int) -> dict[str, float]:
     """Return what the default reaches on the columns that a noisy X'y shows."""
     plain = Candidate.from_json({"front_end": "raw", "layers": [], "settings": {}})
-    x = table.rest.dataset._records(table.slots, table.rest.front(plain, table.slots, mu, 0)).x
-    y = table.rest.dataset._records(table.slots, None).y
+    x = table.every.dataset._records(table.slots, table.every.front(plain, table.slots, mu, 0)).x
+    y = table.every.dataset._records(table.slots, None).y
     rows = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
     hot = torch.nn.functional.one_hot(y.long(), table.schema.outputs).float()
     total = (rows.T @ (hot - 1 / table.schema.outputs)).numpy()
@@ -164,7 +158,7 @@ def rates(table: Table, mu: float, seed: int) -> dict[str, float]:
 def synthetic(table: Table, mu: float, seed: int) -> dict[str, float]:
     """Return what the candidate reaches that is best on made-up records."""
     plain = Candidate.from_json({"front_end": "raw", "layers": [], "settings": {}})
-    own = table.rest.dataset._records(table.slots, table.rest.front(plain, table.slots, mu, 0))
+    own = table.every.dataset._records(table.slots, table.every.front(plain, table.slots, mu, 0))
     draw, k = np.random.default_rng(seed), table.schema.outputs
     sizes = [each.width for each in table.schema.columns if each.name != table.target]
     edges = np.cumsum([0, *sizes])

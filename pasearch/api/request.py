@@ -244,11 +244,12 @@ class TrainRequest(Request):
         None, "Steps of one training.", TRAINING, usual="the default network's, or 5 sqrt(n)"
     )
     learning_rate: float | None = said(None, "Learning rate.", TRAINING, usual="tuned to the noise")
-    variants: bool = said(
-        False,
+    variants: bool | None = said(
+        None,
         "Compare averages, earlier weights, thresholds, pruned and rounded weights of the one "
         "training by a private pick on a tenth of the records.",
         TRAINING,
+        usual="thresholds, for two declared classes by balanced-accuracy",
     )
     validate_on: str | Path | None = said(
         None,

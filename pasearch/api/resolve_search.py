@@ -330,7 +330,7 @@ def assemble(
         score_epsilon=request.score_epsilon if strategy.scored else None,
         free_front_ends=free_front_ends,
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
-        picks=request.variants,
+        picks=_picks(request, dataset, strategy),
     )
 
 
@@ -407,13 +407,25 @@ def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Spli
             f"`search_share=` keeps records for a private search; strategy {strategy.name!r} makes "
             "none. Leave it out, or take rs, mgrs or paas."
         )
+    needs = strategy.needs_validation or _queries(request)
     return split_of(
         request,
         dataset,
         search_share=request.search_share,
-        scored=strategy.needs_validation or _queries(request) or request.variants,
+        scored=needs or _picks(request, dataset, strategy),
         portions=strategy.portions,
     )
+
+
+def _picks(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> bool:
+    """Return whether one of the training's variants is picked: as asked, or where it always pays.
+
+    By balanced accuracy a network's own threshold is the wrong one wherever a class is rarer.
+    """
+    if request.variants is not None:
+        return request.variants
+    free = strategy.private_trials and not strategy.needs_validation and not _queries(request)
+    return free and request.metric == "balanced-accuracy" and dataset.schema.outputs == 2
 
 
 def _queries(request: SearchRequest) -> bool:

@@ -170,6 +170,25 @@ class TestPick:
             planned(**more)
 
     @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("more", "picks"),
+        [
+            ({"metric": "balanced-accuracy"}, True), ({}, False),
+            ({"metric": "balanced-accuracy", "variants": False}, False),
+            ({"metric": "balanced-accuracy", "classes": 3}, False),
+            ({"metric": "balanced-accuracy", "strategy": "rs"}, False),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_of_two_classes_by_balanced_accuracy_it_is_the_default(self, more: dict, picks: bool):
+        x = np.zeros((400, 3), "float32")
+        plan = api.plan_architecture_search(
+            (x, np.zeros(400, int)), budget=api.Budget(2.0),
+            **{"bounds": (0, 1), "classes": 2, "strategy": "fixed", "device": "cpu"} | more,
+        )  # fmt: skip
+        assert (plan.pick is not None) is picks
+
+    @pytest.mark.unit
     def test_without_privacy_there_is_nothing_to_pay(self):
         with pytest.raises(UsageError, match="variants="):
             planned(strategy="stw", data_is_public=True)
