@@ -145,9 +145,10 @@ class Study:
             return f"there are {outputs} classes, and at most {most} were measured on public data."
         most = max(self.features.values(), default=0)
         if most and features > 2 * most:
+            made = " `pasearch features` is made for many." if self.kind == "table" else ""
             return (
                 f"a record is {features:,} numbers, and at most {most:,} were measured on public "
-                "data."
+                f"data.{made}"
             )
         return ""
 
