@@ -116,7 +116,7 @@ class TestReports:
         )  # fmt: skip
         document = result.document
         page = (tmp_path / "x/release/report.html").read_text()
-        assert "Noisy error" in page
+        assert "Noisy mean absolute error" in page
         most = 100 * document["dataset"]["slots"]["validation"]
         for trial in document["trials"]:
             assert f">{100 * (1 - trial['noisy_correct'] / most):.1f} %" in page

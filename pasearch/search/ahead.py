@@ -336,7 +336,7 @@ class Insured(Ahead):
         """Return the settings that are not as usual: what the default is insured by among them."""
         unusual = self.unusual()
         shares = ((name, unusual[name]) for name in ("looks", "scores") if name in unusual)
-        own = "".join(f"; {name} {share:g}" for name, share in shares)
+        own = "".join(f"; {name} have {share:g} of the squared budget" for name, share in shares)
         if "least" in unusual:
             own += f"; another must be {self.least:g} points ahead at least"
         if "trust" in unusual:

@@ -188,6 +188,17 @@ class TestChoose:
         assert "tells next to nothing" in choice.why
 
     @pytest.mark.unit
+    def test_a_record_wider_than_any_that_was_measured_is_not_searched_on_a_promise(self):
+        narrow = replace(MIXED, features={name: 2 for name in MIXED.signals})
+        choice = chosen(narrow)
+        assert choice.option == FIXED
+        assert "a record is 5 numbers, and at most 2 were measured" in choice.why
+        wide = replace(MIXED, features={name: 3 for name in MIXED.signals})
+        assert "numbers" not in chosen(wide).why
+        table = replace(narrow, kind="table")
+        assert "pasearch features" in chosen(table).why
+
+    @pytest.mark.unit
     @pytest.mark.parametrize(("whole", "side"), [(2e-9, "weaker"), (20.0, "stronger")])
     def test_outside_the_signals_that_were_measured_nothing_is_predicted(
         self, whole: float, side: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 
@@ -156,6 +157,19 @@ class TestKind:
 
 class TestReading:
     @pytest.mark.unit
+    def test_looks_are_judged_by_one_minus_the_brier_score_where_it_was_measured(self):
+        study = study_for(Schema(shape=(64,), low=0.0, high=1.0, classes=10), "nobody")
+        assert set(study.brier) == set(study.signals)
+        judged, reached = study.judged_at(2.0), study.at(2.0)
+        assert judged.shape == reached.shape
+        assert not np.allclose(judged, reached)
+        plain = replace(study, brier={})
+        assert np.array_equal(plain.judged_at(2.0), reached)
+        few = study.among(2)
+        name = next(iter(study.signals))
+        share = (1 - 1 / 2) / (1 - 1 / study.classes[name])
+        assert np.allclose(few.brier[name], study.brier[name] * share)
+
     def test_between_two_signals_it_is_interpolated_and_held_outside(self):
         found = {signal: SMALL.at(signal) for signal in (-9.0, 0.0, 0.5, 1.0, 2.0, 99.0)}
         assert found[0.0].shape == (2, 3)
