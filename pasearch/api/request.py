@@ -250,6 +250,7 @@ class TrainRequest(Request):
         "training by a private pick on a tenth of the records.",
         TRAINING,
         usual="thresholds, for two declared classes by balanced-accuracy",
+        flag="--variants/--no-variants",
     )
     validate_on: str | Path | None = said(
         None,
