@@ -29,7 +29,7 @@ from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
 from pasearch.api.search import prepared
 from pasearch.crossover.curves import Crossover, band, crossover, envelope
-from pasearch.data.front_ends import Raw, front_end, ready
+from pasearch.data.front_ends import Fitted, Raw, front_end, ready
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.search.candidates import candidate_recipe
@@ -40,7 +40,7 @@ from pasearch.spaces.space import space
 from pasearch.training.settings import full_batches
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Dataset
+    from pasearch.data.partitions import Dataset, Records
     from pasearch.search.plan import Plan
 
 MOST_TRAININGS = 100_000
@@ -70,7 +70,7 @@ class Model:
     parameters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CrossoverReport:
     """Error over epsilon of several models, and where the best of them changes.
 
@@ -386,20 +386,15 @@ def _error(
     stream: Any, *, device: str, noisy: bool,
 ) -> float:  # fmt: skip
     """Return the exact error on the test records of one training; of one that failed, 1."""
-    train, test = split
-    front, before = candidate.front_end, None
+    front, shape = candidate.front_end, dataset.schema.shape
+    before = front.before if front.fitted else front
+    every = dataset.all_records(None if before is None else ready(before, shape))
+    own, held = (every.take(places) for places in split)
     if front.fitted:
-        if front.before is not None:
-            before = ready(front.before, dataset.schema.shape)
-        records = dataset.all_records(before).take(train)
         noise = dict(plan.front_noise).get(front.text) if noisy else None
-        fitted = front.fit(
-            records.x, records.valid, noise, stream.child("front"), dataset.schema.row_form
-        ).behind(before)
-    else:
-        fitted = ready(front, dataset.schema.shape)
-    every = dataset.all_records(fitted)
-    own = every.take(train)
+        form = dataset.schema.row_form
+        fitted = front.fit(own.x, own.valid, noise, stream.child("front"), form)
+        own, held = (_behind(fitted, each) for each in (own, held))
     assert plan.trial_mu is not None
     # As many records as planned have the planned signal; fewer have the same, by less noise.
     mu = plan.trial_mu * plan.split.train / len(own) if noisy else None
@@ -410,8 +405,18 @@ def _error(
     if failed(network):
         return 1.0
     metric = plan.scored_by
-    found = counts(network, every.take(test), metric, device=device)
-    return 1.0 - metric.points(found, len(test)) / (len(test) * metric.most)
+    found = counts(network, held, metric, device=device)
+    return 1.0 - metric.points(found, len(held)) / (len(held) * metric.most)
+
+
+def _behind(fitted: Fitted, records: Records) -> Records:
+    """Return records behind a front end's last part, which are not kept for another training."""
+    import torch
+
+    with torch.no_grad():
+        x = fitted.module(records.x)
+    x[~records.valid] = 0.0
+    return replace(records, x=x)
 
 
 def _number(epsilon: float) -> float | None:

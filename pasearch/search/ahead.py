@@ -68,11 +68,10 @@ if TYPE_CHECKING:
 
 DISAGREE = 0.25
 """On about which share of the records two candidates differ, where they differ much: it tells how
-far a difference of two scores errs by the sample."""
+far a difference of two scores errs by the sample. Of Brier scores it is less."""
 
 CAUTION = 1.5
 """By how many standard deviations of a difference of scores another must be ahead."""
-
 
 SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
 """What share of the squared budget `insured` may spend on looks."""
@@ -236,10 +235,6 @@ class Ahead(Strategy):
     @property
     def expected_trainings(self) -> float:
         return float(sum(self.sizes))
-
-    @property
-    def expected_work(self) -> float:
-        return self.expected_trainings
 
     def words(self) -> str:
         return self._looks() + self.unusual_words()
