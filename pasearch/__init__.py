@@ -16,12 +16,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
-    from pasearch.api.crossover import CrossoverReport, measure_crossover
+    from pasearch.api.advise import advise
+    from pasearch.api.crossover import measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.pretrain import pretrain
     from pasearch.api.resume import resume
     from pasearch.api.search import plan_architecture_search, search_architecture
     from pasearch.api.train import plan_training, train
+    from pasearch.crossover.advised import Advice
+    from pasearch.crossover.report import CrossoverReport
     from pasearch.errors import BudgetError, PasearchError, UsageError
     from pasearch.results import FeatureResult, SearchResult, load, load_result
     from pasearch.sklearn_api.estimators import (
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
     from pasearch.verification.verify import verify
 
 _HOME = {
+    "Advice": "pasearch.crossover.advised",
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
-    "CrossoverReport": "pasearch.api.crossover",
+    "CrossoverReport": "pasearch.crossover.report",
     "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",
     "PrivateArchitectureSearchClassifier": "pasearch.sklearn_api.estimators",
@@ -44,6 +48,7 @@ _HOME = {
     "PrivatePCA": "pasearch.sklearn_api.selectors",
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
+    "advise": "pasearch.api.advise",
     "load": "pasearch.results",
     "load_result": "pasearch.results",
     "measure_crossover": "pasearch.api.crossover",
@@ -60,6 +65,7 @@ _HOME = {
 
 __all__ = [
     "PAFS",
+    "Advice",
     "Budget",
     "BudgetError",
     "CrossoverReport",
@@ -71,6 +77,7 @@ __all__ = [
     "PrivatePCA",
     "SearchResult",
     "UsageError",
+    "advise",
     "load",
     "load_result",
     "measure_crossover",

@@ -129,7 +129,7 @@ def test_names_from_outside_are_escaped():
     evil = "<b>net</b>"
     values = {
         "data": evil, "n": 10, "delta": 1e-5, "metric": "1 - accuracy", "repeats": 1,
-        "epsilons": [1.0, 2.0], "best": [evil, evil], "sentence": evil, "assumes": evil,
+        "epsilons": [1.0, 2.0], "best": [evil, evil], "taken": [evil, evil], "sentence": evil, "assumes": evil,
         "models": [
             {"name": evil, "parameters": 1, "error": [0.1, 0.2], "half_width": [0.0, 0.0],
              "error_without_privacy": 0.1, "cost_of_privacy": [0.0, 0.1]},
@@ -137,3 +137,96 @@ def test_names_from_outside_are_escaped():
         "crossovers": [{"simple": evil, "complex": evil, "text": evil}],
     }  # fmt: skip
     assert evil not in crossover_html(values)
+
+
+@pytest.mark.slow
+class TestSideBySide:
+    def test_two_processes_measure_what_one_does(self):
+        alone = measured(repeats=5, workers=1)
+        beside = measured(repeats=5, workers=2)
+        assert alone.errors.size + alone.plain.size > 24, "enough for other processes"
+        assert np.array_equal(alone.errors, beside.errors)
+        assert np.array_equal(alone.plain, beside.plain)
+
+    def test_an_interrupted_comparison_goes_on_where_it_was(self, tmp_path: Path):
+        store, seen = tmp_path / "more" / "trainings.jsonl", []
+
+        def stop(done: int, every: int) -> None:
+            if done == 5:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            measured(store=store, on_training=stop)
+        with store.open("a") as file:
+            file.write('{"point": [0, 0')  # it was killed while it wrote
+        found = measured(store=store, on_training=lambda done, every: seen.append(done))
+        assert seen[0] == 6
+        assert np.array_equal(found.errors, measured().errors)
+        with pytest.raises(UsageError, match="another comparison"):
+            measured(store=store, seed=1)
+        with pytest.raises(UsageError, match="another comparison"):
+            measured(("linear", "fcn+rwt"), store=store)
+
+    def test_a_file_of_something_else_is_refused(self, tmp_path: Path):
+        store = tmp_path / "trainings.jsonl"
+        store.write_text('[1]\n{"point": 1}\n')
+        with pytest.raises(UsageError, match="damaged"):
+            measured(store=store)
+
+
+TABLE = """a,b,kind,label
+{rows}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    a, b, kind = draw.random(600), draw.random(600), draw.integers(0, 3, 600)
+    label = np.where(a + 0.3 * (kind == 2) > 0.6, "yes", "no")
+    rows = "\n".join(
+        f"{p:.3f},{q:.3f},{'xyz'[k]},{c}" for p, q, k, c in zip(a, b, kind, label, strict=True)
+    )
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE.format(rows=rows))
+    return path
+
+
+class TestFeatures:
+    @pytest.mark.slow
+    def test_models_of_some_features_alone(self, table: Path):
+        found = api.measure_crossover(
+            str(table), ("linear", "linear+columns:b", "linear+numbers", "linear+cfs:2",
+                         "linear+random:2", "linear+columns:a,kind"),
+            data_is_public=True, **{**FEW, "steps": 60},
+        )  # fmt: skip
+        plain = dict(zip(found.names, found.plain.mean(axis=1), strict=True))
+        assert plain["linear+columns:a,kind"] < plain["linear+numbers"] - 0.02
+        assert plain["linear+columns:b"] > 0.3 > plain["linear+columns:a,kind"]
+        assert plain["linear+cfs:2"] < plain["linear+columns:b"]
+        sizes = dict(zip(found.names, found.parameters, strict=True))
+        assert sizes["linear+cfs:2"] == sizes["linear+random:2"] == 6
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("model", "said"),
+        [
+            ("linear+cfs", "how many"), ("linear+cfs:x", "how many"), ("linear+cfs:99", "have"),
+            ("linear+columns:nothing", "no column 'nothing'"), ("linear+columns", "names"),
+            ("linear+numbers:3", "numbers"), ("linear+cfs:2+numbers", "twice"),
+            ("linear+cfs:2+standardise", "front end"), ("linear+cfs:0", "whole number"),
+        ],
+    )  # fmt: skip
+    def test_features_that_are_none(self, table: Path, model: str, said: str):
+        with pytest.raises(UsageError, match=said):
+            api.measure_crossover(str(table), ("linear", model), data_is_public=True, **FEW)
+
+    @pytest.mark.unit
+    def test_columns_of_images(self):
+        with pytest.raises(UsageError, match="table's columns"):
+            measured(("linear", "linear+numbers"))
+
+    @pytest.mark.slow
+    def test_a_model_with_a_recipe_of_its_own(self):
+        found = measured(("linear", "linear+recipe:dpsgd"))
+        assert not np.array_equal(found.errors[0], found.errors[1])

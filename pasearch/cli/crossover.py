@@ -16,8 +16,9 @@ Data = Annotated[str, typer.Argument(help="As of `arch`: a name, a .csv, a .npz 
 Models = Annotated[
     list[str],
     typer.Argument(
-        help="Two or more: linear, fcn, cnn or a network's .toml; behind a +, a front end, rwt or "
-        "full-batches, such as linear+scattering."
+        help="Two or more: linear, fcn, cnn or a network's .toml; behind a +, a front end, rwt, "
+        "full-batches, recipe:NAME, or which features it is given: cfs:6, random:6, "
+        "columns:age,sex, numbers. Such as linear+scattering."
     ),
 ]
 Grid = Annotated[str, typer.Option("--eps-grid", help="low:high:logN, or epsilons with commas.")]
@@ -31,6 +32,12 @@ ProxyData = Annotated[
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", help="A new folder: crossover.html, crossover.json.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted comparison in --out.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Trainings at a time. [default: one a core]")
 ]
 Public = Annotated[bool, typer.Option("--data-is-public", help="You declare the records public.")]
 SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's schema.")]
@@ -55,6 +62,7 @@ def crossover(
     delta: Delta = None,
     proxy: ProxyData = None,
     out: Out = None,
+    resume: Resume = False,
     data_is_public: Public = False,
     schema: SchemaFile = None,
     bounds: Bounds = None,
@@ -64,6 +72,7 @@ def crossover(
     steps: Steps = None,
     batch: Batch = None,
     device: Device = "auto",
+    workers: Workers = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -75,8 +84,7 @@ def crossover(
     """
     from pasearch.api.crossover import measure_crossover
 
-    if out is not None and out.exists():
-        raise UsageError(f"{shown(out)} is there already: give a new folder.")
+    _check_out(out, resume)
     given: dict[str, Any] = {
         "schema": schema, "bounds": bounds, "classes": classes, "data_root": data_root,
         "steps": steps, "batch": batch, "regression": regression or None,
@@ -85,7 +93,8 @@ def crossover(
 
     found = measure_crossover(
         data, models, epsilons=eps_grid, repeats=repeats, delta=delta, proxy=proxy, seed=seed,
-        data_is_public=data_is_public, device=device,
+        data_is_public=data_is_public, device=device, workers=workers,
+        store=None if out is None else out / "trainings.jsonl",
         on_training=None if quiet or as_json else _told, **given,
     )  # fmt: skip
     values = found.to_json()
@@ -94,7 +103,6 @@ def crossover(
         from pasearch.report.measured import crossover_html
 
         page = crossover_html(values)
-        out.mkdir(parents=True)
         write_new(out / "crossover.html", page)
         write_new(out / "crossover.json", json.dumps(values, indent=2) + "\n")
     if as_json:
@@ -107,6 +115,19 @@ def crossover(
         typer.echo(f"Page: {shown(out / 'crossover.html')}")
 
 
+def _check_out(out: Path | None, resume: bool) -> None:
+    """Refuse a folder that is there, unless it is of this comparison and not finished."""
+    if resume:
+        if out is None or not (out / "trainings.jsonl").is_file():
+            raise UsageError("`resume=` goes on in a folder of such a comparison: name it, `out=`.")
+        if (out / "crossover.json").exists():
+            raise UsageError(f"{shown(out)} is finished: nothing is left to do.")
+    elif out is not None and out.exists():
+        raise UsageError(
+            f"{shown(out)} is there already: give a new folder, or go on in it (`resume=`)."
+        )
+
+
 def _told(done: int, every: int) -> None:
     if done % max(1, every // 20) == 0:
-        typer.echo(f"Training {done + 1:,} of {every:,}", err=True)
+        typer.echo(f"Trained {done:,} of {every:,}", err=True)

@@ -31,7 +31,7 @@ def crossover_html(measured: Values) -> str:
                 f"{each['error'][place]:.4f} \u00b1 {each['half_width'][place]:.4f}"
                 for each in measured["models"]
             ],
-            "best": measured["best"][place],
+            "best": measured["taken"][place],
         }
         for place, epsilon in enumerate(measured["epsilons"])
     ]

@@ -1,0 +1,141 @@
+"""What a measured comparison found: error over epsilon, and where the best model changes.
+
+Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: the envelope of several).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pasearch.crossover.curves import Crossover, band, envelope, simplest
+from pasearch.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CrossoverReport:
+    """Error over epsilon of several models, and where the best of them changes.
+
+    Args:
+        data: What it was measured on.
+        n: Training records.
+        delta: Of every training.
+        metric: What an error is: 1 - accuracy, or the mean absolute error.
+        names: Of the models, the one with the fewest trained parameters first.
+        parameters: How many each trains.
+        epsilons: Rising.
+        errors: (models, epsilons, repeats).
+        plain: Without privacy, (models, repeats).
+        crossovers: Of every pair.
+        assumes: What must hold for it to tell of other records; nothing, of these.
+    """
+
+    data: str
+    n: int
+    delta: float
+    metric: str
+    names: tuple[str, ...]
+    parameters: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    errors: np.ndarray
+    plain: np.ndarray
+    crossovers: tuple[Crossover, ...]
+    assumes: str = ""
+
+    @property
+    def repeats(self) -> int:
+        """How often each model was trained at each epsilon."""
+        return self.errors.shape[2]
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """The model of least mean error at each epsilon."""
+        return tuple(self.names[place] for place in envelope(self.errors))
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The model to take at each epsilon: the simplest that is not clearly worse than the best.
+
+        Clearly: by a paired t-test over repeats at 95 %. Of one repeat, the best.
+        """
+        return tuple(self.names[place] for place in simplest(self.errors))
+
+    def cost_of_privacy(self) -> np.ndarray:
+        """Return cost(eps, h) = err_eps(h) - err(h), means over repeats, (models, epsilons)."""
+        return self.errors.mean(axis=2) - self.plain.mean(axis=1)[:, None]
+
+    def model_at(self, epsilon: float) -> str:
+        """Return the model to take at an epsilon, as `taken` at the nearest one measured.
+
+        Raises:
+            UsageError: It is not above 0.
+        """
+        if not (epsilon > 0.0 and math.isfinite(epsilon)):
+            raise UsageError(f"epsilon is {epsilon!r}: expected a number above 0.")
+        logs = np.abs(np.log(self.epsilons) - math.log(epsilon))
+        return self.taken[int(logs.argmin())]
+
+    def sentence(self) -> str:
+        """Return which model to take where, in one or two sentences."""
+        taken, changes = self.taken, []
+        for before, after, epsilon in zip(taken, taken[1:], self.epsilons[1:], strict=False):
+            if before != after:
+                changes.append(f"from about {epsilon:.2g} on, {after}")
+        said = f"From epsilon {self.epsilons[0]:g} on take {taken[0]}"
+        said += f"; {'; '.join(changes)}." if changes else f", up to {self.epsilons[-1]:g}."
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "data": self.data, "n": self.n, "delta": self.delta, "metric": self.metric,
+            "repeats": self.repeats, "epsilons": list(self.epsilons),
+            "models": [
+                {
+                    "name": name, "parameters": size, "error": np.round(means, 5).tolist(),
+                    "half_width": np.round(halves, 5).tolist(),
+                    "error_without_privacy": round(float(plain.mean()), 5),
+                    "cost_of_privacy": np.round(cost, 5).tolist(),
+                }
+                for name, size, (means, halves), plain, cost in zip(
+                    self.names, self.parameters, map(band, self.errors), self.plain,
+                    self.cost_of_privacy(), strict=True,
+                )
+            ],
+            "best": list(self.best), "taken": list(self.taken),
+            "crossovers": [
+                {
+                    "simple": each.simple, "complex": each.complex,
+                    "epsilon": _number(each.epsilon), "low": _number(each.low),
+                    "high": _number(each.high), "every": [round(e, 4) for e in each.every],
+                    "text": each.text(self.epsilons),
+                }
+                for each in self.crossovers
+            ],
+            "sentence": self.sentence(),
+            "assumes": self.assumes,
+        }  # fmt: skip
+
+    def table(self) -> str:
+        """Return mean errors, half the width of their intervals, and crossovers, as text."""
+        width = max(19, *(len(name) + 2 for name in self.names))
+        bands = [band(each) for each in self.errors]
+        lines = [f"{'epsilon':>8}" + "".join(f"{name:>{width}}" for name in self.names)]
+        for place, epsilon in enumerate(self.epsilons):
+            cells = (f"{means[place]:.4f} +- {halves[place]:.4f}" for means, halves in bands)
+            lines.append(f"{epsilon:8.3g}" + "".join(f"{cell:>{width}}" for cell in cells))
+        plain = "".join(f"{f'{each.mean():.4f}':>{width}}" for each in self.plain)
+        lines += [f"{'none':>8}{plain}", ""]
+        lines += [
+            f"{each.simple} is better than {each.complex} up to epsilon {each.text(self.epsilons)}."
+            for each in self.crossovers
+        ]
+        return "\n".join([*lines, self.sentence()])
+
+
+def _number(epsilon: float) -> float | None:
+    """Return an epsilon as JSON has it: nothing for one beyond every grid."""
+    return None if math.isinf(epsilon) else round(epsilon, 5)

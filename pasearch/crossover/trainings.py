@@ -1,0 +1,275 @@
+"""The trainings of a measured curve: side by side, each written down as soon as it is done.
+
+    a point     (model, place of its epsilon, repeat); behind the last epsilon: without noise
+    a setting   how a model is trained at an epsilon: recipe, dial, noise of its front end
+
+A point depends on the seed and its own numbers alone, and every training has one thread, so what
+comes out does not depend on how many are trained at a time, nor on where a study was interrupted.
+All records are declared public: nothing here is charged.
+
+Source: Bao et al., sections III-C and VI-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.crossover.models import Model
+from pasearch.data.front_ends import Fitted, Raw, ready
+from pasearch.errors import UsageError
+from pasearch.files import parse_json, read_bytes
+from pasearch.runs.keys import Keys, Stream
+from pasearch.search.candidates import candidate_recipe
+from pasearch.search.fitness import counts, failed, train_candidate
+from pasearch.training.metrics import METRICS
+from pasearch.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pasearch.data.partitions import Dataset, Records
+
+Point = tuple[int, int, int]
+"""(model, place of its epsilon, repeat)."""
+
+Told = Callable[[int, int], None]
+
+MOST_BYTES = 2**26
+"""The longest file of finished trainings."""
+
+FEW = 24
+"""So few trainings are not worth starting other processes for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a model is trained at one epsilon.
+
+    Args:
+        recipes: As the plan of one such training has them.
+        mu: Its dial.
+        front_noise: Of its fitted front end, if it has one.
+    """
+
+    recipes: tuple[Recipe, ...]
+    mu: float
+    front_noise: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Study:
+    """Everything that a point's training needs.
+
+    Args:
+        dataset: Declared public, its schema complete.
+        models: Of the comparison.
+        settings: (models, epsilons).
+        train: Records to train on, of which the dial is.
+        test: Records to test on.
+        metric: The name of the metric of which errors are.
+        seed: Of splits and noise.
+        device: "cpu" or "cuda".
+    """
+
+    dataset: Dataset
+    models: Sequence[Model]
+    settings: Sequence[Sequence[Setting]]
+    train: int
+    test: int
+    metric: str
+    seed: int
+    device: str = "cpu"
+
+    def error(self, point: Point) -> float:
+        """Return the exact error on the test records of one training; of one that failed, 1."""
+        model, place, repeat = point
+        keys = Keys.from_seed(self.seed)
+        noisy = place < len(self.settings[model])
+        stream = keys.stream("training", model, place, repeat)
+        own, held, candidate, shape = self._records(point, keys)
+        setting = self.settings[model][place if noisy else 0]
+        front = candidate.front_end
+        if front.fitted:
+            form = self.dataset.schema.row_form
+            noise = setting.front_noise if noisy else None
+            fitted = front.fit(own.x, own.valid, noise, stream.child("front"), form)
+            own, held = (_behind(fitted, each) for each in (own, held))
+        # As many records as planned have the planned signal; fewer have the same, by less noise.
+        mu = setting.mu * self.train / len(own) if noisy else None
+        recipes = tuple(each.within(len(own)) for each in setting.recipes)
+        recipe = candidate_recipe(recipes, candidate, mu, len(own))
+        schema: Any = _Form(shape=shape, outputs=self.dataset.schema.outputs)
+        network = train_candidate(candidate, own, schema, recipe, stream, device=self.device)
+        if failed(network):
+            return 1.0
+        metric = METRICS[self.metric]
+        found = counts(network, held, metric, device=self.device)
+        return 1.0 - metric.points(found, len(held)) / (len(held) * metric.most)
+
+    def _records(self, point: Point, keys: Keys) -> tuple[Records, Records, Any, Any]:
+        """Return training and test records of a point, its candidate, and their shape."""
+        model, (_, _, repeat) = self.models[point[0]], point
+        own, held = self._split(keys.stream("split", repeat))
+        candidate, schema = model.candidate, self.dataset.schema
+        if model.features is not None:
+            every = self.dataset.all_records(None)
+            draw = keys.stream("features", repeat).generator()
+            kept = model.features.places(schema, every.take(own), draw)
+            cut = replace(every, x=every.x.flatten(1)[:, kept])
+            return cut.take(own), cut.take(held), candidate, model.shape(schema)
+        front = candidate.front_end
+        before = front.before if front.fitted else front
+        mapped = None if before is None or isinstance(before, Raw) else ready(before, schema.shape)
+        every = self.dataset.all_records(mapped)
+        return every.take(own), every.take(held), candidate, schema.shape
+
+    def _split(self, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of training and test records: as many as planned, or as there are."""
+        n = self.dataset.n
+        if self.dataset.official_test == self.test:  # the last records, as every result on them
+            order = stream.generator().permutation(n - self.test)
+            return order[: self.train], np.arange(n - self.test, n)
+        order = stream.generator().permutation(n)
+        held = min(self.test, max(1, n // 5))
+        return order[held : held + self.train], order[:held]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a network's first and last layer are made for."""
+
+    shape: tuple[int, ...]
+    outputs: int
+
+
+def _behind(fitted: Fitted, records: Records) -> Records:
+    """Return records behind a front end's last part, which are not kept for another training."""
+    import torch
+
+    with torch.no_grad():
+        x = fitted.module(records.x)
+    x[~records.valid] = 0.0
+    return replace(records, x=x)
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """Finished points in a file, one JSON line each; the first line says of what they are.
+
+    Args:
+        path: None keeps nothing.
+        of: What must be equal for a line to be used again.
+    """
+
+    path: Path | None
+    of: dict[str, Any]
+
+    def read(self) -> dict[Point, float]:
+        """Return what was finished before.
+
+        Raises:
+            UsageError: The file is of another study, or damaged.
+        """
+        if self.path is None or not self.path.exists():
+            return {}
+        text = read_bytes(self.path, "finished trainings", most=MOST_BYTES)
+        whole = text[: text.rfind(b"\n") + 1]
+        where = str(self.path)
+        try:
+            head, *rest = [parse_json(each, where) for each in whole.splitlines()] or [self.of]
+            found = {tuple(each["point"]): float(each["error"]) for each in rest}
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(f"{self.path} is damaged: delete it, and measure anew.") from None
+        if head != parse_json(json.dumps(self.of), where):
+            raise UsageError(
+                f"{self.path} is of another comparison (other data, models, epsilons or seed): "
+                "give another folder."
+            )
+        if whole != text:  # a line that was not written whole: it was interrupted
+            self.path.write_bytes(whole)
+        return found  # pyright: ignore[reportReturnType]
+
+    def add(self, lines: list[dict[str, Any]]) -> None:
+        """Write lines behind the others; the first time, what they are of before them."""
+        if self.path is None:
+            return
+        new = not self.path.exists() or not self.path.stat().st_size
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            for each in ([self.of] if new else []) + lines:
+                file.write(json.dumps(each) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def measured(
+    study: Study, points: list[Point], kept: Kept, *, workers: int, told: Told | None
+) -> dict[Point, float]:
+    """Return the error of every point, trained side by side; finished ones are not trained again.
+
+    Args:
+        study: What the points are of.
+        points: Which.
+        kept: Where finished ones are.
+        workers: How many processes train, at most.
+        told: Called with (points finished, all points).
+    """
+    found = {p: e for p, e in kept.read().items() if p in set(points)}
+    left = [point for point in points if point not in found]
+    for point, error in _trained(study, left, workers):
+        found[point] = error
+        kept.add([{"point": list(point), "error": error}])
+        if told is not None:
+            told(len(found), len(points))
+    return found
+
+
+def _trained(study: Study, points: list[Point], workers: int) -> Iterator[tuple[Point, float]]:
+    """Yield points and their errors, in any order."""
+    if workers == 1 or len(points) <= FEW or study.device != "cpu":
+        with one_thread():
+            for point in points:
+                yield point, study.error(point)
+        return
+    from joblib import Parallel, delayed
+
+    with tempfile.TemporaryDirectory(prefix="pasearch-") as folder:
+        path = Path(folder) / "study.pickle"
+        own = replace(study.dataset, cache=Path(folder))
+        path.write_bytes(pickle.dumps(replace(study, dataset=own)))
+        side_by_side = Parallel(n_jobs=workers, return_as="generator_unordered")
+        finished: Any = side_by_side(delayed(_error_of)(str(path), point) for point in points)
+        yield from finished
+
+
+def _error_of(path: str, point: Point) -> tuple[Point, float]:
+    """Return a point and its error: in another process, which reads the study once."""
+    with one_thread():
+        return point, _study(path).error(point)
+
+
+@lru_cache(maxsize=1)
+def _study(path: str) -> Study:
+    return pickle.loads(Path(path).read_bytes())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Train with one thread, so that results do not depend on how many are at hand."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
