@@ -20,7 +20,7 @@ DECLARED = {
 }  # fmt: skip
 OPTIONAL = {
     Requirement(each).name.lower()
-    for name in ("ray", "postgres")
+    for name in ("ray", "postgres", "plots")
     for each in PROJECT["optional-dependencies"][name]
 }
 WITHOUT = {"pandas"}

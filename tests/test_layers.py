@@ -29,6 +29,7 @@ LAYERS = [
     {"search", "features", "crossover"},
     {"documents"},
     {"results", "report"},
+    {"displays"},
     {"api"},
     {"verification"},
     {"sklearn_api"},

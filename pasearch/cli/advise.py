@@ -1,0 +1,102 @@
+"""`pasearch advise`: what to do with data at a budget, before anything is read or charged."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pasearch.cli.app import Json, app
+from pasearch.cli.options import DATA_HELP, flag_of, with_flags, wrapped
+from pasearch.shown import shown
+
+if TYPE_CHECKING:
+    from pasearch.crossover.advised import Command
+
+Data = Annotated[str, typer.Argument(help=DATA_HELP)]
+Epsilon = Annotated[
+    float, typer.Option("--eps", "--epsilon", help="Of the whole run that is thought of.")
+]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="Of that run. [default: power of ten below 1/n]")
+]
+PublicData = Annotated[
+    str | None, typer.Option("--public", help="Public data of the same form, if there are any.")
+]
+SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's declared columns.")]
+Target = Annotated[str | None, typer.Option("--target", help="Column to predict.")]
+Quotes = Annotated[
+    bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
+]
+Regression = Annotated[bool, typer.Option("--regression", help="A number is predicted.")]
+Metric = Annotated[str | None, typer.Option("--metric", help="By what it is scored, as of `arch`.")]
+Bounds = Annotated[
+    tuple[float, float] | None, typer.Option("--bounds", help="Of arrays: low high.")
+]
+Classes = Annotated[int | None, typer.Option("--classes", help="Of arrays.")]
+Side = Annotated[int | None, typer.Option("--image-side", help="Of a folder of images.")]
+Grey = Annotated[bool, typer.Option("--grey", help="A folder of images: one channel.")]
+Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's folder.")]
+
+COPIED = "    pasearch "
+"""How the line of a command begins: it is not broken, so that it can be copied."""
+
+
+@app.command()
+def advise(
+    data: Data,
+    eps: Epsilon,
+    delta: Delta = None,
+    public: PublicData = None,
+    schema: SchemaFile = None,
+    target: Target = None,
+    quotes: Quotes = True,
+    regression: Regression = False,
+    metric: Metric = None,
+    bounds: Bounds = None,
+    classes: Classes = None,
+    image_side: Side = None,
+    grey: Grey = False,
+    data_root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Say what to do with data at a budget, with the evidence: ours, and the paper's.
+
+    Nothing is charged: of the data only the form and the number of records are read.
+    """
+    from pasearch.api.advise import advise as advised
+
+    given: dict[str, Any] = {
+        "schema": schema, "target": target, "metric": metric, "bounds": bounds, "classes": classes,
+        "image_side": image_side, "data_root": None if data_root is None else str(data_root),
+        "regression": regression or None, "grey": grey or None,
+        "quotes": None if quotes else False,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    found = advised(data, epsilon=eps, delta=delta, public=public, **given)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(shell), indent=2))
+        return
+    for line in found.text(shell).split("\n"):
+        line = shown(line)
+        typer.echo(line if line.startswith(COPIED) else wrapped(with_flags(line)))
+
+
+def shell(command: Command) -> str:
+    """Return a command as a line of a shell, to copy."""
+    words = ["pasearch", *command.task.split(), str(command.data), *command.models]
+    for name, value in command.options:
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [flag, *(_number(each) for each in values)]
+    return shlex.join(words)
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,451 @@
+"""Displays draw the numbers that they were given, and can be read without colours."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasearch import Budget, plan_architecture_search, search_architecture, select_features
+from pasearch.crossover.curves import band, crossover
+from pasearch.crossover.report import CrossoverReport
+from pasearch.displays import (
+    BudgetDisplay,
+    CrossoverDisplay,
+    FeaturesDisplay,
+    ScheduleDisplay,
+    TrialsDisplay,
+)
+from pasearch.errors import UsageError
+from pasearch.runs.mechanisms import NoisyCount
+from pasearch.training.metrics import METRICS
+from pasearch.training.recipe import Recipe
+from pasearch.training.schedules.decays import Exponential
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+pytestmark = pytest.mark.unit
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.random((600, 5)).astype("float32")
+Y = (X[:, 0] + 0.5 * X[:, 1] > 0.75).astype(int)
+PLAN: dict[str, Any] = {"budget": Budget(epsilon=2.0), "bounds": (0, 1), "classes": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_figure_is_left() -> Iterator[None]:
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("displays") / "searched"
+    return search_architecture((X, Y), strategy="ahead", candidates=2, steps=2, out=out, **PLAN)
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("displays") / "selected"
+    return select_features((X, Y), method="cfs-greedy", k=2, out=out, **PLAN)
+
+
+def report(repeats: int = 4) -> CrossoverReport:
+    """Two made-up models, of which the second becomes the better one between .1 and 10."""
+    epsilons = (0.1, 0.5, 2.0, 10.0)
+    base = np.array([[0.4, 0.3, 0.25, 0.24], [0.7, 0.4, 0.2, 0.1]])
+    errors = base[:, :, None] + 0.01 * np.random.default_rng(1).random((2, 4, repeats))
+    names = ("_$a$ linear", "fcn")
+    return CrossoverReport(
+        data="made-up", n=1000, delta=1e-4, metric="1 - accuracy", names=names,
+        parameters=(10, 200), epsilons=epsilons, errors=errors,
+        plain=np.array([[0.23] * repeats, [0.05] * repeats]),
+        crossovers=(crossover(errors[0], errors[1], epsilons, names),),
+    )  # fmt: skip
+
+
+def of_trials(rule: str = "composition", **more: Any) -> dict[str, Any]:
+    """The fields of a `result.json` that tell of trials."""
+    networks = [
+        {"front_end": "raw", "layers": [], "settings": {"learning_rate_scale": scale}}
+        for scale in (1.0, 2.0, 3.0)
+    ]
+    return {
+        "selection": {"rule": rule}, "strategy": {"name": "mgrs", "judged_by": "accuracy"},
+        "score": {"metric": "accuracy"}, "best": networks[1],
+        "dataset": {"slots": {"train": 800, "validation": 100}},
+        "events": [
+            {"name": "score", "partition": "validation", "count": 3,
+             "event": {"type": "geometric", "epsilon": 0.5}},
+        ],
+        "trials": [
+            {"parameters": network, "noisy_correct": points}
+            for network, points in zip(networks, (70, 85, None), strict=True)
+        ],
+        **more,
+    }  # fmt: skip
+
+
+def of_recipe(**more: Any) -> dict[str, Any]:
+    """The field of a `result.json` that tells of the training."""
+    recipe = Recipe(
+        expected_batch_size=50, steps=40, learning_rate=0.5, noise_multiplier=4.0,
+        schedule=Exponential(rate=0.1),
+    )  # fmt: skip
+    return {"recipe": {**recipe.to_json(), "sampling_probability": 0.25, "name": "", **more}}
+
+
+def every(searched: Any, selected: Any) -> list[Any]:
+    return [
+        CrossoverDisplay.from_report(report()), TrialsDisplay.from_result(searched),
+        BudgetDisplay.from_plan(searched), FeaturesDisplay.from_result(selected),
+        ScheduleDisplay.from_result(searched),
+    ]  # fmt: skip
+
+
+def axes_without_pyplot() -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure().subplots()
+
+
+def told(axes: Any) -> str:
+    return " ".join(text.get_text() for text in axes.texts)
+
+
+def legend_of(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+# --- what all displays share
+
+
+def test_plot_returns_the_display_and_draws_on_the_axes_it_is_given(searched: Any, selected: Any):
+    from matplotlib import pyplot
+
+    for display in every(searched, selected):
+        axes = axes_without_pyplot()
+        assert display.plot(axes) is display
+        assert display.ax_ is axes
+        assert display.figure_ is axes.figure
+    assert pyplot.get_fignums() == []  # pyplot knows of none of them
+
+
+def test_every_axis_says_what_it_shows_and_in_which_unit(searched: Any, selected: Any):
+    units = {"records", "score", "sensitivity", "\N{GREEK SMALL LETTER EPSILON}", "Step", "0 to 1"}
+    for display in every(searched, selected):
+        axes = display.plot().ax_
+        for label in (axes.get_xlabel(), axes.get_ylabel()):
+            assert label, type(display)
+        both = axes.get_xlabel() + axes.get_ylabel()
+        assert any(unit in both for unit in units), both
+    assert "mean gradient" in display.learning_rate_ax_.get_ylabel()
+
+
+def test_every_display_can_be_saved(searched: Any, selected: Any, tmp_path: Path):
+    for place, display in enumerate(every(searched, selected)):
+        display.plot().figure_.savefig(tmp_path / f"{place}.png", dpi=40)
+        assert (tmp_path / f"{place}.png").stat().st_size > 1000
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    display = CrossoverDisplay.from_report(report())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match=r"pip install 'pasearch\[plots\]'"):
+        display.plot()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        BudgetDisplay.from_plan, TrialsDisplay.from_result, FeaturesDisplay.from_result,
+        ScheduleDisplay.from_result, CrossoverDisplay.from_report,
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_refused_in_one_sentence(made: Any, tmp_path: Path):
+    for given in ({}, {"recipe": 3, "task": "feature selection"}, {"selection": {}}):
+        with pytest.raises(UsageError, match="not well formed"):
+            made(given)
+    with pytest.raises(UsageError, match="cannot be made of type int"):
+        made(3)
+    with pytest.raises(UsageError):
+        made(tmp_path / "gone")
+
+
+# --- crossover
+
+
+def test_the_curves_are_the_reports_numbers():
+    given = report()
+    display = CrossoverDisplay.from_report(given).plot()
+    for line, bands, errors in zip(
+        display.lines_, display.ax_.collections, given.errors, strict=True
+    ):
+        mean, half = band(errors)
+        np.testing.assert_array_equal(line.get_xdata(), given.epsilons)
+        np.testing.assert_allclose(line.get_ydata(), mean, atol=1e-5)
+        corners = bands.get_paths()[0].vertices
+        for epsilon, low, high in zip(given.epsilons, mean - half, mean + half, strict=True):
+            at = corners[np.isclose(corners[:, 0], epsilon), 1]
+            np.testing.assert_allclose((at.min(), at.max()), (low, high), atol=2e-5)
+    dashed = [each for each in display.ax_.lines if tuple(each.get_ydata()) in {(0.23, 0.23)}]
+    assert len(dashed) == 1
+    assert display.ax_.get_xscale() == "log"
+
+
+def test_the_crossover_stands_in_its_shaded_interval():
+    given = report()
+    display = CrossoverDisplay.from_report(given).plot()
+    (found,) = given.crossovers
+    (line,) = display.crossing_lines_
+    assert line.get_xdata()[0] == pytest.approx(found.epsilon, abs=1e-5)
+    (shade,) = display.ax_.patches
+    ends = np.array(shade.get_extents().transformed(display.ax_.transData.inverted()))[:, 0]
+    np.testing.assert_allclose(ends, (found.low, found.high), atol=1e-4)
+
+
+def test_lines_differ_in_marker_and_pattern_so_that_grey_is_enough():
+    first, second = CrossoverDisplay.from_report(report()).plot().lines_
+    assert first.get_marker() != second.get_marker()
+    assert first.get_linestyle() != second.get_linestyle()
+    assert first.get_color() != second.get_color()
+
+
+def test_a_crossover_is_read_from_its_file_and_its_values(tmp_path: Path):
+    values = report().to_json()
+    file = tmp_path / "crossover.json"
+    file.write_text(json.dumps(values))
+    for given in (values, file, str(tmp_path)):
+        assert CrossoverDisplay.from_report(given).models[1].errors == tuple(
+            values["models"][1]["error"]
+        )
+
+
+def test_a_crossover_off_the_grid_is_told_in_words():
+    values = report().to_json()
+    for epsilon in (0.0, None):
+        values["crossovers"][0]["epsilon"] = epsilon
+        display = CrossoverDisplay.from_report(values)
+        axes = axes_without_pyplot()
+        assert display.plot(axes).crossing_lines_ == []
+        assert any("better than fcn" in label for label in legend_of(axes))
+
+
+def test_one_repeat_has_no_band():
+    display = CrossoverDisplay.from_report(report(repeats=1)).plot()
+    assert len(display.ax_.collections) == 0
+    assert "no intervals" in display.ax_.get_title(loc="left")
+
+
+def test_names_are_drawn_as_they_are_written():
+    axes = axes_without_pyplot()
+    CrossoverDisplay.from_report(report()).plot(axes)
+    assert legend_of(axes)[0] == r" _\$a\$ linear (10 parameters)"  # no formula, not left out
+
+
+def test_options_reach_the_lines():
+    display = CrossoverDisplay.from_report(report()).plot(linewidth=4.0)
+    assert {line.get_linewidth() for line in display.lines_} == {4.0}
+
+
+# --- trials
+
+
+def test_trials_have_their_scores_and_the_noises_deviation():
+    display = TrialsDisplay.from_result(of_trials()).plot()
+    deviation = NoisyCount(epsilon=0.5).standard_deviation / 100
+    assert display.scores == (0.7, 0.85, None)
+    assert display.deviations == (pytest.approx(deviation), pytest.approx(deviation), None)
+    assert [each.won for each in display.trials] == [False, True, False]
+    lines = {tuple(line.get_xdata()) for line in display.ax_.lines}
+    assert {(0.7,), (0.85,)} <= lines
+    ends = [bar.get_paths()[0].vertices[:, 0] for bar in display.ax_.collections]
+    np.testing.assert_allclose(ends[0], (0.7 - deviation, 0.7 + deviation))
+    assert told(display.ax_) == "failed"
+
+
+def test_the_winner_has_another_marker():
+    axes = TrialsDisplay.from_result(of_trials()).plot().ax_
+    assert legend_of(axes) == ["another trial", "the winner"]
+    markers = {line.get_marker() for line in axes.lines if line.get_marker() in "oD"}
+    assert markers == {"o", "D"}
+
+
+@pytest.mark.parametrize("metric", ["brier", "log-loss", "balanced-accuracy"])
+def test_scores_are_shown_in_the_metrics_own_unit(metric: str):
+    own = METRICS[metric]
+    document = of_trials(strategy={"name": "mgrs", "judged_by": own.noun})
+    display = TrialsDisplay.from_result(document)
+    assert display.scores[0] == own.shown(70 / (100 * own.most))
+    if not own.summed:
+        assert display.deviations[0] is None  # of what is made of counts it is not known
+        assert len(display.plot().ax_.collections) == 0
+        return
+    share = own.noise(0.5).standard_deviation / (100 * own.most)
+    assert display.deviations[0] == pytest.approx(abs(own.slope(0.1)) * share)
+    assert "lower is better" in display.measure
+
+
+@pytest.mark.parametrize("rule", ["repeat-and-select", "disjoint portions"])
+def test_secret_trials_are_a_sentence_whatever_the_document_holds(rule: str):
+    display = TrialsDisplay.from_result(of_trials(rule)).plot()
+    assert display.trials == ()
+    assert "trials of this run are secret" in told(display.ax_).replace("\n", " ")
+    assert not display.ax_.lines
+
+
+def test_a_run_without_trials_says_so():
+    display = TrialsDisplay.from_result(of_trials("none")).plot()
+    assert "Nothing was compared" in told(display.ax_)
+
+
+def test_many_trials_have_numbers_alone():
+    document = of_trials()
+    document["trials"] = document["trials"] * 10
+    display = TrialsDisplay.from_result(document).plot()
+    assert all(":" not in text.get_text() for text in display.ax_.get_yticklabels())
+
+
+def test_trials_of_a_real_search(searched: Any):
+    display = TrialsDisplay.from_result(searched)
+    assert len(display.trials) == 2
+    assert sum(each.won for each in display.trials) == 1
+    assert all(each.deviation and each.deviation > 0 for each in display.trials)
+
+
+# --- budget
+
+
+def test_bars_are_the_prices_of_the_partitions(searched: Any):
+    display = BudgetDisplay.from_plan(searched.path).plot()
+    prices = searched.document["price_by_partition"]
+    assert [each.name for each in display.partitions] == list(prices)
+    widths = [bar.get_width() for bar in display.bars_]
+    assert widths == [each["epsilon"] for each in prices.values()]
+    assert display.price == searched.price.epsilon
+    for line in searched.document["events"]:
+        assert line["name"] in told(display.ax_)
+
+
+def test_a_plan_has_the_display_of_its_run(searched: Any):
+    plan = plan_architecture_search((X, Y), strategy="ahead", candidates=2, steps=2, **PLAN)
+    own = BudgetDisplay.from_plan(plan)
+    assert own.partitions == BudgetDisplay.from_plan(searched).partitions
+    assert own.partitions == BudgetDisplay.from_plan(plan.to_json()).partitions
+
+
+def test_the_largest_price_stands_out_without_colour():
+    display = BudgetDisplay.from_plan(priced({"train": 2.0, "test": 1.0})).plot()
+    assert [bool(bar.get_hatch()) for bar in display.bars_] == [False, True]
+
+
+def test_how_many_trainings_a_selection_has_is_secret():
+    display = BudgetDisplay.from_plan(priced({"train": 2.0}, "repeat-and-select", 1))
+    assert display.partitions[0].lines == ("training, the best of a secret number",)
+
+
+def test_a_price_without_end_is_drawn():
+    display = BudgetDisplay.from_plan(priced({"train": math.inf, "test": 1.0})).plot()
+    assert "inf" in told(display.ax_)
+
+
+def priced(prices: dict[str, float], kind: str = "gaussian", count: int = 3) -> dict[str, Any]:
+    """The fields of a `result.json` that tell of prices."""
+    return {
+        "budget": {"epsilon": 2.0, "delta": 1e-5}, "dataset": {"slots": dict.fromkeys(prices, 9)},
+        "price_by_partition": {
+            name: {"epsilon": epsilon, "accountant": "PLD"} for name, epsilon in prices.items()
+        },
+        "events": [
+            {"name": "training", "partition": name, "count": count, "event": {"type": kind}}
+            for name in prices
+        ],
+    }  # fmt: skip
+
+
+# --- features
+
+
+def test_bars_are_the_models_coefficients_the_longest_first(selected: Any):
+    display = FeaturesDisplay.from_result(selected).plot()
+    weights, names = selected.model.coef_, selected.model.feature_names_
+    own = dict(zip(names, weights[1] - weights[0], strict=True))
+    assert set(display.names) == set(selected.features)
+    assert display.values == tuple(own[name] for name in display.names)
+    assert sorted(display.values, key=abs, reverse=True) == list(display.values)
+    assert {bar.get_width() for bar in display.ax_.patches} == set(display.values)
+    assert display.directions == ("speaks for 1", "speaks for 0")
+
+
+def test_a_document_alone_has_what_features_tell(selected: Any):
+    display = FeaturesDisplay.from_result(selected.document).plot()
+    told_of = {each["feature"]: each["uncertainty"] for each in selected.document["relevance"]}
+    assert display.values == tuple(told_of[name] for name in display.names)
+    assert display.noise == selected.document["relevance_of_noise"]
+
+
+def test_features_without_numbers_keep_their_order(selected: Any):
+    document = {**selected.document, "relevance": []}
+    display = FeaturesDisplay.from_result(document).plot()
+    assert list(display.names) == selected.features
+    assert display.values == ()
+    assert not display.ax_.patches
+
+
+def test_what_is_left_out_is_said(selected: Any):
+    display = FeaturesDisplay.from_result(selected).plot(most=1)
+    assert len(display.ax_.patches) == 1
+    assert "2 of 5 features kept, 1 of them shown" in display.ax_.get_title(loc="right")
+    with pytest.raises(UsageError, match="most is 0"):
+        display.plot(most=0)
+
+
+def test_a_search_has_no_features(searched: Any):
+    with pytest.raises(UsageError, match="architecture search"):
+        FeaturesDisplay.from_result(searched)
+
+
+# --- schedule
+
+
+def test_noise_and_rate_are_those_of_every_step():
+    display = ScheduleDisplay.from_result(of_recipe()).plot()
+    noise, rate = display.lines_
+    epochs = np.arange(40) // 4  # q = 1/4: four steps are an epoch
+    np.testing.assert_array_equal(noise.get_xdata(), np.arange(40))
+    np.testing.assert_allclose(noise.get_ydata(), 4.0 * np.exp(-0.1 * epochs))
+    np.testing.assert_array_equal(rate.get_ydata(), np.full(40, 0.5))
+    assert noise.get_marker() != rate.get_marker()
+    assert noise.get_linestyle() != rate.get_linestyle()
+
+
+def test_a_constant_schedule_is_flat(searched: Any):
+    display = ScheduleDisplay.from_result(searched)
+    assert set(display.noise_multiplier) == {searched.document["recipe"]["noise_multiplier"]}
+    assert set(display.learning_rate) == {searched.document["recipe"]["learning_rate"]}
+
+
+def test_a_training_that_ended_early_says_when():
+    steered = {"name": "validation", "rate": 0.7, "threshold": 0.01}
+    display = ScheduleDisplay.from_result(of_recipe(schedule=steered, steps_made=31)).plot()
+    assert "validation queries" in display.ax_.get_title(loc="left")
+    assert "ended after 31 steps" in legend_of(display.ax_)
+
+
+def test_a_long_training_is_asked_at_some_of_its_steps():
+    display = ScheduleDisplay.from_result(of_recipe(steps=100_000, schedule={"name": "uniform"}))
+    assert len(display.steps) == 4000
+    assert (display.steps[0], display.steps[-1]) == (0, 99_999)
+
+
+def test_a_model_that_was_trained_in_one_piece_has_no_schedule():
+    with pytest.raises(UsageError, match="objective perturbation"):
+        ScheduleDisplay.from_result({"recipe": {"trainer": "objective", "epsilon": 1.0}})
