@@ -37,7 +37,7 @@ OTHER: dict[str, Any] = {
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
     "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "scores": 0.0625,
-    "trust": 0.25,
+    "trust": 0.25, "shares": (0.125, 0.375), "repeats": 3,
     "handicaps": (0.0, -1.5, 2.0, -7.0), "least": 12.5,
 }  # fmt: skip
 """A value of every setting that is not the usual one."""
@@ -97,7 +97,12 @@ class TestStrategy:
             arrays(), budget=BUDGET, strategy=name, **{**OPTIONS, **own}
         )
         candidate = plan.space.candidate(plan.space.fixed())
-        found = api.Found(candidate=candidate, test_points=9, exact_points=None, sha256="")
+        trials = tuple(
+            (candidate.to_json(), 9) for _ in range(plan.strategy.trials if name == "grid" else 0)
+        )
+        found = api.Found(
+            candidate=candidate, test_points=9, exact_points=None, sha256="", trials=trials
+        )
         document = api.result_document(plan, plan.strategy, found, MADE)
         texts = [plan_text(plan), *map(html.unescape, rendered(document).values())]
         told = json.loads(json.dumps(document["strategy"]))

@@ -129,7 +129,8 @@ def test_names_from_outside_are_escaped():
     evil = "<b>net</b>"
     values = {
         "data": evil, "n": 10, "delta": 1e-5, "metric": "1 - accuracy", "repeats": 1,
-        "epsilons": [1.0, 2.0], "best": [evil, evil], "taken": [evil, evil], "sentence": evil, "assumes": evil,
+        "epsilons": [1.0, 2.0], "best": [evil, evil], "taken": [evil, evil], "sentence": evil,
+        "assumes": evil,
         "models": [
             {"name": evil, "parameters": 1, "error": [0.1, 0.2], "half_width": [0.0, 0.0],
              "error_without_privacy": 0.1, "cost_of_privacy": [0.0, 0.1]},

@@ -46,6 +46,10 @@ Document = dict[str, Any]
 Edit = Callable[[Document], object]
 
 SPACE = {"choices": {"layers": [1, 2], "units_1": [4, 8], "learning_rate_scale": [0.5, 1.0]}}
+GRID_SPACE = {
+    "family": "portfolio", "name": "two",
+    "entries": [{"layers": []}, {"layers": [{"kind": "dense", "units": 4}]}],
+}  # fmt: skip
 ARRAYS: dict[str, Any] = {
     "bounds": (-3, 3), "classes": 2, "space": SPACE, "steps": 6, "batch": 40, "device": "cpu",
 }  # fmt: skip
@@ -54,6 +58,7 @@ OF_ARRAYS: dict[str, dict[str, Any]] = {
     "rs": {"strategy": "rs", "candidates": 3, "search_share": 0.3},
     "paas": {"strategy": "paas", "candidates": 2, "generations": 2, "seed": 5},
     "insured": {"strategy": "insured", "candidates": 3, "seed": 4},
+    "grid": {"strategy": "grid", "space": GRID_SPACE, "eps_grid": "0.3,0.6", "seed": 6},
     "portions": {"strategy": "portions", "candidates": 3},
     "stw": {"strategy": "stw", "candidates": 2, "generations": 1, "data_is_public": True},
     "pca": {
@@ -401,6 +406,19 @@ FORGERIES: list[tuple[str, str, Edit]] = [
         d["best"].update(d["trials"][1]["parameters"]))),
     ("insured", "looks at other candidates than the default first",
      lambda d: d["trials"].insert(0, d["trials"].pop())),
+    ("insured", "a recipe by a name of the forger's", lambda d: (
+        d["plan"].update(recipe_names=["default: costs epsilon 0.01 only"]),
+        d["recipe"].update(name="default: costs epsilon 0.01 only"))),
+    ("grid", "levels that are said to be smaller", replanned(shares=[0.001, 0.002])),
+    ("grid", "a model twice and another never",
+     lambda d: d["trials"][0].update(parameters=d["trials"][-1]["parameters"])),
+    ("grid", "another winner", lambda d: d["best"].update(
+        next(each["parameters"] for each in d["trials"]
+             if each["parameters"]["layers"] != d["best"]["layers"]))),
+    ("grid", "points that say another sentence",
+     lambda d: d["crossover"].update(sentence="Measured on your records: take any.")),
+    ("grid", "points that the trials do not have",
+     lambda d: d["crossover"]["models"][0]["accuracy"].__setitem__(0, 0.99)),
     ("insured", "a look less", lambda d: line(d, "training, look").update(count=2)),
     ("insured", "another winner", lambda d: d["best"].update(
         next(each["parameters"] for each in d["trials"]

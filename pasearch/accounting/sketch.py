@@ -65,6 +65,15 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return high
 
 
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Sensitivity / sigma of a Gaussian release of about this epsilon, the inverse of the other."""
+    low, high = 1e-9, 1e3
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low
+
+
 def _delta(mu: float, epsilon: float) -> float:
     head = log_ndtr(mu / 2 - epsilon / mu)
     tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)

@@ -13,11 +13,9 @@ Source: Bao et al., sections III, VI-C and VI-D.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +25,24 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
-from pasearch.api.search import prepared
+from pasearch.api.resolve_search import prepared_search
 from pasearch.crossover.curves import crossover
-from pasearch.crossover.models import Model, models_of
+from pasearch.crossover.grids import grid_of
+from pasearch.crossover.models import Model, models_of, named
 from pasearch.crossover.report import CrossoverReport
 from pasearch.crossover.trainings import Kept, Setting, Study, Told, measured
 from pasearch.errors import UsageError
+from pasearch.search.grid import Grid
+from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.space import Portfolio, Space
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.search.plan import Plan
+
+BESIDE, REPEATS_BESIDE = ".1:10:log8", 5
+"""What is measured beside a run on public data."""
 
 MOST_TRAININGS = 100_000
 """A grid of more is refused: it would take days."""
@@ -110,6 +115,67 @@ def _check_few(trainings: int) -> None:
         )
 
 
+def measured_beside(
+    request: SearchRequest, dataset: Dataset, space: Space, winner: Candidate
+) -> dict[str, Any]:
+    """Return a crossover measured beside a run on public data: its winner, simplest and largest.
+
+    Args:
+        request: Of the run.
+        dataset: Declared public.
+        space: That the run searched; of a portfolio, two of its entries are compared too.
+        winner: What the run released.
+
+    Cost: none: the records were declared public.
+    """
+    shape, outputs = dataset.schema.shape, dataset.schema.outputs
+    others = (
+        list(space.entries) if isinstance(space, Portfolio) else [space.candidate(space.fixed())]
+    )
+    others.sort(key=lambda each: each.parameters(shape, outputs)[0])
+    plain = Candidate(architecture=Architecture(layers=()))
+    models = list(dict.fromkeys((winner, others[0], others[-1], plain)))[:3]
+    options = {name: getattr(request, name) for name in ("steps", "batch", "device", "metric")}
+    found = measure_crossover(
+        dataset, models, epsilons=BESIDE, repeats=REPEATS_BESIDE, seed=request.seed or 0, **options
+    )
+    return found.as_accuracy(winner.describe_network())
+
+
+def grid_options(
+    data: Any, models: Sequence[str | Path | Candidate], **options: Any
+) -> dict[str, Any]:
+    """Return what `search_architecture` is asked for, to measure a crossover on private records.
+
+    Every training of the grid is then planned and paid for under one total (strategy `grid`).
+
+    Args:
+        data: As of `measure_crossover`; its form alone is looked at.
+        models: Likewise, but for features and recipes of their own: `columns` and the like would
+            have to be chosen privately.
+        options: Likewise.
+
+    Raises:
+        UsageError: Models that are none, or that have features or a recipe of their own.
+    """
+    request = SearchRequest(data, **options)
+    schema = dataset_of(request.data, request).schema
+    found = []
+    for each in models:
+        model = each if isinstance(each, Candidate) else named(str(each), schema.regression)
+        if isinstance(model, Model) and (model.features is not None or model.recipe is not None):
+            raise UsageError(
+                f"Model {model.name!r} has features or a recipe of its own: on private records all "
+                "models are given all features and have one recipe. Leave that out, or measure on "
+                "public records (`proxy=`)."
+            )
+        found.append(model.candidate if isinstance(model, Model) else model)
+    if len(set(found)) < max(2, len(found)):
+        raise UsageError("A crossover is of two or more different models: name others.")
+    space = Portfolio(name="models of a crossover", entries=tuple(found))
+    return {"strategy": Grid.name, "space": space, **options}
+
+
 def _workers(given: int | None) -> int:
     from joblib import cpu_count
 
@@ -167,7 +233,7 @@ class _Plans:
         asked = replace(
             self.request, architecture=model.candidate, strategy="fixed", budget=budget, **own
         )
-        return prepared(asked, self._dataset).plan
+        return prepared_search(asked, self._dataset).plan
 
 
 def _public(
@@ -191,38 +257,3 @@ def _public(
         "tells of yours as far as the two are alike in how hard they are and in what they need"
     )
     return records, _Plans(request, sized), said
-
-
-GRID = re.compile(r"([0-9.e+-]+):([0-9.e+-]+):log([0-9]+)", re.IGNORECASE)
-
-
-def grid_of(given: str | Sequence[float]) -> tuple[float, ...]:
-    """Return a grid of epsilons, rising.
-
-    Args:
-        given: Numbers, with commas if they are text; or "low:high:logN".
-
-    Raises:
-        UsageError: It is not rising, not above 0, or of one epsilon.
-    """
-    expected = "expected rising numbers above 0, two or more, or low:high:logN such as .1:10:log12"
-    if isinstance(given, str):
-        if (match := GRID.fullmatch(given.strip())) is None:
-            try:
-                values = [float(each) for each in given.split(",")]
-            except ValueError:
-                raise UsageError(f"`epsilons={given}`: {expected}.") from None
-        else:
-            try:
-                low, high, count = float(match[1]), float(match[2]), int(match[3])
-            except ValueError:
-                raise UsageError(f"`epsilons={given}`: {expected}.") from None
-            if not (0.0 < low < high < math.inf and 2 <= count <= 1000):
-                raise UsageError(f"`epsilons={given}`: {expected}.")
-            values = [float(f"{each:.4g}") for each in np.geomspace(low, high, count)]
-    else:
-        values = [float(each) for each in given]
-    rising = all(a < b for a, b in pairwise(values))
-    if not (len(values) >= 2 and rising and values[0] > 0.0 and math.isfinite(values[-1])):
-        raise UsageError(f"`epsilons={given}`: {expected}.")
-    return tuple(values)

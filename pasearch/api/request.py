@@ -312,13 +312,14 @@ class SearchRequest(TrainRequest, ChoiceRequest):
 
     task: ClassVar[str] = "arch"
     among: ClassVar[tuple[str, ...]] = (
-        "fixed", "rs", "mgrs", "paas", "portions", "ahead", "insured", "stw",
+        "fixed", "rs", "mgrs", "paas", "portions", "ahead", "insured", "grid",
+        "stw",
     )  # fmt: skip
 
     strategy: str = said(
         "auto",
         "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
-        "portions, ahead, insured, or stw (public data only).",
+        "portions, ahead, insured, grid, or stw (public data only).",
         SEARCH,
     )
     space: str | Path | Values | Space = said(
@@ -335,6 +336,22 @@ class SearchRequest(TrainRequest, ChoiceRequest):
     rungs: int | None = said(
         None, "How often candidates are looked at, each time at half of those before.", SEARCH,
         usual="1", of={"ahead": "", "insured": ""},
+    )  # fmt: skip
+    crossover: bool = said(
+        False,
+        "Measure which model is the best at which epsilon, instead of forecasting it. Of private "
+        "records a part of the budget pays (strategy grid), of public ones nothing does.",
+        SEARCH,
+    )
+    eps_grid: str | None = said(
+        None,
+        "At which epsilons every model is trained, for a crossover report measured on your own "
+        "records: low:high:logN, or numbers with commas.",
+        SEARCH, usual="five, with three tenths of the squared budget", of={"grid": ""},
+    )  # fmt: skip
+    repeats: int | None = said(
+        None, "How often every model is trained at each epsilon of the grid, 2 or more.", SEARCH,
+        usual="2", of={"grid": ""},
     )  # fmt: skip
     max_candidates: int | None = said(
         None, "Redraw the number of trainings above this; priced.", SEARCH,

@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pasearch.accounting.checks import whole
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.accounting.density import Density
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, public_data, split_of, terms_of
+from pasearch.crossover.grids import grid_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
@@ -25,6 +27,7 @@ from pasearch.planning import planned_form
 from pasearch.search.ahead import Insured, insured_by
 from pasearch.search.auto import Option, choose, ranked_study, shares_of_looks
 from pasearch.search.candidates import RECIPE
+from pasearch.search.grid import REPEATS, Grid, shares_of, usual_shares
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategies import strategy as named_strategy
@@ -76,7 +79,7 @@ def spelt_out(request: SearchRequest) -> SearchRequest:
 
 def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     """Return a search with its solved plan; nothing private was read."""
-    request = spelt_out(asked)
+    request = _measuring(spelt_out(asked), dataset)
     searched_on, validated_on, assumed = None, None, ()
     if request.search_on is not None:
         searched_on, dataset, assumed = _searched_on(request, dataset)
@@ -89,6 +92,8 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     study = partial(_study, request, dataset)
     request, space, given = _given(request, study, dataset.schema.regression)
     names = [_recipe_name(each) for each in request.recipes]
+    if request.strategy == Grid.name:
+        space = _compared(request, space, dataset)
     request, ranked = _noised(request, dataset, space)
     assembled = partial(assemble, request, dataset, assumed)
     auto, ours = None, _is_ours(request, space)
@@ -114,6 +119,18 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
         validated_on=validated_on,
         given=given,
     )
+
+
+def _measuring(request: SearchRequest, dataset: Dataset) -> SearchRequest:
+    """Return the request with the strategy that measures a crossover on private records."""
+    if not request.crossover or dataset.public:
+        return request
+    if request.strategy not in ("auto", Grid.name):
+        raise UsageError(
+            f"`crossover=` measures by strategy grid, and `strategy={request.strategy}` is "
+            "another: leave one of them out."
+        )
+    return replace(request, strategy=Grid.name)
 
 
 def _recipe_name(recipe: Mapping[str, Any]) -> str:
@@ -313,8 +330,12 @@ def assemble(
         "max_candidates": request.max_candidates,
         "returns": request.returns,
         "rungs": request.rungs,
+        "eps_grid": request.eps_grid,
+        "repeats": request.repeats,
     }
     name = request.strategy
+    if name == Grid.name:
+        settings["eps_grid"] = _levels(request, dataset, space)
     if option is not None:
         name, settings = option.name, dict(option.settings)
     strategy = named_strategy(name, **settings).within(space)
@@ -331,6 +352,29 @@ def assemble(
         free_front_ends=free_front_ends,
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
         picks=_picks(request, dataset, strategy),
+    )
+
+
+def _levels(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[float, ...]:
+    """Return which share of the signal a training has at each level of a grid."""
+    repeats = whole("repeats", REPEATS if request.repeats is None else request.repeats)
+    points = space.count() * repeats
+    if request.eps_grid is None:
+        return usual_shares(points)
+    return shares_of(grid_of(request.eps_grid), request.total.resolve(dataset.n), points)
+
+
+def _compared(request: SearchRequest, space: Space, dataset: Dataset) -> Space:
+    """Return the models that a grid compares: of the program's portfolio, three."""
+    if not _is_ours(request, space):
+        return space
+    assert isinstance(space, Portfolio)
+    form = planned_form(dataset.schema, request.max_categories)
+    sizes = [each.parameters(*form)[0] for each in space.entries]
+    places = dict.fromkeys((0, sizes.index(min(sizes)), sizes.index(max(sizes))))
+    return Portfolio(
+        name=f"default, simplest and largest of the {space.name}",
+        entries=tuple(space.entries[place] for place in places),
     )
 
 
@@ -351,6 +395,7 @@ def _check_auto(request: SearchRequest) -> None:
         "candidates": request.candidates, "generations": request.generations, "law": request.law,
         "max_candidates": request.max_candidates, "search_share": request.search_share or None,
         "score_epsilon": request.score_epsilon, "returns": request.returns, "rungs": request.rungs,
+        "eps_grid": request.eps_grid, "repeats": request.repeats,
     }  # fmt: skip
     if named := [f"`{name}=`" for name, value in given.items() if value is not None]:
         raise UsageError(

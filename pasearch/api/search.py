@@ -29,6 +29,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.results import SearchResult
 from pasearch.runs.folder import RunFolder
 from pasearch.search.auto import Option
+from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategy import Strategy
 from pasearch.spaces.candidate import Candidate
@@ -142,6 +143,12 @@ def _on_public(
     accuracy = [round(value, 4) for _, value in outcome.curve]
     curve = {"name": "released network", "steps": [s for s, _ in outcome.curve]}
     shown: dict[str, Any] = {"curves": [{**curve, "accuracy": accuracy}]} if accuracy else {}
+    if request.crossover:
+        from pasearch.api.crossover import measured_beside
+
+        shown["measured_crossover"] = measured_beside(
+            request, prepared.dataset, plan.space, outcome.candidate
+        )
     if not plan.strategy.scored:
         return shown
     once = replace(spelt_out(request), score_epsilon=None)
@@ -197,9 +204,13 @@ def _publish(
     return SearchResult(path=folder.path, document=document, card=card, trials=outcome.trials)
 
 
-def _crossover(plan: Plan, candidate: Candidate, score: dict[str, Any]) -> dict[str, Any] | None:
-    """Return where another model is expected to be the best, from public data; None if unknown."""
+def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any] | None:
+    """Return where another model is the best: as a grid has measured it, or else as expected.
+
+    The latter is from public data; None if nothing like these was measured there.
+    """
     from pasearch.crossover.forecast import Own, forecast
+    from pasearch.crossover.paid import paid_crossover
     from pasearch.results import standard_error
 
     mu = plan.final_mu or plan.trial_mu
@@ -212,7 +223,9 @@ def _crossover(plan: Plan, candidate: Candidate, score: dict[str, Any]) -> dict[
         score=share if score["metric"] == usual.noun else None,
         error=float(standard_error(score)), compared=plan.strategy.scored,
     )  # fmt: skip
-    return forecast(plan.schema, plan.name, own, candidate, plan.schema.outputs)
+    if isinstance(plan.strategy, Grid):
+        return paid_crossover(plan, [value for _, value in found.trials], own, found.candidate)
+    return forecast(plan.schema, plan.name, own, found.candidate, plan.schema.outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +287,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
             "recipe_names": list(plan.recipe_names),
         },
     }
-    document["crossover"] = _crossover(plan, candidate, document["score"])
+    document["crossover"] = _crossover(plan, found, document["score"])
     if plan.pick is not None:
         document["variant"] = found.variant
     if recipe.schedule.steered:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pasearch.accounting.budget import Budget
 from pasearch.cli.app import Json, Quiet, app
 from pasearch.errors import UsageError
 from pasearch.shown import shown
@@ -21,8 +22,27 @@ Models = Annotated[
         "columns:age,sex, numbers. Such as linear+scattering."
     ),
 ]
-Grid = Annotated[str, typer.Option("--eps-grid", help="low:high:logN, or epsilons with commas.")]
-Repeats = Annotated[int, typer.Option("--repeats", help="Trainings of each model at each epsilon.")]
+Grid = Annotated[
+    str | None,
+    typer.Option(
+        "--eps-grid",
+        help="low:high:logN, or epsilons with commas. [default: .1:10:log12; five on private data]",
+    ),
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option(
+        "--repeats",
+        help="Trainings of each model at each epsilon. [default: 10; 2 on private data]",
+    ),
+]
+Eps = Annotated[
+    float | None,
+    typer.Option(
+        "--eps", help="DATA is private: total epsilon of the whole grid and of a final model."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --eps: print the plan and stop.")]
 Delta = Annotated[
     float | None, typer.Option("--delta", help="Of each. [default: power of ten below 1/n]")
 ]
@@ -31,7 +51,8 @@ ProxyData = Annotated[
     typer.Option("--proxy", help="Public data of the same form; DATA is private, not read."),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="A new folder: crossover.html, crossover.json.")
+    Path | None,
+    typer.Option("--out", help="A new folder: crossover.html, crossover.json; with --eps, a run."),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted comparison in --out.")
@@ -57,9 +78,11 @@ Seed = Annotated[int, typer.Option("--seed", help="Of splits and noise.")]
 def crossover(
     data: Data,
     models: Models,
-    eps_grid: Grid = ".1:10:log12",
-    repeats: Repeats = 10,
+    eps_grid: Grid = None,
+    repeats: Repeats = None,
+    eps: Eps = None,
     delta: Delta = None,
+    dry_run: DryRun = False,
     proxy: ProxyData = None,
     out: Out = None,
     resume: Resume = False,
@@ -77,22 +100,33 @@ def crossover(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure at which epsilon one model becomes better than another, on public data.
+    """Measure at which epsilon one model becomes better than another.
 
-    Nothing private is read and nothing is charged. To measure for private data, give public ones of
-    the same form as `--proxy`: they stand for yours, at your number of records.
+    On public data nothing is charged. For private data, give public ones of the same form as
+    `--proxy`: they stand for yours, at your number of records. Or measure on the private records
+    themselves (`--eps`): the whole grid is planned and paid for under that total, and what is left
+    of it trains the best model.
     """
-    from pasearch.api.crossover import measure_crossover
-
-    _check_out(out, resume)
     given: dict[str, Any] = {
         "schema": schema, "bounds": bounds, "classes": classes, "data_root": data_root,
         "steps": steps, "batch": batch, "regression": regression or None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
+    if eps is not None:
+        _paid(
+            data, models, given | {"device": device},
+            {"eps_grid": eps_grid, "repeats": repeats, "out": out}, Budget(eps, delta),
+            free={"proxy": proxy, "data-is-public": data_is_public, "resume": resume,
+                  "workers": workers, "seed": seed},
+            how={"dry_run": dry_run, "as_json": as_json, "quiet": quiet},
+        )  # fmt: skip
+        return
+    _check_out(out, resume)
+    from pasearch.api.crossover import measure_crossover
 
     found = measure_crossover(
-        data, models, epsilons=eps_grid, repeats=repeats, delta=delta, proxy=proxy, seed=seed,
+        data, models, epsilons=eps_grid or ".1:10:log12",
+        repeats=10 if repeats is None else repeats, delta=delta, proxy=proxy, seed=seed,
         data_is_public=data_is_public, device=device, workers=workers,
         store=None if out is None else out / "trainings.jsonl",
         on_training=None if quiet or as_json else _told, **given,
@@ -113,6 +147,30 @@ def crossover(
         typer.echo(f"This was {found.assumes}.")
     if out is not None:
         typer.echo(f"Page: {shown(out / 'crossover.html')}")
+
+
+def _paid(
+    data: str,
+    models: list[str],
+    given: dict[str, Any],
+    grid: dict[str, Any],
+    budget: Budget,
+    *,
+    free: dict[str, Any],
+    how: dict[str, Any],
+) -> None:
+    """Measure on private records, under one total: a search whose strategy is the grid."""
+    from pasearch.api.crossover import grid_options
+    from pasearch.cli.tasks import do_task
+
+    if named := [name for name, value in free.items() if value]:
+        raise UsageError(
+            f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out. A run "
+            "that was interrupted is finished by `pasearch resume RUN`."
+        )
+    asked = grid_options(data, models, **given)
+    asked |= {name: value for name, value in grid.items() if value is not None}
+    do_task("pasearch.api.search", {"data": data, "budget": budget, **asked}, **how)
 
 
 def _check_out(out: Path | None, resume: bool) -> None:

@@ -49,6 +49,34 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
 """What each task is asked for, who does it, and its help."""
 
 
+def do_task(
+    module: str,
+    asked: dict[str, Any],
+    *,
+    sign: Path | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Plan a task, say its price, and carry it out."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signed = _signing(sign)
+    prepared = _prepared(module, asked, show=not (as_json or quiet))
+    if dry_run:
+        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True)
+        return
+    from pasearch.api.resolve import device_of
+    from pasearch.progress import Bar
+
+    device_of(prepared.request)
+    _check_out(prepared.request.out)
+    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, brief=not verbose)
+    with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
+        result = import_module(module).run(prepared, progress=bar)
+    show_result(signed(result), as_json=as_json, quiet=quiet)
+
+
 def _add_task(request: type[Request], module: str, about: str) -> None:
     """Add a task's command, and that of its plan."""
 
@@ -62,21 +90,9 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
         quiet: Quiet = False,
         verbose: Verbose = False,
     ) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        signed = _signing(sign)
-        prepared = _prepared(module, asked, show=not (as_json or quiet))
-        if dry_run:
-            _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True)
-            return
-        from pasearch.api.resolve import device_of
-        from pasearch.progress import Bar
-
-        device_of(prepared.request)
-        _check_out(prepared.request.out)
-        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, brief=not verbose)
-        with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
-            result = import_module(module).run(prepared, progress=bar)
-        show_result(signed(result), as_json=as_json, quiet=quiet)
+        do_task(
+            module, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose
+        )
 
     @plan_app.command(request.task, cls=Grouped, help=f"Print the plan of `pasearch {request.task}`"
                       ": nothing is written, and no private record is read.")  # fmt: skip
@@ -311,6 +327,9 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
             f"Test {score['metric']}: {score['test']:.3f}{unit} on {score['of']:,} records "
             f"({error}){exact}"
         )
+        found = document.get("measured_crossover") or document.get("crossover") or {}
+        if found.get("kind") == "measured":
+            typer.echo(shown(found["sentence"]))
         for line in useless(document):
             typer.echo(shown(line))
     price = document["price"]

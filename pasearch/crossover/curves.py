@@ -97,6 +97,32 @@ def crossover(
     )  # fmt: skip
 
 
+def crossover_of_means(
+    simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str]
+) -> Crossover:
+    """Return the same from means whose spread is known, with its interval.
+
+    Args:
+        simple: Its mean error, (epsilons,).
+        other: The other's.
+        spread: Standard deviation of a mean at each epsilon.
+        epsilons: Rising.
+        names: Of both.
+    """
+    mean = np.asarray(simple, float) - np.asarray(other, float)
+    drawn = np.random.default_rng(0).standard_normal((RESAMPLES, len(mean)))
+    every = _last(mean + math.sqrt(2.0) * spread * drawn, epsilons)
+    found, quantile = _last(mean[None], epsilons)[0], (1 + LEVEL) / 2
+    low, high = (
+        float(each)
+        for each in np.quantile(every, [1 - quantile, quantile], method="closest_observation")
+    )
+    return Crossover(
+        simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
+        high=max(high, found), every=tuple(_signs(mean, epsilons)),
+    )  # fmt: skip
+
+
 def _last(leads: Array, epsilons: tuple[float, ...]) -> Array:
     """Return the last epsilon at which each lead is below 0: (curves,)."""
     logs = np.log(epsilons)

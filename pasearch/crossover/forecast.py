@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.sketch import gaussian_epsilon
+from pasearch.accounting.sketch import gaussian_mu
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
+from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -136,7 +136,7 @@ def forecast(
     """Return the forecast of a run as plain values; None where nothing like it was measured.
 
     Args:
-        schema: Complete.
+        schema: Declared; sizes of models are about right where columns are not.
         name: Of the data set, which is left out of the study.
         own: What the run released.
         winner: The model that it released.
@@ -156,7 +156,8 @@ def forecast(
     curves = np.stack([study.at(signals[place]) for place in drawn])
     # More epsilon does no harm: where a measured curve falls, that is its own noise.
     curves = np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)  # (entries, sets, epsilons)
-    sizes = [each.parameters(schema.shape, outputs)[0] for each in study.entries]
+    shape = schema.widest_shape(FEW_CATEGORIES)
+    sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     shown = _shown(curves, sizes, study, winner)
     entries = [
         Entry(
@@ -198,16 +199,8 @@ def _at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
 
 def _ratios(own: Own) -> list[float]:
     """Return mu at each epsilon, as a share of what the run had: that of one Gaussian release."""
-    here = _mu(own.epsilon, own.delta)
-    return [_mu(epsilon, own.delta) / here for epsilon in EPSILONS]
-
-
-def _mu(epsilon: float, delta: float) -> float:
-    low, high = 1e-9, 1e3
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
-    return low
+    here = gaussian_mu(own.epsilon, own.delta)
+    return [gaussian_mu(epsilon, own.delta) / here for epsilon in EPSILONS]
 
 
 def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate) -> list[int]:

@@ -119,6 +119,45 @@ class CrossoverReport:
             "assumes": self.assumes,
         }  # fmt: skip
 
+    def as_accuracy(self, released: str) -> dict[str, Any]:
+        """Return what a run's report shows of it, as a grid's: one minus the error of each model.
+
+        Args:
+            released: Name of the model that the run released.
+        """
+        bands = [band(each) for each in self.errors]
+        sizes = self.parameters
+        return {
+            "kind": "measured",
+            "epsilons": list(self.epsilons),
+            "repeats": self.repeats,
+            "models": [
+                {
+                    "name": name, "parameters": size,
+                    "roles": [
+                        role
+                        for role, has in (("released", name == released),
+                                          ("simplest", size == min(sizes)),
+                                          ("largest", size == max(sizes)))
+                        if has
+                    ],
+                    "accuracy": np.round(1.0 - means, 4).tolist(),
+                    "low": np.round(np.clip(1.0 - means - halves, 0.0, 1.0), 4).tolist(),
+                    "high": np.round(np.clip(1.0 - means + halves, 0.0, 1.0), 4).tolist(),
+                }
+                for name, size, (means, halves) in zip(self.names, sizes, bands, strict=True)
+            ],
+            "own": {"epsilon": self.epsilons[-1], "score": None, "standard_error": 0.0},
+            "crossings": [
+                {"before": each.simple, "after": each.complex, "epsilon": _number(each.epsilon),
+                 "low": _number(each.low), "high": _number(each.high),
+                 "text": each.text(self.epsilons)}
+                for each in self.crossovers
+            ],
+            "taken": list(self.taken),
+            "sentence": f"Measured on these public records: f{self.sentence()[1:]}",
+        }  # fmt: skip
+
     def table(self) -> str:
         """Return mean errors, half the width of their intervals, and crossovers, as text."""
         width = max(19, *(len(name) + 2 for name in self.names))

@@ -19,23 +19,29 @@ Values = dict[str, Any]
 LEAST, MOST = -0.2, 1.2
 """Between which shares a chart is drawn."""
 
-LABELS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+LABELS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Which epsilons have a label."""
 
 
 def crossover(document: Values) -> Values | None:
-    """Return what the template writes of a forecast; None where a result has none."""
-    found = document.get("crossover")
+    """Return what the template writes of a forecast, or of a grid; None where there is neither."""
+    found = document.get("measured_crossover") or document.get("crossover")
     if not found:
         return None
+    measured = found["kind"] == "measured"
     return {
         "sentence": found["sentence"],
         "chart": chart(found),
-        "data_sets": found["data_sets"],
+        "data_sets": found.get("data_sets"),
+        "repeats": found.get("repeats"),
+        "paid": "measured_crossover" not in document,
         "has_point": found["own"]["score"] is not None,
         "of_numbers": "error" in document["score"]["metric"],
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
-        "crossings": [_crossing(each, found["epsilons"]) for each in found["crossings"]],
+        "crossings": [
+            _measured(each) if measured else _crossing(each, found["epsilons"])
+            for each in found["crossings"]
+        ],
     }
 
 
@@ -55,6 +61,13 @@ def _crossing(each: Values, epsilons: list[float]) -> str:
     return (
         f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
         f"(single data sets: {low} to {high})."
+    )
+
+
+def _measured(each: Values) -> str:
+    return (
+        f"{each['before'][0].upper()}{each['before'][1:]} is better than {each['after']} up to "
+        f"epsilon {each['text']}."
     )
 
 

@@ -198,7 +198,7 @@ def _winner(plan: Plan) -> str:
     if plan.searched_on is not None:
         return f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
     if plan.strategy.look_share is not None:
-        return "trained anew on the same records, with the privacy budget that the looks left"
+        return "trained anew on the same records, with the privacy budget that is left"
     if plan.retrained:
         return "retrained: the search reads records of its own; the winner is trained on `train`"
     if plan.strategy.scored:

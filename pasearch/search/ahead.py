@@ -327,6 +327,12 @@ class Insured(Ahead):
         expected[0] = 0.0
         return [int(np.argmax(expected))]
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether any look could take the default's place."""
+        own = self.handicaps or (0.0,)
+        return self.trust > 0.0 or max(own) > 0.0
+
     def unusual_words(self) -> str:
         """Return the settings that are not as usual: what the default is insured by among them."""
         unusual = self.unusual()
@@ -344,6 +350,7 @@ class Insured(Ahead):
     def words(self) -> str:
         return (
             f"{self._looks()}; the default is kept unless another is well ahead"
+            f"{'' if self.may_lose else ', which at this noise no look can show'}"
             f"{self.unusual_words()}"
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pasearch.accounting.events import Event, Geometric
+from pasearch.accounting.events import Event, Geometric, Pure
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.errors import UsageError
 from pasearch.files import read_json
@@ -350,12 +350,12 @@ class Search:
         """Return what a trial is charged to; refuse one charge for several, but under a theorem.
 
         Refused too is a line that the strategy has not planned for the partition that is read, or
-        a training of another length than that line has priced.
+        a training, or a score, of another price than that line was given.
         """
         line, key = self.strategy.charge(noun, asked.number, trial)
         rule, place = self.strategy.selection_rule, self.strategy.scored_on
         partition = place if noun == "score" else self.plan.trial_partition
-        marks: dict[RoundShape, Event] = {}
+        marks: dict[RoundShape, Geometric] = {}
 
         def price(shape: RoundShape) -> Event:
             return marks.setdefault(shape, Geometric(epsilon=math.pi + len(marks)))
@@ -365,8 +365,11 @@ class Search:
             place = self.strategy.place(partition, trial)
         events = [each.event for each in planned if (each.name, each.partition) == (line, place)]
         mark = marks.get(asked.shape)
-        if noun == "training" and self.strategy.private_trials:
-            events = [each for each in events if mark is not None and _is_within(mark, each)]
+        if self.strategy.private_trials:
+            wanted: list[Event] = [mark] if noun == "training" and mark is not None else []
+            if noun == "score":  # a pick is priced by its epsilon alone, which bounds it
+                wanted = [e for m in marks.values() for e in (m, Pure(m.epsilon))]
+            events = [each for each in events if any(_is_within(own, each) for own in wanted)]
         if not events or line.startswith(ENGINE_LINES):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} charges the {noun} of trial {trial} on {place!r} "

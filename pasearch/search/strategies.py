@@ -8,6 +8,7 @@
 | `paas` | 6 generations of 10 (Bao et al., IX-A) |
 | `portions` | one a candidate of the space if it has so few, else 4 |
 | `ahead`, `insured` | 4 looks with a small part of the squared budget, one with the rest |
+| `grid` | every candidate twice at each epsilon of a grid, one with the rest |
 | `stw` | as paas, without privacy |
 """
 
@@ -25,8 +26,8 @@ def strategy(name: str, **settings: Any) -> Strategy:
 
     Args:
         name: One of `STRATEGIES`.
-        settings: candidates, generations, rungs, law and max_candidates, where the strategy takes
-            them; None leaves one as usual.
+        settings: candidates, generations, rungs, law, max_candidates, shares and repeats, where the
+            strategy takes them; None leaves one as usual.
 
     Raises:
         UsageError: An unknown name, or a setting that the strategy does not have.

@@ -19,6 +19,7 @@ one training (and, on the validation slots, one noisy score).
 | `paas` | generations x population copies of Q | adaptive, so composed; equal ones are one |
 | `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
 | `ahead`, `insured` | a look at each candidate, then one training | composed, on the same records |
+| `grid` | every candidate at every level, then one training | composed, on the same records |
 | `stw` | nothing | the search is not private: declared-public data only |
 
 One of your own is one file: docs/extending.md.
@@ -347,6 +348,7 @@ def check_several(candidates: object) -> None:
 STRATEGIES = Registry(
     "strategy", Strategy, "pasearch.search.randomized", "pasearch.search.multi_generation",
     "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.ahead",
+    "pasearch.search.grid",
 )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
         variant=document.get("variant"),
     )
     # What is shown of public data beside, and of no other.
-    names = ("curves", "compared") if plan.public else ()
+    names = ("curves", "compared", "measured_crossover") if plan.public else ()
     beside = {name: document[name] for name in names if name in document}
     return plan, api.result_document(plan, strategy, found, _made(document)) | beside
 

@@ -38,12 +38,19 @@ from pasearch.results import FEATURES
 from pasearch.search import variants
 from pasearch.search.ahead import Ahead, Insured
 from pasearch.search.auto import FIXED, Option
+from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json
 from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
-from pasearch.verification.strategies import of_looks, of_own_space, of_strategy
+from pasearch.verification.strategies import (
+    of_grid,
+    of_looks,
+    of_own_space,
+    of_recipe_names,
+    of_strategy,
+)
 
 Document = dict[str, Any]
 
@@ -297,6 +304,8 @@ def _of_auto(document: Document) -> list[str]:
     if auto is None:
         return []
     check_form(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
+    if set(auto) != {"chosen", "why", "expected"}:
+        return ["auto has other fields than chosen, why and expected."]
     name = document["strategy"]["name"]
     if document["task"] != FEATURES:
         told = auto["chosen"]
@@ -335,6 +344,7 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     best, trials = document["best"], document.get("trials")
     plain = candidate_of(best).to_json()
     yield from of_own_space(document, plan)
+    yield from of_recipe_names(document["plan"]["recipe_names"])
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
         yield "plan.score_epsilon is given, and nothing is scored."
     yield from of_strategy(document, plan)
@@ -367,6 +377,8 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has other points than its equal."
     scores = [_points(each) for each in trials]
+    if isinstance(plan.strategy, Grid):
+        yield from of_grid(plan, [each["parameters"] for each in trials])
     if isinstance(plan.strategy, Ahead):
         yield from of_looks(plan, [each["parameters"] for each in trials], scores)
     winners = plan.strategy.may_win(scores)

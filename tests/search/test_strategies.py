@@ -22,6 +22,7 @@ from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search.ahead import Ahead, Insured
 from pasearch.search.fitness import WORST
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
+from pasearch.search.grid import Grid
 from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch, draw_count
@@ -66,10 +67,11 @@ SMALL = {
     "stw": {"candidates": 4, "generations": 2},
     "ahead": {"candidates": 4},
     "insured": {"candidates": 4},
+    "grid": {"repeats": 3},
 }
 SECRET = ("rs", "mgrs")
 HIDING = (*SECRET, "portions")
-SHOWING = ("fixed", "paas", "stw", "ahead", "insured")
+SHOWING = ("fixed", "paas", "stw", "ahead", "insured", "grid")
 
 
 def keyed(seed: int = 0) -> Stream:
@@ -130,7 +132,8 @@ class TestEveryStrategy:
 
     def test_other_keys_search_otherwise(self, name: str):
         searches = {tuple(play(make(name), seed)[1]) for seed in range(8)}
-        assert len(searches) == (1 if name == "fixed" else 8)
+        # grid draws one candidate beside the default, sometimes the same.
+        assert len(searches) == {"fixed": 1, "grid": 6}.get(name, 8)
 
     def test_the_winner_is_the_fittest_of_those_that_may_be_returned(self, name: str):
         search = make(name)
@@ -138,6 +141,8 @@ class TestEveryStrategy:
         number, index = search.best(state)
         if name not in ("paas", "stw"):
             assert number == len(rounds) - 1
+        if name == "grid":  # by means of repeats: tests/search/test_grid.py
+            return
         every = [score for fitness in state.fitness for score, _ in fitness]
         assert state.fitness[number][index][0] == max(
             every if name in ("paas", "stw") else [score for score, _ in state.fitness[-1]]
@@ -417,6 +422,7 @@ class TestNames:
             "stw": StandardWorkflow,
             "ahead": Ahead,
             "insured": Insured,
+            "grid": Grid,
         }
 
     @pytest.mark.unit

@@ -1,0 +1,159 @@
+"""A crossover measured on private records: made of the noisy scores that a grid has released.
+
+    error of a point = 1 - noisy points / most points
+    spread           = deviation of points around their model's mean, pooled over a level's models;
+                       never less than the noise of one score
+
+The interval of a crossover is by drawing means anew with that spread. Epsilons are what one
+training of each level costs by itself.
+
+Cost: none: the scores were released and paid for.
+
+Source: Bao et al., section III-C, Definition 2; strategy `grid`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from pasearch.accounting.accountants import price_partitions
+from pasearch.crossover.curves import LEVEL, Crossover, crossover_of_means
+from pasearch.crossover.forecast import plain_name
+from pasearch.search.grid import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pasearch.crossover.forecast import Own
+    from pasearch.search.plan import Plan
+    from pasearch.spaces.candidate import Candidate
+
+
+def paid_crossover(
+    plan: Plan, points: Sequence[float | None], own: Own, winner: Candidate
+) -> dict[str, Any]:
+    """Return the crossover report of a grid, as plain values.
+
+    Args:
+        plan: Of strategy `grid`.
+        points: Noisy points of every trial, in order; None of one that failed.
+        own: What the run released of its final model.
+        winner: That model.
+    """
+    strategy = plan.strategy
+    assert isinstance(strategy, Grid)
+    most = plan.judged_by.most * plan.score_slots
+    shape = (len(strategy.shares), strategy.candidates, strategy.repeats)
+    shares = np.array([0.0 if each is None else each / most for each in points]).reshape(shape)
+    means = shares.mean(axis=2).T  # (models, levels)
+    spread, wider = _spread(plan, shares)
+    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * wider * spread
+    epsilons = _epsilons(plan)
+    candidates = [plan.space.candidate(each) for each in _places(plan)]
+    schema = plan.schema
+    sizes = [each.parameters(schema.shape, schema.outputs)[0] for each in candidates]
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    names = [plain_name(each) for each in candidates]
+    found = [
+        crossover_of_means(
+            1.0 - means[a], 1.0 - means[b], wider * spread, epsilons, (names[a], names[b])
+        )
+        for place, a in enumerate(order) for b in order[place + 1 :]
+    ]  # fmt: skip
+    taken = _taken(means[order], wider * spread)
+    return {
+        "kind": "measured",
+        "epsilons": list(epsilons),
+        "repeats": strategy.repeats,
+        "models": [
+            {
+                "name": names[place], "parameters": sizes[place],
+                "roles": _roles(candidates[place] == winner, sizes[place], sizes),
+                "accuracy": _rounded(means[place]),
+                "low": _rounded(np.clip(means[place] - half, 0.0, 1.0)),
+                "high": _rounded(np.clip(means[place] + half, 0.0, 1.0)),
+            }
+            for place in order
+        ],
+        "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
+        "crossings": [_plain(each, epsilons) for each in found],
+        "taken": [names[order[place]] for place in taken],
+        "sentence": _sentence([names[order[place]] for place in taken], epsilons),
+    }  # fmt: skip
+
+
+def _spread(plan: Plan, shares: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the deviation of a mean at each level, and how much wider t's interval is.
+
+    Args:
+        plan: Whose scores have noise.
+        shares: (levels, models, repeats).
+    """
+    _, models, repeats = shares.shape
+    noise = getattr(plan.score, "standard_deviation", 0.0) / (
+        plan.judged_by.most * plan.score_slots
+    )
+    each = np.maximum(shares.var(axis=2, ddof=1).mean(axis=1), noise**2)
+    quantile = (1 + LEVEL) / 2
+    wider = stats.t.ppf(quantile, models * (repeats - 1)) / stats.norm.ppf(quantile)
+    return np.sqrt(each / repeats), float(wider)
+
+
+def _places(plan: Plan) -> list[Any]:
+    """Return the genotypes that a grid trains, in its order."""
+    strategy: Any = plan.strategy
+    from pasearch.runs.keys import Keys
+    from pasearch.search.ahead import distinct
+
+    stream = Keys.from_seed(0).stream("unused")  # a small space is gone through in order
+    return list(distinct(plan.space, strategy.candidates, stream))
+
+
+def _epsilons(plan: Plan) -> tuple[float, ...]:
+    """Return what one training of each level costs by itself."""
+    lines = [each for each in plan.lines if each.name.startswith("training, level")]
+    return tuple(
+        float(f"{price_partitions({'train': each.event}, plan.delta)[0].epsilon:.3g}")
+        for each in lines
+    )
+
+
+def _taken(means: np.ndarray, spread: np.ndarray) -> list[int]:
+    """Return the simplest model at each level that is not clearly worse than the best."""
+    limit = float(stats.norm.ppf(LEVEL)) * spread * math.sqrt(2.0)
+    near = means >= means.max(axis=0) - limit
+    return [int(each) for each in near.argmax(axis=0)]
+
+
+def _sentence(taken: list[str], epsilons: tuple[float, ...]) -> str:
+    said = f"Measured on your records: at epsilon {epsilons[0]:g} take {taken[0]}"
+    changes = [
+        f"from about {epsilon:.2g} on, {after}"
+        for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)
+        if before != after
+    ]
+    return said + (f"; {'; '.join(changes)}." if changes else f", up to {epsilons[-1]:g}.")
+
+
+def _plain(each: Crossover, epsilons: tuple[float, ...]) -> dict[str, Any]:
+    def number(value: float) -> float | None:
+        return None if math.isinf(value) else float(f"{value:.3g}")
+
+    return {
+        "before": each.simple, "after": each.complex, "epsilon": number(each.epsilon),
+        "low": number(each.low), "high": number(each.high), "text": each.text(epsilons),
+    }  # fmt: skip
+
+
+def _roles(released: bool, size: int, sizes: list[int]) -> list[str]:
+    roles = (("released", released), ("simplest", size == min(sizes)),
+             ("largest", size == max(sizes)))  # fmt: skip
+    return [role for role, has in roles if has]
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(each), 4) for each in values]

@@ -1,0 +1,226 @@
+"""GRID: every candidate at every epsilon of a grid, several times; then one training of the best.
+
+    mu        what the privacy budget allows one training alone
+    points    k candidates, L levels, r repeats, each trained on all training records at s_i mu
+    scores    of those on the validation records, which have the whole epsilon for them
+    final     the best of the last level, trained anew with what is left, about
+              mu sqrt(1 - k r sum s_i^2)
+
+It measures, on private records and for a price, what `crossover` measures on public ones: at which
+epsilon another model becomes the better one. Points, scores and final training are composed, so
+every one of them may be shown.
+
+Source: Bao et al., sections III-C and VI-C (Definition 2); the composition is that of `ahead`.
+Proof: docs/guarantees/composition-and-partitions.md, "Ahead".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import probability, whole
+from pasearch.accounting.sketch import gaussian_epsilon, gaussian_mu
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.keys import Stream
+from pasearch.runs.ledger import Line
+from pasearch.search.ahead import distinct
+from pasearch.search.strategy import (
+    STRATEGIES,
+    WHOLE,
+    Round,
+    RoundPrice,
+    RoundShape,
+    State,
+    Strategy,
+    check_several,
+)
+
+if TYPE_CHECKING:
+    from pasearch.spaces.space import Space
+
+MOST_OF_SQUARES = 0.9
+"""Which share of the squared budget a grid may take: the rest trains the model that is released."""
+
+USUAL, USUAL_OF_SQUARES = (0.16, 0.25, 0.4, 0.63, 1.0), 0.3
+"""The levels of a grid that nobody asked for, as shares of the last, and what they take."""
+
+REPEATS = 2
+"""How often each model is trained at each level, usually."""
+
+MOST_MODELS = 8
+"""More models than this are no comparison that a budget pays for."""
+
+MOST_LEVELS = 100
+"""The most epsilons of a grid."""
+
+
+@STRATEGIES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid(Strategy):
+    """Every candidate at every level, several times; then one full training of the best.
+
+    Args:
+        candidates: k, all that the space has, 2 to `MOST_MODELS`.
+        shares: s_i, the share of mu that a training of each level has, rising, in (0, 1).
+        repeats: r, how often each candidate is trained at each level, 2 or more: how far trainings
+            differ tells how sure a difference is.
+
+    Guarantee: every trial may be shown; points and final training are composed on the training
+    records, scores on the validation records.
+    """
+
+    name: ClassVar[str] = "grid"
+    selection_rule: ClassVar[str] = "composition"
+    takes: ClassVar[tuple[str, ...]] = ("eps_grid", "repeats")
+    candidates: int = 2
+    shares: tuple[float, ...] = (0.1, 0.2)
+    repeats: int = REPEATS
+
+    def __post_init__(self) -> None:
+        check_several(self.candidates)
+        if not self.candidates <= MOST_MODELS:
+            raise UsageError(
+                f"A grid compares {MOST_MODELS} models at most, and these are {self.candidates}: "
+                "name a few of them, a space of the kind portfolio (docs/spaces.md)."
+            )
+        object.__setattr__(self, "shares", tuple(probability("shares", s) for s in self.shares))
+        rising = all(a < b for a, b in zip(self.shares, self.shares[1:], strict=False))
+        if not (rising and 2 <= len(self.shares) <= MOST_LEVELS and 0.0 < self.shares[0]):
+            raise UsageError(f"A grid has 2 to {MOST_LEVELS} levels, rising, above 0.")
+        if not whole("repeats", self.repeats) >= 2:
+            raise UsageError(
+                f"repeats is {self.repeats}: expected 2 or more, to tell how far trainings differ."
+            )
+        if not self.squares <= MOST_OF_SQUARES:
+            raise UsageError(
+                f"The grid takes {self.squares:.2f} of the squared privacy budget: expected "
+                f"{MOST_OF_SQUARES} at most."
+            )
+
+    @classmethod
+    def asked(cls, **given: Any) -> Self:
+        """Return it with a request's settings; `eps_grid` has become shares (`shares_of`)."""
+        shares = {"shares": given.pop("eps_grid")} if "eps_grid" in given else {}
+        return cls(**shares, **given)
+
+    @property
+    def squares(self) -> float:
+        """The share of the squared budget that all points take together."""
+        return self.candidates * self.repeats * math.fsum(share**2 for share in self.shares)
+
+    def within(self, space: Space) -> Self:
+        """Return it for a space, each of whose candidates it trains."""
+        if space.count() < 2:
+            raise UsageError(
+                f"Space {space.name!r} has one candidate, so there is nothing to compare."
+            )
+        return replace(self, candidates=space.count())
+
+    @property
+    def look_share(self) -> float:
+        """The share of mu that a training of the last level has."""
+        return self.shares[-1]
+
+    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+        """Return the trainings of each level, or all scores."""
+        each = self.candidates * self.repeats
+        if noun != "training":
+            count = each * len(self.shares)
+            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+        return [
+            Line(
+                name=self._line(level), partition=partition,
+                event=price(RoundShape(mu=share)), count=each,
+            )
+            for level, share in enumerate(self.shares)
+        ]  # fmt: skip
+
+    def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
+        """Return a key a trial: each is a release of its own."""
+        return self._line(number) if noun == "training" else noun, f"trial {trial}"
+
+    def _line(self, level: int) -> str:
+        return f"training, level {level + 1} of the grid"
+
+    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+        """Return the next level: every candidate, each as often as it is repeated."""
+        level = len(state.rounds)
+        if level == len(self.shares):
+            return None
+        every = distinct(space, self.candidates, stream)
+        genotypes = tuple(each for each in every for _ in range(self.repeats))
+        return Round(number=level, genotypes=genotypes, shape=RoundShape(mu=self.shares[level]))
+
+    def best(self, state: State) -> tuple[int, int]:
+        """Return the candidate of the best mean score at the last level; of equals, one by lot."""
+        last = state.fitness[-1]
+        winners = self._winners([score for score, _ in last])
+        return len(state.rounds) - 1, max(winners, key=lambda place: last[place][1])
+
+    def may_win(self, scores: Sequence[float]) -> list[int]:
+        start = len(scores) - self.candidates * self.repeats
+        return [start + place for place in self._winners(scores[start:])]
+
+    def _winners(self, scores: Sequence[float]) -> list[int]:
+        """Return the last trial of every candidate with the best mean; a failed one counts so."""
+        ends = range(self.repeats, len(scores) + 1, self.repeats)
+        sums = [math.fsum(scores[end - self.repeats : end]) for end in ends]
+        return [end - 1 for end, each in zip(ends, sums, strict=True) if each == max(sums)]
+
+    @property
+    def expected_trainings(self) -> float:
+        return float(self.candidates * self.repeats * len(self.shares))
+
+    def words(self) -> str:
+        shares = ", ".join(f"{share:.3g}" for share in self.shares)
+        return (
+            f"{self.candidates} models at {len(self.shares)} levels of the privacy budget, "
+            f"{self.repeats} times each ({shares} of the signal that one training alone would "
+            "have), then one training of the best with the rest"
+        )
+
+
+def shares_of(epsilons: Sequence[float], budget: Budget, points: int) -> tuple[float, ...]:
+    """Return the share of mu that a training at each epsilon has, as Gaussian releases have it.
+
+    Args:
+        epsilons: Rising.
+        budget: Of the run, its delta known.
+        points: How many trainings each level has.
+
+    Raises:
+        BudgetError: They cost more than the budget leaves; the message names the least that fits.
+    """
+    delta = budget.delta
+    assert delta is not None
+    levels = [gaussian_mu(epsilon, delta) for epsilon in epsilons]
+    mu = gaussian_mu(budget.epsilon, delta)
+    together = points * math.fsum(level**2 for level in levels)
+    if not together <= MOST_OF_SQUARES * mu**2:
+        least = gaussian_epsilon(math.sqrt(together / MOST_OF_SQUARES), delta)
+        raise BudgetError(
+            f"A grid of {points * len(levels)} trainings up to epsilon {epsilons[-1]:g} does not "
+            f"fit into epsilon {budget.epsilon:g}: expected a total of {_up(least):g} or more, a "
+            "grid of fewer or smaller epsilons, or fewer models or repeats."
+        )
+    return tuple(round(level / mu, 6) for level in levels)
+
+
+def usual_shares(points: int) -> tuple[float, ...]:
+    """Return five levels that take `USUAL_OF_SQUARES` together.
+
+    Args:
+        points: How many trainings each level has.
+    """
+    top = math.sqrt(USUAL_OF_SQUARES / (points * math.fsum(each**2 for each in USUAL)))
+    return tuple(round(top * each, 6) for each in USUAL)
+
+
+def _up(epsilon: float) -> float:
+    """Return an epsilon in three digits, rounded up."""
+    digits = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return math.ceil(epsilon / digits) * digits
