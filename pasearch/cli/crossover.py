@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from pasearch.accounting.budget import Budget
 from pasearch.cli.app import Json, Quiet, app
 from pasearch.errors import UsageError
 from pasearch.shown import shown
+
+if TYPE_CHECKING:
+    from pasearch.crossover.report import CrossoverReport
 
 Data = Annotated[str, typer.Argument(help="As of `arch`: a name, a .csv, a .npz or a folder.")]
 Models = Annotated[
@@ -131,6 +134,11 @@ def crossover(
         store=None if out is None else out / "trainings.jsonl",
         on_training=None if quiet or as_json else _told, **given,
     )  # fmt: skip
+    _tell(found, out, as_json=as_json, quiet=quiet)
+
+
+def _tell(found: CrossoverReport, out: Path | None, *, as_json: bool, quiet: bool) -> None:
+    """Print a report, and write its page if a folder was named."""
     values = found.to_json()
     if out is not None:
         from pasearch.files import write_new

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -240,12 +239,12 @@ def _trained(study: Study, points: list[Point], workers: int) -> Iterator[tuple[
             for point in points:
                 yield point, study.error(point)
         return
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, dump
 
     with tempfile.TemporaryDirectory(prefix="pasearch-") as folder:
-        path = Path(folder) / "study.pickle"
+        path = Path(folder) / "study"
         own = replace(study.dataset, cache=Path(folder))
-        path.write_bytes(pickle.dumps(replace(study, dataset=own)))
+        dump(replace(study, dataset=own), path)
         side_by_side = Parallel(n_jobs=workers, return_as="generator_unordered")
         finished: Any = side_by_side(delayed(_error_of)(str(path), point) for point in points)
         yield from finished
@@ -259,7 +258,9 @@ def _error_of(path: str, point: Point) -> tuple[Point, float]:
 
 @lru_cache(maxsize=1)
 def _study(path: str) -> Study:
-    return pickle.loads(Path(path).read_bytes())
+    from joblib import load
+
+    return load(path)  # this program wrote it just now, into a folder of its own
 
 
 @contextmanager
