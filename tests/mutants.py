@@ -49,6 +49,18 @@ MUTANTS = (
         "search/test_ahead.py",
     ),
     Mutant(
+        "grid: trained with more than the line of its level was given",
+        "shape=RoundShape(mu=self.shares[level])",
+        "shape=RoundShape(mu=self.shares[-1] * 1.01)",
+        "search/test_grid.py",
+    ),
+    Mutant(
+        "scores: charged to a line that was given another price",
+        "events = [each for each in events if any(_is_within(own, each) for own in wanted)]",
+        "events = list(events)",
+        "search/test_grid.py",
+    ),
+    Mutant(
         "variants: picked without noise",
         "place = noise.pick(reached, stream)",
         "place = reached.index(max(reached))",

@@ -181,7 +181,7 @@ STUDIES = {
         epsilons=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, PLAIN), steps=480, seeds=10,
     ),
     "fig-10": Study(
-        arms=FIG_10, epsilons=(0.1, 0.34, 0.6, 1.0, 2.11, 6.0), steps=120,
+        arms=FIG_10, epsilons=(0.02, 0.05, 0.1, 0.34, 0.6, 1.0, 2.11, 6.0), steps=120, seeds=4,
     ),
     "fig-12": Study(
         arms={

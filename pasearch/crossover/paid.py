@@ -57,7 +57,7 @@ def paid_crossover(
     schema = plan.schema
     sizes = [each.parameters(schema.shape, schema.outputs)[0] for each in candidates]
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
-    names = [plain_name(each) for each in candidates]
+    names = _names(candidates)
     found = [
         crossover_of_means(
             1.0 - means[a], 1.0 - means[b], wider * spread, epsilons, (names[a], names[b])
@@ -84,6 +84,16 @@ def paid_crossover(
         "taken": [names[order[place]] for place in taken],
         "sentence": _sentence([names[order[place]] for place in taken], epsilons),
     }  # fmt: skip
+
+
+def _names(candidates: Sequence[Candidate]) -> list[str]:
+    """Return models in words; of two that are the same network, what is changed in the recipe."""
+    names = [plain_name(each) for each in candidates]
+    twice = {name for name in names if names.count(name) > 1}
+    return [
+        f"{name} ({each.describe().partition('; ')[2] or 'as usual'})" if name in twice else name
+        for name, each in zip(names, candidates, strict=True)
+    ]
 
 
 def _spread(plan: Plan, shares: np.ndarray) -> tuple[np.ndarray, float]:
@@ -130,13 +140,18 @@ def _taken(means: np.ndarray, spread: np.ndarray) -> list[int]:
 
 
 def _sentence(taken: list[str], epsilons: tuple[float, ...]) -> str:
+    if len(set(taken)) == 1:
+        return (
+            f"Measured on your records: take {taken[0]}, at every epsilon from {epsilons[0]:g} to "
+            f"{epsilons[-1]:g}."
+        )
     said = f"Measured on your records: at epsilon {epsilons[0]:g} take {taken[0]}"
     changes = [
         f"from about {epsilon:.2g} on, {after}"
         for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)
         if before != after
     ]
-    return said + (f"; {'; '.join(changes)}." if changes else f", up to {epsilons[-1]:g}.")
+    return f"{said}; {'; '.join(changes)}."
 
 
 def _plain(each: Crossover, epsilons: tuple[float, ...]) -> dict[str, Any]:

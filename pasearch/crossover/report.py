@@ -84,9 +84,10 @@ class CrossoverReport:
         for before, after, epsilon in zip(taken, taken[1:], self.epsilons[1:], strict=False):
             if before != after:
                 changes.append(f"from about {epsilon:.2g} on, {after}")
-        said = f"From epsilon {self.epsilons[0]:g} on take {taken[0]}"
-        said += f"; {'; '.join(changes)}." if changes else f", up to {self.epsilons[-1]:g}."
-        return said
+        if not changes:
+            first, last = self.epsilons[0], self.epsilons[-1]
+            return f"Take {taken[0]}, at every epsilon from {first:g} to {last:g}."
+        return f"From epsilon {self.epsilons[0]:g} on take {taken[0]}; {'; '.join(changes)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -155,7 +156,7 @@ class CrossoverReport:
                 for each in self.crossovers
             ],
             "taken": list(self.taken),
-            "sentence": f"Measured on these public records: f{self.sentence()[1:]}",
+            "sentence": f"Measured on these public records. {self.sentence()}",
         }  # fmt: skip
 
     def table(self) -> str:

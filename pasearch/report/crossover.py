@@ -35,7 +35,7 @@ def crossover(document: Values) -> Values | None:
         "data_sets": found.get("data_sets"),
         "repeats": found.get("repeats"),
         "paid": "measured_crossover" not in document,
-        "has_point": found["own"]["score"] is not None,
+        "has_point": _has_point(found),
         "of_numbers": "error" in document["score"]["metric"],
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
         "crossings": [
@@ -43,6 +43,11 @@ def crossover(document: Values) -> Values | None:
             for each in found["crossings"]
         ],
     }
+
+
+def _has_point(found: Values) -> bool:
+    own, epsilons = found["own"], found["epsilons"]
+    return own["score"] is not None and epsilons[0] <= own["epsilon"] <= epsilons[-1]
 
 
 def _note(model: Values) -> str:
@@ -111,7 +116,7 @@ def chart(found: Values) -> Markup:
         element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%",
                 height=PLOT)
     )  # fmt: skip
-    if own["score"] is not None and epsilons[0] <= own["epsilon"] <= epsilons[-1]:
+    if _has_point(found):
         shapes += _own(own, x(own["epsilon"]), lambda share: PLOT * y(share) / 100)
     return element(
         "svg", *shapes, class_="chart", role="img", aria_label=found["sentence"], width="100%",
