@@ -91,17 +91,16 @@ def told(found: dict[Any, dict[int, float]], pair: tuple[str, str], epsilons: li
 def inputs(rows: Rows) -> None:
     """Print Table III and Fig. 5."""
     print("\n### table-iii\n")
-    print(
-        "| inputs | paper, DP-SGD | DP-SGD | SGD | cosine distance at step 1, 10, 20, 50 | seeds |"
-    )
-    print("|---|---|---|---|---|---|")
+    heads = "inputs", "paper", "DP-SGD", "SGD", "cosine distance at step 1, 10, 20, 50", "seeds"
+    print(f"| {' | '.join(heads)} |")
+    print("|---" * len(heads) + "|")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
         dp, sgd = ({r["seed"]: r[name] for r in own} for name in ("test", "sgd"))
         far = np.mean([row["distance"] for row in own], axis=0)
         texts = ", ".join(f"{far[place]:.2f}" for place in (0, 1, 2, 5))
-        print(f"| {arm.split()[0]} | {own[0]['paper']:.3f} | {shown(dp)} | {shown(sgd)} | {texts} | "
-              f"{len(own)} |")  # fmt: skip
+        values = arm.split()[0], f"{own[0]['paper']:.3f}", shown(dp), shown(sgd), texts, len(own)
+        print(f"| {' | '.join(map(str, values))} |")
 
 
 def sample_sizes(rows: Rows) -> None:
