@@ -59,5 +59,5 @@ class Budget:
             return []
         return [
             f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}: cautious readers will "
-            f"want `delta={10.0 ** math.floor(math.log10(1 / (10 * n))):g}`."
+            f"want a delta of {10.0 ** math.floor(math.log10(1 / (10 * n))):g}."
         ]

@@ -22,6 +22,7 @@ from pasearch.errors import UsageError
 from pasearch.report import figures, networks, stages
 from pasearch.report.card import card_json
 from pasearch.report.crossover import crossover
+from pasearch.report.meaning import meaning
 from pasearch.report.networks import capital, some, spaced
 from pasearch.results import FEATURES, standard_error, tells_nothing
 from pasearch.shown import shown
@@ -38,6 +39,9 @@ SHOWN_APART = frozenset(
     {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
 )
 """Sections of the card that the report has sections of its own for."""
+
+GUESSED = ("accuracy", "balanced accuracy", "area under the ROC curve")
+"""Metrics of which guessing has a known value."""
 
 MOST_ROWS = 25
 """How many features a table lists."""
@@ -93,7 +97,8 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "document": document,
         "private": card["private"],
         "public": public,
-        "score": _score(document),
+        "score": _score(document, schema.outputs),
+        "meaning": meaning(document),
         "asked": _asked(document, schema),
         "covered": _covered(document),
         "not_covered": _not_covered(document, card),
@@ -246,7 +251,7 @@ def _asked(document: Values, schema: AnySchema) -> str:
     )
 
 
-def _score(document: Values) -> Values:
+def _score(document: Values, outputs: int) -> Values:
     from pasearch.training.metrics import of_noun
 
     score = document["score"]
@@ -262,6 +267,9 @@ def _score(document: Values) -> Values:
     if number and width is not None:
         own = _number(score["test"] * width)
         details.insert(0, f"of the target's range: {own} in its own unit")
+    if score["metric"] in GUESSED:
+        share = 100.0 / (2 if score["metric"].startswith("area") else outputs)
+        details.append(f"guessing among {outputs} classes: {share:.3g} %")
     if "exact" in score and document["dataset"]["declared_public"]:
         unit = " %" if scale == 100.0 else ""
         details.append(f"exactly {scale * score['exact']:.{digits}f}{unit} (public data)")

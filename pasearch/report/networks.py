@@ -28,7 +28,9 @@ def stages_of(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
     shape = tuple(schema.shape)
     boxes = [_given("A record", shape)]
     if front.text != "raw":
-        boxes.append(_given(capital(front.words()), front.output_shape(shape)))
+        first, _, more = front.words().partition(" and ")
+        title = capital(first)
+        boxes.append(_given(title, front.output_shape(shape), f"and {more}" if more else ""))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
         boxes.append(_stage(layer, layer.parameters(entering), leaving))
@@ -38,11 +40,13 @@ def stages_of(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
     return [*boxes, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
 
 
-def _given(title: str, shape: tuple[int, ...]) -> figures.Stage:
+def _given(title: str, shape: tuple[int, ...], more: str = "") -> figures.Stage:
     values = math.prod(shape)
     notes = (_count(values, "number"),)
     if len(shape) > 1:
         notes = (_sides(shape), *notes)
+    if more:  # a long title goes on below
+        notes = (more, *notes)[:2]
     return figures.Stage(title=title, notes=notes, values=values, tone="given")
 
 
