@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from pasearch.shown import shown
 
 FIELD = re.compile(r"`(\w+)=([^`]*)`")
 """How a message names an option, and perhaps its value: as Python has it, `search_share=.2`."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return what ends a message about a name that is not known: what was probably meant.
+
+    Args:
+        name: As the user wrote it.
+        known: What there is.
+
+    Returns:
+        " Did you mean 'x'?", or nothing where no name is near.
+    """
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class PasearchError(Exception):

@@ -25,7 +25,7 @@ import numpy as np
 from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import Raw, front_end
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.space import space
@@ -198,7 +198,7 @@ def named(text: str, regression: bool) -> Model:
     else:
         raise UsageError(
             f"Model {name!r} is not known: expected {', '.join(FAMILIES)} or a network's .toml "
-            "file."
+            f"file.{nearest(name, FAMILIES)}"
         )
     model = Model(name=text, candidate=candidate)
     for each in more:

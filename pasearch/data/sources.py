@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pasearch.data.built_in import BUILT_IN
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 
 DECLARATIONS = (
     "bounds", "classes", "regression", "target", "schema", "quotes", "image_side", "grey",
@@ -30,7 +31,8 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     """
     source, declared = source_of(data), Declared(**said)
     if source is None:
-        raise UsageError(f"Data {data!r} is not known: expected {expected()}.")
+        near = nearest(data, BUILT_IN)
+        raise UsageError(f"Data {data!r} is not known: expected {expected()}.{near}")
     for name in DECLARATIONS:
         given = getattr(declared, name)
         if name not in source.uses and given is not None and given != getattr(Declared(), name):

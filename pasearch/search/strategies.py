@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from pasearch.accounting.checks import kind_of
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.search.strategy import STRATEGIES, Strategy
 
 
@@ -35,6 +35,7 @@ def strategy(name: str, **settings: Any) -> Strategy:
     if (kind := STRATEGIES.find(name)) is None:
         raise UsageError(
             f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}."
+            + nearest(name, ("auto", *STRATEGIES))
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.takes]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import FrontEnd, front_end, named_text
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
@@ -442,7 +442,7 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         return _from_mapping(_texts(values, path.parent), path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
-        "or the path of a .toml file."
+        f"or the path of a .toml file.{nearest(given, ('auto', *BUILT_IN))}"
     )
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.runs.mechanisms import NoisyCount, NoisyCounts
 from pasearch.runs.sums import NoisySum
 
@@ -364,6 +364,7 @@ def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Met
         raise UsageError(
             f"metric is {name!r}: for {what} expected one of {', '.join(able)}."
             + ("" if regression else other)
+            + nearest(name, able)
         )
     if name == AreaUnderCurve.name and outputs is not None and outputs > 2:
         raise UsageError(

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.data.schema import RowForm
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
 
@@ -579,6 +579,7 @@ def front_end(text: object) -> FrontEnd:
     raise UsageError(
         f"Front end {text!r} is not known: expected one of {', '.join(FRONT_ENDS.kinds())}; some "
         f"may name a whole number, at least that of {', '.join(takes)}."
+        + nearest(name, FRONT_ENDS.kinds())
     )
 
 
