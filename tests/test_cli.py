@@ -497,9 +497,21 @@ class TestCheck:
         assert "PRIVATE until you have edited it" in proposed.read_text()
         assert sorted(path.name for path in written(tmp_path)) == ["people.csv", "s.toml"]
 
-    def test_what_it_proposes_can_be_declared(self, run: Run, table: Path):
+    def test_what_it_proposes_can_be_declared_once_it_is_edited(
+        self, run: Run, table: Path, tmp_path: Path
+    ):
         run("check", table, "--propose", "s.toml")
         options = ["--schema", "s.toml", "--eps", 1, *SMALL_TABLE]
+        for task in (("arch",), ("plan", "arch"), ("features",), ("crossover",)):
+            more = ["linear", "fcn"] if task == ("crossover",) else []
+            code, out, err = run(*task, table, *more, *options[:4])
+            assert code == 2, task
+            assert "proposed = true" in err
+        code, out, err = run("plan", "arch", table, *options, "--assume-public-schema")
+        assert code == 0, err
+        assert "the schema, which was read from the records" in " ".join(out.split())
+        file = tmp_path / "s.toml"
+        file.write_text(file.read_text().replace("proposed = true\n", ""))
         code, out, err = run("plan", "arch", table, *options)
         assert code == 0, err
         assert "schema, " not in out

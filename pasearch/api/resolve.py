@@ -50,12 +50,33 @@ def device_of(request: Request) -> str:
     return "cpu"
 
 
+PROPOSED = "the schema, which was read from the records"
+"""What is assumed public of a schema that nobody has edited."""
+
+
+def _is_proposed(dataset: Dataset) -> bool:
+    return getattr(dataset.schema, "proposed", False) and not dataset.public
+
+
 def dataset_of(data: Any, request: Request) -> Dataset:
     """Return the data that a request names, or was given: its form is looked at, no value.
 
     Raises:
-        UsageError: Neither a name, a path, a frame, a pair (x, y) of arrays nor a data set.
+        UsageError: Neither a name, a path, a frame, a pair (x, y) of arrays nor a data set; or a
+            schema that was read from private records and not edited.
     """
+    dataset = _dataset_of(data, request)
+    if _is_proposed(dataset) and not request.assume_public_schema:
+        raise UsageError(
+            "The schema says `proposed = true`: its bounds and categories were read from the "
+            "records, so they are as private as these. Edit them into what is publicly known and "
+            "delete that line; or let the card show them as assumed public "
+            "(`assume_public_schema=True`)."
+        )
+    return dataset
+
+
+def _dataset_of(data: Any, request: Request) -> Dataset:
     if isinstance(data, Dataset):
         return replace(data, public=data.public or request.data_is_public)
     if isinstance(data, (str, Path)):
@@ -121,9 +142,11 @@ def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]
     from pasearch.data.estimation import read_free
 
     names = dataset.schema.undeclared
+    proposed = (PROPOSED,) if _is_proposed(dataset) else ()
     if not names:
-        return dataset, ()
-    return dataset.completed(lambda schema, x, y: read_free(schema, x, y, most)), names
+        return dataset, proposed
+    found = dataset.completed(lambda schema, x, y: read_free(schema, x, y, most))
+    return found, (*proposed, *names)
 
 
 def public_data(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -34,7 +34,13 @@ TOML_WARNING = """\
 # Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
 # every category by what you would write down without the records (a code book, a law, a form), and
 # delete what you only know from them: what is missing is estimated privately, within the budget.
+# Then delete the next line: a run refuses what it still stands in.
+proposed = true
 """
+
+TAILS, FAR = (0.01, 0.99), 2.0
+"""Between which quantiles the middle of a column lies, and how many times as far as that is wide a
+value lies from it that is a slip of the pen."""
 
 SHOWN = 20
 """How many rows a problem lists."""
@@ -325,23 +331,33 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
 
 
 def _outwards(values: np.ndarray) -> tuple[float, float]:
-    """Return bounds around the values, rounded outwards to two significant digits."""
+    """Return bounds around all values but slips of the pen, rounded outwards by their range.
+
+    Bounds as wide as the worst slip would leave the others next to no differences.
+    """
     if not len(values):
         return 0.0, 1.0
-    low, high = _rounded(float(values.min()), up=False), _rounded(float(values.max()), up=True)
+    low, high = (float(each) for each in np.quantile(values, TAILS, method="closest_observation"))
+    reach = FAR * (high - low) if high > low else math.inf
+    near = values[(values >= low - reach) & (values <= high + reach)]
+    low, high = float(near.min()), float(near.max())
     if low == high:
         low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
-    return (low, high) if math.isfinite(high - low) else (-8e307, 8e307)
+    if not math.isfinite(high - low):
+        return -8e307, 8e307
+    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    if not step > 0.0:
+        return low, high
+    return _rounded(low, step, math.floor), _rounded(high, step, math.ceil)
 
 
-def _rounded(value: float, *, up: bool) -> float:
-    """Return the nearest number of two significant digits that is not inside."""
-    nearest = float(f"{value:.1e}")
-    inside = nearest < value if up else nearest > value
-    if not inside:
-        return nearest
-    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
-    return float(f"{nearest + (step if up else -step):.1e}")
+def _rounded(value: float, step: float, towards: Callable[[float], int]) -> float:
+    """Return a multiple of a step, without the digits that a computer adds."""
+    if not abs(value / step) < 1e12:
+        return value
+    found = float(f"{towards(value / step) * step:.12g}")
+    outside = found <= value if towards is math.floor else found >= value
+    return found if outside else value
 
 
 def _at(column: str | None, what: str, where: Sequence[bool] | np.ndarray) -> list[Problem]:

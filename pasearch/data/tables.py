@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 MOST_NUMBERS = 2_000_000
 """The most numbers that a row may become: a network's first layer has as many weights a neuron."""
 
-TOP_KEYS = ("name", "target", "official_test", "quotes", "columns")
+TOP_KEYS = ("name", "target", "official_test", "quotes", "columns", "proposed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class TableSchema:
         official_test: How many of the last rows are the data set's own test set.
         name: Of the data set.
         quotes: Whether a quotation mark around a cell of the file is none of its characters.
+        proposed: Whether it was read from the records (`pasearch check --propose`), so that it is
+            as private as they are until somebody has edited it.
 
     Raises:
         UsageError: Two columns of one name, or a target that is text or ignored, or has bins.
@@ -61,6 +63,7 @@ class TableSchema:
     official_test: int = 0
     name: str = "table"
     quotes: bool = True
+    proposed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -86,8 +89,9 @@ class TableSchema:
                 f"official_test is {tail!r}: expected how many of the last rows are the test set."
             )
         object.__setattr__(self, "official_test", int(tail))
-        if type(self.quotes) is not bool:
-            raise UsageError(f"quotes is {self.quotes!r}: expected true or false.")
+        for name in ("quotes", "proposed"):
+            if type(value := getattr(self, name)) is not bool:
+                raise UsageError(f"{name} is {value!r}: expected true or false.")
 
     @property
     def shape(self) -> tuple[int]:
@@ -404,6 +408,7 @@ class TableSchema:
             target = "income"                 # required
             official_test = 16281             # how many of the last rows are the test set
             quotes = false                    # a quotation mark is an ordinary character
+            proposed = true                   # read from the records: delete it when you edit them
             [columns.age]
             low = 17                          # bounds make it a number
             high = 90
@@ -458,6 +463,7 @@ def _from_toml(values: dict[str, Any], stem: str) -> TableSchema:
     return TableSchema(
         columns=tuple(columns.values()), target=aim, name=name,
         official_test=values.get("official_test", 0), quotes=values.get("quotes", True),
+        proposed=values.get("proposed", False),
     )  # fmt: skip
 
 

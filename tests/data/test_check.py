@@ -65,7 +65,7 @@ class TestProposal:
             columns=(
                 Column(name="id", kind="ignore"),
                 Column(name="age", low=20, high=60),
-                Column(name="pay", low=1200, high=1600),
+                Column(name="pay", low=1230, high=1590),
                 Column(name="work", categories=("nurse", "cook")),
                 Column(name="site", kind="ignore"),
                 Column(name="note", kind="ignore"),
@@ -99,7 +99,7 @@ class TestProposal:
         note = Column(name="note", vocabulary=("cat",))
         columns = check(tmp_path, good_rows(), declared(age, pay, note)).proposed.columns
         assert columns[1] == age
-        assert columns[2] == Column(name="pay", low=1200, high=1600, bins=4)
+        assert columns[2] == Column(name="pay", low=1230, high=1590, bins=4)
         assert columns[5] == note
 
     @pytest.mark.unit
@@ -125,7 +125,7 @@ class TestProposal:
         assert check(tmp_path, rows).proposed.columns[0].kind == "ignore"
         for row in rows:
             row[1] = row[0]
-        assert check(tmp_path, rows).proposed.columns[1] == Column(name="age", low=1000, high=1100)
+        assert check(tmp_path, rows).proposed.columns[1] == Column(name="age", low=1000, high=1059)
 
     @pytest.mark.unit
     def test_the_most_frequent_categories_are_proposed(self, tmp_path: Path):
@@ -143,11 +143,14 @@ class TestProposal:
         ("values", "bounds"),
         [
             ([17, 90], (17, 90)),
-            ([12285, 1484705], (12000, 1500000)),
+            ([12285, 1484705], (0, 1500000)),
             ([15.96, 53.13], (15, 54)),
-            ([-0.01234, 0.999], (-0.013, 1.0)),
+            ([-0.01234, 0.999], (-0.1, 1.0)),
             ([0, 9.95], (0, 10)),
-            ([-101, -99.5], (-110, -99)),
+            ([-101, -99.5], (-101, -99.5)),
+            ([2001, 2011], (2001, 2011)),
+            ([*[90, 120, 180] * 100, -150, 16020], (90, 180)),
+            ([*range(10, 60), *[30] * 200, 99], (10, 99)),
             ([5, 5], (2, 8)),
             ([0, 0], (-0.5, 0.5)),
             ([], (0, 1)),
