@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api.advise import advise
+    from pasearch.api.compare import compare_workflows
     from pasearch.api.crossover import measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.pretrain import pretrain
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pasearch.api.train import plan_training, train
     from pasearch.crossover.advised import Advice
     from pasearch.crossover.report import CrossoverReport
+    from pasearch.crossover.workflows import Comparison
     from pasearch.errors import BudgetError, PasearchError, UsageError
     from pasearch.results import FeatureResult, SearchResult, load, load_result
     from pasearch.sklearn_api.estimators import (
@@ -39,6 +41,7 @@ _HOME = {
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
+    "Comparison": "pasearch.crossover.workflows",
     "CrossoverReport": "pasearch.crossover.report",
     "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",
@@ -49,6 +52,7 @@ _HOME = {
     "SearchResult": "pasearch.results",
     "UsageError": "pasearch.errors",
     "advise": "pasearch.api.advise",
+    "compare_workflows": "pasearch.api.compare",
     "load": "pasearch.results",
     "load_result": "pasearch.results",
     "measure_crossover": "pasearch.api.crossover",
@@ -68,6 +72,7 @@ __all__ = [
     "Advice",
     "Budget",
     "BudgetError",
+    "Comparison",
     "CrossoverReport",
     "FeatureResult",
     "PasearchError",
@@ -78,6 +83,7 @@ __all__ = [
     "SearchResult",
     "UsageError",
     "advise",
+    "compare_workflows",
     "load",
     "load_result",
     "measure_crossover",

@@ -94,14 +94,14 @@ def measure_crossover(
     plans = [[plans_of(each, Budget(epsilon, delta)) for epsilon in grid] for each in found]
     first = plans[0][0]
     study = Study(
-        dataset=dataset, models=found, settings=[[_setting(p) for p in row] for row in plans],
+        dataset=dataset, models=found, settings=[[setting_of(p) for p in row] for row in plans],
         train=first.split.train, test=first.split.test, metric=first.scored_by.name, seed=seed,
         device=device_of(plans_of.request),
     )  # fmt: skip
     points = list(product(range(len(found)), range(len(grid) + 1), range(number)))
     kept = Kept(None if store is None else Path(store), _told(study, first, found, grid, seed))
     errors = np.empty((len(found), len(grid) + 1, number))
-    every = measured(study, points, kept, workers=_workers(workers), told=on_training)
+    every = measured(study, points, kept, workers=workers_of(workers), told=on_training)
     for point, error in every.items():
         errors[point] = error
     return _report(dataset, found, first, grid, errors, assumes)
@@ -176,13 +176,19 @@ def grid_options(
     return {"strategy": Grid.name, "space": space, **options}
 
 
-def _workers(given: int | None) -> int:
+def workers_of(given: int | None) -> int:
+    """Return how many processes train side by side: as said, or one a core.
+
+    Raises:
+        UsageError: No whole number, 1 or above.
+    """
     from joblib import cpu_count
 
     return cpu_count() if given is None else whole("workers", given)
 
 
-def _setting(plan: Plan) -> Setting:
+def setting_of(plan: Plan) -> Setting:
+    """Return how the one training of a plan is made: of strategy `fixed`, its noise solved."""
     assert plan.trial_mu is not None
     noise = next((noise for _, noise in plan.front_noise), None)
     return Setting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)

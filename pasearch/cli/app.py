@@ -3,7 +3,7 @@
     task        arch, features, train        what a request asks for, and how its run is shown
     plan TASK   the same, without the run
     on a run    resume, verify, report, predict, sign
-    others      check, recipes, advise, crossover, pretrain, key, account ...
+    others      check, recipes, advise, crossover, compare, pretrain, key, account ...
 
 Everything heavy is imported inside the commands, so that `--help` is quick.
 """
@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 ORDER = (
     "arch", "features", "train", "plan", "resume", "verify", "report", "predict", "sign", "key",
-    "check", "recipes", "advise", "crossover", "pretrain", "account",
+    "check", "recipes", "advise", "crossover", "compare", "pretrain", "account",
 )  # fmt: skip
 """In which commands are listed."""
 

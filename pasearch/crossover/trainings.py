@@ -46,7 +46,7 @@ MOST_BYTES = 2**26
 """The longest file of finished trainings."""
 
 FEW = 24
-"""So few trainings are not worth starting other processes for."""
+"""So few trainings are not worth starting other processes for, unless each takes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,8 @@ class Study:
         metric: The name of the metric of which errors are.
         seed: Of splits and noise.
         device: "cpu" or "cuda".
+        places: Of the training records, and of those that errors are on, the same for every point;
+            None: drawn anew for every repeat.
     """
 
     dataset: Dataset
@@ -87,9 +89,10 @@ class Study:
     metric: str
     seed: int
     device: str = "cpu"
+    places: tuple[np.ndarray, np.ndarray] | None = None
 
     def error(self, point: Point) -> float:
-        """Return the exact error on the test records of one training; of one that failed, 1."""
+        """Return the exact error of one training on the held-out records; of one that failed, 1."""
         model, place, repeat = point
         keys = Keys.from_seed(self.seed)
         noisy = place < len(self.settings[model])
@@ -117,7 +120,7 @@ class Study:
     def _records(self, point: Point, keys: Keys) -> tuple[Records, Records, Any, Any]:
         """Return training and test records of a point, its candidate, and their shape."""
         model, (_, _, repeat) = self.models[point[0]], point
-        own, held = self._split(keys.stream("split", repeat))
+        own, held = self.places or self._split(keys.stream("split", repeat))
         candidate, schema = model.candidate, self.dataset.schema
         if model.features is not None:
             every = self.dataset.all_records(None)
@@ -211,7 +214,13 @@ class Kept:
 
 
 def measured(
-    study: Study, points: list[Point], kept: Kept, *, workers: int, told: Told | None
+    study: Study,
+    points: list[Point],
+    kept: Kept,
+    *,
+    workers: int,
+    told: Told | None,
+    few: int = FEW,
 ) -> dict[Point, float]:
     """Return the error of every point, trained side by side; finished ones are not trained again.
 
@@ -221,10 +230,11 @@ def measured(
         kept: Where finished ones are.
         workers: How many processes train, at most.
         told: Called with (points finished, all points).
+        few: So few are trained by this process alone.
     """
     found = {p: e for p, e in kept.read().items() if p in set(points)}
     left = [point for point in points if point not in found]
-    for point, error in _trained(study, left, workers):
+    for point, error in _trained(study, left, workers, few):
         found[point] = error
         kept.add([{"point": list(point), "error": error}])
         if told is not None:
@@ -232,9 +242,11 @@ def measured(
     return found
 
 
-def _trained(study: Study, points: list[Point], workers: int) -> Iterator[tuple[Point, float]]:
+def _trained(
+    study: Study, points: list[Point], workers: int, few: int
+) -> Iterator[tuple[Point, float]]:
     """Yield points and their errors, in any order."""
-    if workers == 1 or len(points) <= FEW or study.device != "cpu":
+    if workers == 1 or len(points) <= few or study.device != "cpu":
         with one_thread():
             for point in points:
                 yield point, study.error(point)
