@@ -185,6 +185,29 @@ class SearchResult(Result):
             outputs = behind_encoding(self.path)(torch.from_numpy(x)).numpy()
         return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
 
+    def leaderboard(self) -> Any:
+        """Return every trial as a pandas frame, the best score first.
+
+        Its columns: `trial`, `network`, `parameters` (how many), `settings`, `score` (with noise,
+        as a share of the best there is) and `released` (whether it is the released candidate).
+        Empty where one network alone was trained.
+
+        Raises:
+            UsageError: Trials are secret under this strategy, or pandas is not installed.
+
+        Cost: none; the scores were paid for.
+        """
+        from pasearch.report.notebook import leaderboard
+
+        with well_formed():
+            return leaderboard(self.document, self.schema)
+
+    def _repr_html_(self) -> str:
+        from pasearch.report.notebook import summary_html
+
+        with well_formed():
+            return summary_html(self.document, repr(self))
+
     def predict(self, records: Any) -> np.ndarray:
         scores = self.scores(records)
         return scores if self.schema.regression else self.schema.decode_class(scores.argmax(1))

@@ -131,7 +131,7 @@ def network_trials(document: Values) -> list[Values]:
     """Return every trial that the document shows, in order; none where nothing was compared."""
     if document["selection"]["rule"] == "none":
         return []
-    most = _most_points(document)
+    most = most_points(document)
     own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
     found = []
     for number, trial in enumerate(document.get("trials") or [], 1):
@@ -150,7 +150,7 @@ def network_trials(document: Values) -> list[Values]:
     return found
 
 
-def _most_points(document: Values) -> int | None:
+def most_points(document: Values) -> int | None:
     """Return what a perfect candidate scores; None where candidates have no score."""
     slots = document["dataset"]["slots"]
     scored = [
@@ -170,7 +170,7 @@ def _judged_by(document: Values) -> Metric:
 
 def set_trials(document: Values) -> list[Values]:
     """Return every set that was tried, where it may be shown."""
-    most = _most_points(document)
+    most = most_points(document)
     found = []
     for number, trial in enumerate(document.get("trials") or [], 1):
         share = None if most is None else trial["noisy_correct"] / most
