@@ -142,7 +142,7 @@ LENET = (
 )  # fmt: skip
 
 PAIRS = {
-    MNIST: (dense(512, 64), dense(64), 64), FASHION: (dense(512), dense(64), 64),
+    MNIST: (dense(512, 64), dense(128), 64), FASHION: (dense(512), dense(128), 64),
     CIFAR: (dense(2048), dense(64), 300),
 }  # fmt: skip
 """Table I's complex and simple FCN, and of how many principal components."""

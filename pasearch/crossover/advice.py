@@ -284,13 +284,13 @@ def _bands(found: dict[str, Any]) -> str:
     for each in found["crossings"]:
         if not each["low"] and each["high"] is None:
             said += (
-                f" By single data sets the change at {each['epsilon']:g} may be at any epsilon: "
+                f" By most single data sets the change at {each['epsilon']:g} may be at any epsilon: "
                 "they do not tell, so the simpler of the two will do."
             )
             continue
         low = f"{each['low']:g}" if each["low"] else f"{first:g} or less"
         high = f"{last:g} or more" if each["high"] is None else f"{each['high']:g}"
-        said += f" By single data sets the change at {each['epsilon']:g} is at {low} to {high}."
+        said += f" By most single data sets the change at {each['epsilon']:g} is at {low} to {high}."
     return said
 
 

@@ -10,8 +10,15 @@ w is the model that was released and `own` its noisy test score, so all curves a
 winner's passes through that: data sets differ in how hard they are far more than models do. The
 band holds the middle half of the study's data sets.
 
-A crossing is an epsilon at which another model becomes the best on average. Its range is where it
-would lie by single data sets: from the second least to the second largest of them.
+A crossing is an epsilon at which another model becomes the best on average. Its range tells how far
+single data sets differ: it is the shortest that holds the crossings of enough of them,
+
+    ceil(.8 (m + 1)) of m data sets                of fewer than four: all epsilons
+
+where the crossing of one data set is the last epsilon at which the model from below is still the
+better one there (Definition 2). m + 1 and not m, because the data at hand are one more. This counts
+on them to be like the study's, and has no proof: `left_out` and benchmarks/crossover/forecast.py
+measure how often a data set's crossing lies in the range that the others give.
 
 Cost: none. Everything is public, or was released and paid for already.
 
@@ -27,11 +34,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.sketch import gaussian_mu
+from pasearch.crossover.curves import crossover
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pasearch.data.tables import AnySchema
 
 Epsilons = tuple[float, ...]
@@ -47,6 +57,9 @@ LEAST_DRAWN = 5
 
 NEARLY = 0.002
 """Models that are nearer to each other than this are said to do about equally well."""
+
+HELD = 0.8
+"""The range of a crossing holds those of at least so many of the study's data sets, as a share."""
 
 SHOWN = 4
 """At most so many models: the winner, the simplest, the largest, and the best ones in between."""
@@ -117,8 +130,9 @@ class Crossing:
 
     Args:
         epsilon: On average over the study's data sets.
-        low: Least epsilon by single data sets; 0: on some of them it is always the best.
-        high: The largest; None: on some of them it never is, up to the last epsilon.
+        low: Where its range by single data sets begins; 0: on some of them it is better at all
+            epsilons.
+        high: Where that ends; None: on some of them it is not better, up to the last epsilon.
         before: The model that is best below.
         after: The model that is best above.
     """
@@ -153,9 +167,7 @@ def forecast(
     if len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
         return None
     epsilons = tuple(EPSILONS[place] for place in drawn)
-    curves = np.stack([study.at(signals[place]) for place in drawn])
-    # More epsilon does no harm: where a measured curve falls, that is its own noise.
-    curves = np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)  # (entries, sets, epsilons)
+    curves = curves_at(study, [signals[place] for place in drawn])
     shape = schema.widest_shape(FEW_CATEGORIES)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     shown = _shown(curves, sizes, study, winner)
@@ -181,6 +193,19 @@ def forecast(
         "sentence": sentence(means, names, found, own.epsilon, epsilons)
         + _beside(means, lines, own, epsilons),
     }
+
+
+def curves_at(study: Study, signals: Sequence[float]) -> np.ndarray:
+    """Return the accuracy of every entry, (entries, data sets, signals).
+
+    More epsilon does no harm: where a measured curve falls, that is its own noise.
+
+    Args:
+        study: Of one kind of data.
+        signals: Rising.
+    """
+    curves = np.stack([study.at(signal) for signal in signals])  # (signals, data sets, entries)
+    return np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)
 
 
 def plain_name(candidate: Candidate) -> str:
@@ -267,13 +292,9 @@ def crossings(
         before, after = int(best[place - 1]), int(best[place])
         if before == after:
             continue
-        by_set = sorted(
-            _overtakes(one[after] - one[before], place, epsilons)
-            for one in curves.transpose(1, 0, 2)
-        )
-        inner = by_set[1:-1] if len(by_set) > 3 else by_set
+        _, low, high = pair_crossing(curves, before, after, epsilons)
         mean = _zero(means[after] - means[before], place, epsilons)
-        low, high = min(inner[0], mean), max(inner[-1], mean)
+        low, high = min(low, mean), max(high, mean)
         found.append(
             Crossing(
                 epsilon=_rounded_epsilon(mean),
@@ -286,18 +307,60 @@ def crossings(
     return found
 
 
-def _overtakes(lead: np.ndarray, near: int, epsilons: Epsilons) -> float:
-    """Return the epsilon from which on a lead stays above 0; 0 if always, infinity if never.
+def pair_crossing(
+    curves: np.ndarray, before: int, after: int, epsilons: Epsilons = EPSILONS
+) -> tuple[float, float, float]:
+    """Return up to which epsilon one of two models is the better one, with its range.
 
-    Of several, the one nearest to where it is on average.
+    Each is 0 where that is below the first epsilon, and infinite where it is above the last.
+
+    Args:
+        curves: Accuracy, (models, data sets, epsilons).
+        before: Place of the model that is asked about, as a rule the simpler one.
+        after: Place of the other.
+        epsilons: Rising.
+
+    Returns:
+        (epsilon, low, high): by the mean over data sets, and the range by single ones.
     """
-    above = lead > 0
-    if above.all():
-        return 0.0
-    rises = [place for place in range(1, len(lead)) if above[place] and not above[place - 1]]
-    if not rises:
-        return 0.0 if above[0] and above.mean() > 0.5 else math.inf
-    return _zero(lead, min(rises, key=lambda place: abs(place - near)), epsilons)
+    mean = last_ahead(curves[before].mean(axis=0), curves[after].mean(axis=0), epsilons)
+    by_set = [
+        last_ahead(one, other, epsilons)
+        for one, other in zip(curves[before], curves[after], strict=True)
+    ]
+    low, high = _range(by_set, epsilons)
+    return mean, min(low, mean), max(high, mean)
+
+
+def last_ahead(one: np.ndarray, other: np.ndarray, epsilons: Epsilons = EPSILONS) -> float:
+    """Return the last epsilon at which one curve is above another (Definition 2).
+
+    Args:
+        one: Accuracy, (epsilons,).
+        other: Likewise.
+        epsilons: Rising.
+
+    Returns:
+        0 where it never is, and infinity where it is at the last epsilon.
+    """
+    return crossover(1.0 - one[:, None], 1.0 - other[:, None], epsilons, ("", "")).epsilon
+
+
+def _range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
+    """Return the shortest range that holds `HELD` of them and one more; of few, everything.
+
+    What is off the grid counts as long as the grid's end.
+    """
+    count = math.ceil(HELD * (len(crossings) + 1) - 1e-9)
+    if count > len(crossings):
+        return 0.0, math.inf
+    rising = sorted(crossings)
+    logs = np.log(np.clip(rising, epsilons[0], epsilons[-1]))
+    widths = logs[count - 1 :] - logs[: len(logs) - count + 1]
+    # Of equal ones the middle one.
+    equal = np.flatnonzero(widths <= widths.min() + 1e-9)
+    first = int(equal[(len(equal) - 1) // 2])
+    return rising[first], rising[first + count - 1]
 
 
 def _zero(lead: np.ndarray, place: int, epsilons: Epsilons) -> float:

@@ -61,11 +61,15 @@ def _note(model: Values) -> str:
 
 
 def _crossing(each: Values, epsilons: list[float]) -> str:
-    low = "below the first epsilon" if each["low"] <= epsilons[0] else f"{each['low']:g}"
-    high = "beyond the last" if each["high"] is None else f"{each['high']:g}"
+    open_below, open_above = each["low"] <= epsilons[0], each["high"] is None
+    low = "below the first epsilon" if open_below else f"{each['low']:g}"
+    high = "beyond the last" if open_above else f"{each['high']:g}"
+    held = f"most single data sets: {low} to {high}"
+    if open_below and open_above:
+        held = "single data sets do not tell: it may be at any epsilon"
     return (
         f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
-        f"(single data sets: {low} to {high})."
+        f"({held})."
     )
 
 

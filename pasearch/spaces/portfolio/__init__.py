@@ -196,6 +196,11 @@ def study_for(schema: AnySchema, name: str) -> Study:
     return study.fitting(schema.widest_shape(2))
 
 
+def studies() -> tuple[Study, ...]:
+    """Return what was measured, one study a kind of data."""
+    return tuple(_studies().values())
+
+
 def _fits(candidate: Candidate, shape: tuple[int, ...]) -> bool:
     try:
         candidate.front_end.output_shape(shape)
