@@ -194,7 +194,7 @@ STUDIES = {
     ),
     "table-iv": Study(
         arms={
-            "complex": Arm(layers=cnn(32, 128)), "simple": Arm(layers=cnn(16, 64)),
+            "complex": Arm(layers=cnn(48, 64)), "simple": Arm(layers=cnn(16, 64)),
             "LeNet-5": Arm(layers=LENET),
         },
         epsilons=(1.09, PLAIN), seeds=3, steps=240, batch=256,

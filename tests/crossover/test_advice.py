@@ -25,7 +25,7 @@ from pasearch.cli.advise import shell
 from pasearch.crossover.advice import QUESTIONS, RULES, branches, level, more_signal
 from pasearch.crossover.advised import Advice, Command
 from pasearch.crossover.evidence import FIT, FROZEN_CNN, FROZEN_FCN, ONE_HOT, OURS, PAPER
-from pasearch.crossover.facts import AGREEMENTS, NO, PART, UNMEASURED, YES, Evidence, Facts, Weakest
+from pasearch.crossover.facts import AGREEMENTS, NO, PART, YES, Evidence, Facts, Weakest
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -284,13 +284,13 @@ class TestBranches:
 
     def test_without_a_forecast_the_comparison_is_not_known(self):
         found = {each.name: each for each in branches(facts(outside="there are 99 classes."))}
-        assert found["complexity"].agree == UNMEASURED
+        assert found["complexity"].agree == PART
         assert "99 classes" in found["complexity"].answer
 
     @pytest.mark.parametrize(
         ("epsilon", "hidden", "answer", "agree"),
-        [(0.3, 1, "either kind", UNMEASURED), (1.0, 1, "fully connected", UNMEASURED),
-         (2.0, 1, "no: epsilon 2", YES), (0.3, 0, "no hidden layer", UNMEASURED)],
+        [(0.3, 1, "either kind", PART), (1.0, 1, "fully connected", PART),
+         (2.0, 1, "no: epsilon 2", YES), (0.3, 0, "no hidden layer", PART)],
     )  # fmt: skip
     def test_random_weights(self, epsilon: float, hidden: int, answer: str, agree: str):
         found = {e.name: e for e in branches(facts(epsilon=epsilon, hidden=hidden))}["frozen"]
