@@ -25,7 +25,16 @@ from pasearch.cli.advise import shell
 from pasearch.crossover.advice import QUESTIONS, RULES, branches, level, more_signal
 from pasearch.crossover.advised import Advice, Command
 from pasearch.crossover.evidence import FIT, FROZEN_CNN, FROZEN_FCN, ONE_HOT, OURS, PAPER
-from pasearch.crossover.facts import AGREEMENTS, NO, PART, YES, Evidence, Facts, Weakest
+from pasearch.crossover.facts import (
+    AGREEMENTS,
+    NO,
+    PART,
+    UNMEASURED,
+    YES,
+    Evidence,
+    Facts,
+    Weakest,
+)
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
