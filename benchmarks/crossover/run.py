@@ -8,6 +8,7 @@
     fig-12      width 4 to 2048 and depth 1 to 12, with and without privacy (Fig. 1)
     table-iv    LeNet-5 against the paper's two CNNs, MNIST, epsilon 1.09
     table-v     with and without principal components
+    table-ix    the networks that the paper's random search found
     rates       Fig. 9: learning rates .01, .1 and one for each model
     clipping    C-E: SGD, SGD that clips, and DP-SGD at a very large epsilon
 
@@ -206,6 +207,17 @@ STUDIES = {
                                                    ("simple", dense(64)))
         },
         epsilons=(2.58, PLAIN), seeds=5, steps=600,
+    ),
+    "table-ix": Study(
+        arms={
+            "complex, third layer frozen": Arm(
+                layers=(*dense(2048, 256), Dense(units=64, activation="tanh", trainable=False)),
+                components=64,
+            ),
+            "simple": Arm(layers=dense(128), components=64),
+            "wide, frozen": Arm(layers=dense(1024, frozen=1), components=64),
+        },
+        epsilons=(0.34, 2.11, PLAIN), seeds=5,
     ),
     "rates": Study(
         arms={

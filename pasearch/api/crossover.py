@@ -214,8 +214,10 @@ def _report(
 ) -> CrossoverReport:  # fmt: skip
     pairs = [(a, b) for a in range(len(models)) for b in range(a + 1, len(models))]
     metric, noisy = plan.scored_by, errors[:, :-1]
+    held = min(plan.split.test, max(1, dataset.n // 5))
+    trained = min(plan.split.train, dataset.n - held)  # public records may be fewer than yours
     return CrossoverReport(
-        data=dataset.name, n=plan.split.train, delta=plan.delta,
+        data=dataset.name, n=trained, delta=plan.delta,
         metric=metric.noun if metric.of_numbers else f"1 - {metric.noun}",
         names=tuple(each.name for each in models),
         parameters=tuple(each.parameters for each in models), epsilons=grid, errors=noisy,

@@ -119,7 +119,7 @@ def crossover(
         _paid(
             data, models, given | {"device": device},
             {"eps_grid": eps_grid, "repeats": repeats, "out": out}, Budget(eps, delta),
-            free={"proxy": proxy, "data-is-public": data_is_public, "resume": resume,
+            free={"proxy": proxy, "data_is_public": data_is_public, "resume": resume,
                   "workers": workers, "seed": seed},
             how={"dry_run": dry_run, "as_json": as_json, "quiet": quiet},
         )  # fmt: skip
@@ -173,8 +173,8 @@ def _paid(
 
     if named := [name for name, value in free.items() if value]:
         raise UsageError(
-            f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out. A run "
-            "that was interrupted is finished by `pasearch resume RUN`."
+            f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out."
+            + (" It is finished by `pasearch resume RUN`." if "resume" in named else "")
         )
     asked = grid_options(data, models, **given)
     asked |= {name: value for name, value in grid.items() if value is not None}

@@ -62,6 +62,19 @@ class Crossover:
             return f"{of(self.epsilon)} (in every resample)"
         return f"{of(self.epsilon)} ({of(self.low)} to {of(self.high)})"
 
+    def sentence(self, epsilons: tuple[float, ...]) -> str:
+        """Return which of the two is better where, on average, with the interval."""
+        between = self.text(epsilons).partition("(")[2]
+        between = "in every resample" if between.startswith("in every") else f"95 %: {between[:-1]}"
+        if self.epsilon < epsilons[0]:
+            return f"{self.complex} is better than {self.simple} at every epsilon ({between})."
+        if self.epsilon > epsilons[-1]:
+            return f"{self.simple} is better than {self.complex} at every epsilon ({between})."
+        return (
+            f"{self.simple} is better than {self.complex} up to epsilon {self.epsilon:.3g} "
+            f"({between})."
+        )
+
 
 def crossover(
     simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0
@@ -79,7 +92,7 @@ def crossover(
     mean = lead.mean(axis=1)
     found = _last(mean[None], epsilons)[0]
     repeats = lead.shape[1]
-    low = high = found
+    low, high = 0.0, math.inf  # of one repeat, nothing is known
     if repeats > 1:
         drawn = np.random.default_rng(seed).integers(repeats, size=(RESAMPLES, repeats))
         means = lead[:, drawn].mean(axis=2).T  # (resamples, epsilons)

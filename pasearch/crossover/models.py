@@ -215,6 +215,8 @@ def _with(model: Model, part: str, regression: bool) -> Model:
     candidate = model.candidate
     if part == "rwt":
         layers = [bool(getattr(each, "trainable", False)) for each in candidate.architecture.layers]
+        if not any(layers):
+            raise UsageError(f"Model {model.name!r} has no hidden layer to freeze: leave +rwt out.")
         frozen = candidate.architecture.frozen(max(0, sum(layers) - 1) or 1)
         return replace(model, candidate=replace(candidate, architecture=frozen))
     if part == "full-batches":

@@ -82,7 +82,10 @@ def paid_crossover(
         "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         "crossings": [_plain(each, epsilons) for each in found],
         "taken": [names[order[place]] for place in taken],
-        "sentence": _sentence([names[order[place]] for place in taken], epsilons),
+        "sentence": _sentence(
+            [names[order[place]] for place in taken], epsilons, own.epsilon,
+            best=names[int(means[:, -1].argmax())],
+        ),
     }  # fmt: skip
 
 
@@ -139,19 +142,31 @@ def _taken(means: np.ndarray, spread: np.ndarray) -> list[int]:
     return [int(each) for each in near.argmax(axis=0)]
 
 
-def _sentence(taken: list[str], epsilons: tuple[float, ...]) -> str:
+def _sentence(taken: list[str], epsilons: tuple[float, ...], total: float, best: str) -> str:
+    """Return which model to take where, how sure that is, and of which epsilons it is."""
+    first, last = epsilons[0], epsilons[-1]
     if len(set(taken)) == 1:
-        return (
-            f"Measured on your records: take {taken[0]}, at every epsilon from {epsilons[0]:g} to "
-            f"{epsilons[-1]:g}."
+        said = f"Measured on your records: take {taken[0]}, at every epsilon from {first:g} to "
+        said += f"{last:g}."
+    else:
+        changes = [
+            f"from about {epsilon:.2g} on, {after}"
+            for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)
+            if before != after
+        ]
+        said = f"Measured on your records: at epsilon {first:g} take {taken[0]}; "
+        said += f"{'; '.join(changes)}."
+    if best != taken[-1]:
+        said += (
+            f" At {last:g} the best mean score is of {best}, which was released; the points cannot "
+            f"tell it from {taken[-1]}, which is simpler."
         )
-    said = f"Measured on your records: at epsilon {epsilons[0]:g} take {taken[0]}"
-    changes = [
-        f"from about {epsilon:.2g} on, {after}"
-        for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)
-        if before != after
-    ]
-    return f"{said}; {'; '.join(changes)}."
+    if total > last:
+        said += (
+            f" The points end at epsilon {last:g}: above, up to your total of {total:g}, nothing "
+            "was compared."
+        )
+    return said
 
 
 def _plain(each: Crossover, epsilons: tuple[float, ...]) -> dict[str, Any]:
@@ -161,6 +176,7 @@ def _plain(each: Crossover, epsilons: tuple[float, ...]) -> dict[str, Any]:
     return {
         "before": each.simple, "after": each.complex, "epsilon": number(each.epsilon),
         "low": number(each.low), "high": number(each.high), "text": each.text(epsilons),
+        "sentence": each.sentence(epsilons),
     }  # fmt: skip
 
 

@@ -79,15 +79,32 @@ class CrossoverReport:
         return self.taken[int(logs.argmin())]
 
     def sentence(self) -> str:
-        """Return which model to take where, in one or two sentences."""
+        """Return which model to take where, in one or two sentences.
+
+        Where that is not the best on average, the best is named too.
+        """
         taken, changes = self.taken, []
         for before, after, epsilon in zip(taken, taken[1:], self.epsilons[1:], strict=False):
             if before != after:
                 changes.append(f"from about {epsilon:.2g} on, {after}")
-        if not changes:
-            first, last = self.epsilons[0], self.epsilons[-1]
-            return f"Take {taken[0]}, at every epsilon from {first:g} to {last:g}."
-        return f"From epsilon {self.epsilons[0]:g} on take {taken[0]}; {'; '.join(changes)}."
+        first, last = self.epsilons[0], self.epsilons[-1]
+        if changes:
+            said = f"From epsilon {first:g} on take {taken[0]}; {'; '.join(changes)}."
+        else:
+            said = f"Take {taken[0]}, at every epsilon from {first:g} to {last:g}."
+        if self.repeats == 1:
+            return f"{said} Each point is one training: how sure that is, one cannot tell."
+        others = [
+            epsilon
+            for epsilon, simple, best in zip(self.epsilons, taken, self.best, strict=True)
+            if simple != best
+        ]
+        if others:
+            said += (
+                " That is the simplest model that the repeats cannot tell from the best; at "
+                f"{', '.join(f'{each:g}' for each in others)} another has the best mean."
+            )
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -112,7 +129,7 @@ class CrossoverReport:
                     "simple": each.simple, "complex": each.complex,
                     "epsilon": _number(each.epsilon), "low": _number(each.low),
                     "high": _number(each.high), "every": [round(e, 4) for e in each.every],
-                    "text": each.text(self.epsilons),
+                    "text": each.text(self.epsilons), "sentence": each.sentence(self.epsilons),
                 }
                 for each in self.crossovers
             ],
@@ -152,7 +169,7 @@ class CrossoverReport:
             "crossings": [
                 {"before": each.simple, "after": each.complex, "epsilon": _number(each.epsilon),
                  "low": _number(each.low), "high": _number(each.high),
-                 "text": each.text(self.epsilons)}
+                 "text": each.text(self.epsilons), "sentence": each.sentence(self.epsilons)}
                 for each in self.crossovers
             ],
             "taken": list(self.taken),
@@ -165,14 +182,14 @@ class CrossoverReport:
         bands = [band(each) for each in self.errors]
         lines = [f"{'epsilon':>8}" + "".join(f"{name:>{width}}" for name in self.names)]
         for place, epsilon in enumerate(self.epsilons):
-            cells = (f"{means[place]:.4f} +- {halves[place]:.4f}" for means, halves in bands)
+            cells = (
+                f"{means[place]:.4f}" + (f" +- {halves[place]:.4f}" if self.repeats > 1 else "")
+                for means, halves in bands
+            )
             lines.append(f"{epsilon:8.3g}" + "".join(f"{cell:>{width}}" for cell in cells))
         plain = "".join(f"{f'{each.mean():.4f}':>{width}}" for each in self.plain)
         lines += [f"{'none':>8}{plain}", ""]
-        lines += [
-            f"{each.simple} is better than {each.complex} up to epsilon {each.text(self.epsilons)}."
-            for each in self.crossovers
-        ]
+        lines += [each.sentence(self.epsilons) for each in self.crossovers]
         return "\n".join([*lines, self.sentence()])
 
 

@@ -39,7 +39,7 @@ def crossover(document: Values) -> Values | None:
         "of_numbers": "error" in document["score"]["metric"],
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
         "crossings": [
-            _measured(each) if measured else _crossing(each, found["epsilons"])
+            each["sentence"] if measured else _crossing(each, found["epsilons"])
             for each in found["crossings"]
         ],
     }
@@ -70,13 +70,6 @@ def _crossing(each: Values, epsilons: list[float]) -> str:
     return (
         f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
         f"({held})."
-    )
-
-
-def _measured(each: Values) -> str:
-    return (
-        f"{each['before'][0].upper()}{each['before'][1:]} is better than {each['after']} up to "
-        f"epsilon {each['text']}."
     )
 
 

@@ -268,8 +268,9 @@ def _score(document: Values, outputs: int) -> Values:
         own = _number(score["test"] * width)
         details.insert(0, f"of the target's range: {own} in its own unit")
     if score["metric"] in GUESSED:
+        common = ", more if one is common" if score["metric"] == "accuracy" else ""
         share = 100.0 / (2 if score["metric"].startswith("area") else outputs)
-        details.append(f"guessing among {outputs} classes: {share:.3g} %")
+        details.append(f"guessing among {outputs} classes: {share:.3g} %{common}")
     if "exact" in score and document["dataset"]["declared_public"]:
         unit = " %" if scale == 100.0 else ""
         details.append(f"exactly {scale * score['exact']:.{digits}f}{unit} (public data)")

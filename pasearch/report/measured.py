@@ -31,13 +31,16 @@ def crossover_html(measured: Values) -> str:
                 f"{each['error'][place]:.4f} \u00b1 {each['half_width'][place]:.4f}"
                 for each in measured["models"]
             ],
-            "best": measured["taken"][place],
+            "best": measured["best"][place],
+            "take": measured["taken"][place],
         }
         for place, epsilon in enumerate(measured["epsilons"])
     ]
     plain = [each["error_without_privacy"] for each in measured["models"]]
     least = measured["models"][plain.index(min(plain))]["name"]
-    rows.append({"epsilon": "none", "cells": [f"{each:.4f}" for each in plain], "best": least})
+    rows.append(
+        {"epsilon": "none", "cells": [f"{each:.4f}" for each in plain], "best": least, "take": ""}
+    )
     names = "data", "n", "repeats", "sentence", "models", "crossovers", "metric", "assumes"
     shown = {name: measured[name] for name in names}
     metric = measured["metric"]

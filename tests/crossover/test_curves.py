@@ -54,7 +54,15 @@ class TestDefinition2:
     @pytest.mark.unit
     def test_one_repeat_has_no_interval_of_its_own(self):
         found = crossover(*made(1.0, repeats=1), GRID, NAMES)
-        assert found.low == found.epsilon == found.high
+        assert (found.low, found.high) == (0.0, math.inf), "nothing is known of its spread"
+
+    def test_in_words(self):
+        found = crossover(*made(1.0), GRID, NAMES)
+        assert found.sentence(GRID).startswith("simple is better than complex up to epsilon 1")
+        never = crossover(*made(GRID[0] / 10), GRID, NAMES)
+        assert "complex is better than simple at every epsilon (" in never.sentence(GRID)
+        always = crossover(*made(GRID[-1] * 10), GRID, NAMES)
+        assert "simple is better than complex at every epsilon (" in always.sentence(GRID)
 
 
 @pytest.mark.statistical
