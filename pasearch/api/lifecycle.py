@@ -230,6 +230,7 @@ class Made:
 def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
     return {
+        "attack": _attack(plan),
         "assumed_public": list(plan.assumed_public),
         "claims": [claim.to_json() for claim in plan.claims()],
         "crossover": None,
@@ -242,6 +243,23 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "warnings": list(plan.warnings),
         "versions": versions() | outside_parts(plan.parts),
     }
+
+
+ACCUSED = (0.01, 0.1)
+"""How often an attacker may be wrong, for what a price means."""
+
+
+def _attack(plan: Plan | FeaturePlan) -> list[list[float]] | None:
+    """Return how often the best attacker is right, by how often it may be wrong."""
+    from pasearch.accounting.attack import most_often_right
+    from pasearch.accounting.renyi import Unsupported
+    from pasearch.planning import events_by_partition
+
+    together = events_by_partition(plan.lines)
+    try:
+        return [[alpha, round(most_often_right(together, alpha), 6)] for alpha in ACCUSED]
+    except Unsupported:
+        return None
 
 
 def score_json(
