@@ -51,7 +51,7 @@ class TableSchema:
         official_test: How many of the last rows are the data set's own test set.
         name: Of the data set.
         quotes: Whether a quotation mark around a cell of the file is none of its characters.
-        proposed: Whether it was read from the records (`pasearch check --propose`), so that it is
+        proposed: Whether it was read from the records (as `pasearch check` does), so that it is
             as private as they are until somebody has edited it.
 
     Raises:
