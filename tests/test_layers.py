@@ -161,6 +161,27 @@ def test_the_form_of_a_table_needs_neither_torch_nor_pandas():
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize(
+    ("task", "unneeded"),
+    [("plan", {"torch", "pandas", "sklearn", "optuna"}), ("arch", {"torch._dynamo", "sklearn"})],
+)
+def test_a_small_run_imports_what_it_needs_alone(task: str, unneeded: set[str], tmp_path: Path):
+    """Each of these takes a second or more: longer than the training."""
+    out = [] if task == "plan" else ["--out", str(tmp_path / "run"), "--steps", "2"]
+    words = [*(["plan", "arch"] if task == "plan" else ["arch"]), "digits", "--eps", "2", *out]
+    code = (
+        "import sys\n"
+        f"sys.argv = ['pasearch', *{words!r}]\n"
+        "from pasearch.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print(sorted({unneeded!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.contract
 def test_plain_training_never_enters_the_wing_of_encoded_gradients():
     code = (
         "import sys\n"

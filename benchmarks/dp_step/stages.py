@@ -29,7 +29,8 @@ from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import TimeBased
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.screening import Annealing, mean_loss
+from pasearch.training.losses import mean_loss
+from pasearch.training.screening import Annealing
 from pasearch.training.trainer import Training
 
 STAGES: dict[str, dict[str, Any]] = {

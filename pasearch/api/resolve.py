@@ -8,6 +8,8 @@ Source: docs/rules.md, rules 1 and 13.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -38,16 +40,23 @@ def device_of(request: Request) -> str:
     """
     if request.device == "cpu":
         return "cpu"
-    import torch
+    if _may_have_cuda():
+        import torch
 
-    if torch.cuda.is_available():
-        return "cuda"
+        if torch.cuda.is_available():
+            return "cuda"
     if request.device == "cuda":
         raise UsageError(
             "Device 'cuda' was demanded, but torch finds no CUDA GPU here: take `device='cpu'`, "
             "or `device='auto'`."
         )
     return "cpu"
+
+
+def _may_have_cuda() -> bool:
+    """Return whether torch is worth asking: a plan is made faster without loading it."""
+    places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvmap")
+    return sys.platform not in ("linux", "darwin") or any(map(os.path.exists, places))
 
 
 PROPOSED = "the schema, which was read from the records"

@@ -236,14 +236,14 @@ def _show_plan(
     brief: bool = False,
 ) -> None:
     """Print a plan: whole or in brief, as JSON, or its price alone; these two if no run follows."""
-    from pasearch.features.plan import FeaturePlan
     from pasearch.report.plan import feature_plan_text, plan_text
+    from pasearch.search.plan import Plan
     from pasearch.training.presets import said
 
     plan, usual = prepared.plan, prepared.request.budget is None
     if as_json and alone:
         planned = plan.to_json()
-        if not isinstance(plan, FeaturePlan):
+        if isinstance(plan, Plan):
             planned["recipe"] = said(planned["recipe"])
         typer.echo(json.dumps(planned, indent=2))
     elif quiet and alone:
@@ -252,7 +252,7 @@ def _show_plan(
             f"Price: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant})."
         )
     elif not (as_json or quiet):
-        text: Any = feature_plan_text if isinstance(plan, FeaturePlan) else plan_text
+        text: Any = plan_text if isinstance(plan, Plan) else feature_plan_text
         typer.echo(wrapped(with_flags(text(plan, usual=usual, brief=brief))) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
-from pasearch.features.trainers import TRAINERS
 from pasearch.report import stages
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING
 from pasearch.shown import shown
@@ -39,6 +38,8 @@ def plan_text(plan: Plan, *, usual: bool = False, brief: bool = False) -> str:
 
 def feature_plan_text(plan: FeaturePlan, *, usual: bool = False, brief: bool = False) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
+    from pasearch.features.trainers import TRAINERS
+
     choice, on = plan.choice, plan.searched_on
     public = "" if on is None else f"; on the public data {on}, which costs nothing"
     return _lines(

@@ -41,11 +41,12 @@ from pasearch.search.fitness import (
 )
 from pasearch.search.plan import VALIDATION_QUERY, Plan
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
-from pasearch.search.variants import PICK, Trajectory
+from pasearch.search.trajectory import Trajectory, shifted
+from pasearch.search.variants import PICK
 from pasearch.spaces.candidate import Candidate
+from pasearch.training.losses import loss_points, mean_loss, mean_of_points
 from pasearch.training.metrics import METRICS, Score, usual_metric
 from pasearch.training.recipe import Recipe
-from pasearch.training.screening import loss_points, mean_loss, mean_of_points
 from pasearch.training.steering import ValidationQuery
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ class Search:
                 if not failed(network):
                     found = counts(network, records, METRICS["auc"], device=self.device)
                 place = variants.best_edge(noise.release(found, stream))
-                network.load_state_dict(variants.shifted(every[0], place))
+                network.load_state_dict(shifted(every[0], place))
                 return names[place]
             assert isinstance(noise, ExponentialPick)
             reached = []

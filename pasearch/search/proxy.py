@@ -19,7 +19,6 @@ import numpy as np
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, failed, train_candidate
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
 
@@ -89,6 +88,8 @@ class Proxy:
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
     ) -> float:
+        from pasearch.search.fitness import counts, failed, train_candidate
+
         order = np.random.default_rng(0).permutation(len(records))
         held = max(1, round(HELD_OUT * len(order)))
         train = records.take(order[held:][: plan.split.train])

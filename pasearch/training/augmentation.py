@@ -13,9 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
-
 from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
@@ -23,6 +20,7 @@ from pasearch.training.bounding.bound import flag
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 
 MOST_VIEWS = 1000
@@ -93,6 +91,8 @@ class Augmentation(Stage):
         Raises:
             UsageError: As of `check_fits`.
         """
+        import torch
+
         self.check_fits(tuple(x.shape[1:]))
         count, height, width = len(x) * self.views, x.shape[-2], x.shape[-1]
         shifts = torch.from_numpy(

@@ -18,12 +18,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import LEAST, MASK, MOST, Normals, box_muller, further, normals, pairs
+
+if TYPE_CHECKING:
+    import torch
 
 BESIDE = 50_000
 """From how many numbers on a thread pays."""
@@ -90,6 +93,8 @@ def _thread() -> ThreadPoolExecutor:
 
 def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
     """Return a step's normal numbers, on a device."""
+    import torch
+
     if device.type == "cpu":
         return normals(count, stream, step, torch)
     words = _words_on(device, 2 * pairs(count), stream, step)
@@ -101,6 +106,8 @@ def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> No
 
     The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
     """
+    import torch
+
     half = len(words) // 2
     lengths, turns = words[:half] & MASK, words[half:]
     values = torch.empty(2 * half, dtype=torch.float64, device=words.device)
@@ -120,6 +127,8 @@ def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> No
 
 def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
     """Return 64-bit words on a device that is no CPU."""
+    import torch
+
     if stream.secure:
         return torch.from_numpy(stream.words(step).take(count)).to(device)
     generator = cuda_generator(device, stream, step)
@@ -129,6 +138,8 @@ def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> to
 
 def cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
     """Return CUDA's Philox under 125 secret bits: its 64-bit key, and how far it is along."""
+    import torch
+
     seed, offset = stream.seed_and_offset(step)
     generator = torch.Generator(device).manual_seed(seed)
     generator.set_offset(offset)

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.registry import Checks, Registry, Stage
 from pasearch.runs.keys import Stream
 from pasearch.training.bounding.bound import Bound, checked_bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise, normals_on
-from pasearch.training.per_example import Loss, formed_gradients, trainable_parameters
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pasearch.training.per_example import Loss
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -88,6 +89,10 @@ def noise_before_clip_sum(
     the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
     two steps of it their noise.
     """
+    import torch
+
+    from pasearch.training.per_example import formed_gradients, trainable_parameters
+
     parameters = trainable_parameters(network)
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
@@ -109,5 +114,7 @@ def noise_before_clip_sum(
 
 
 def _norms(rows: Tensor) -> Tensor:
+    import torch
+
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)
     return norms.masked_fill(norms > LARGEST, torch.inf)

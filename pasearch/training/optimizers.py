@@ -15,20 +15,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.registry import Registry, Stage
 
-SECOND = 0.999
-"""Adam's beta_2."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-FLOOR = 0.1
-"""f, as a share of the noise's standard deviation s."""
+    from torch import nn
 
-Parameters = list[nn.Parameter]
+    from pasearch.training.updates import Update
 
 
 class Optimizer(Stage):
@@ -42,8 +38,8 @@ class Optimizer(Stage):
     """Whether it needs the variance of the noise: see `tell_noise`."""
 
     @abstractmethod
-    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        """Return torch's optimizer of these parameters, at this learning rate."""
+    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+        """Return what moves these parameters, at this learning rate."""
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:
         """Say, before a step, the variance of the noise on one coordinate of its mean gradient."""
@@ -60,8 +56,10 @@ class Sgd(Optimizer):
     name: ClassVar[str] = "sgd"
     phrase: ClassVar[str] = "plain SGD"
 
-    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=rate)
+    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+        from pasearch.training.updates import Descent
+
+        return Descent(parameters, rate)
 
 
 @OPTIMIZERS.register
@@ -73,8 +71,10 @@ class Momentum(Optimizer):
     phrase: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
-    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=rate * (1.0 - self.momentum), momentum=self.momentum)
+    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+        from pasearch.training.updates import Descent
+
+        return Descent(parameters, rate * (1.0 - self.momentum), self.momentum)
 
 
 @OPTIMIZERS.register
@@ -87,8 +87,10 @@ class Adam(Optimizer):
     usual_rate: ClassVar[float | None] = 1e-3
     momentum: float = 0.9
 
-    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=rate, betas=(self.momentum, SECOND))
+    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+        from pasearch.training.updates import AdamUpdate
+
+        return AdamUpdate(parameters, rate, self.momentum)
 
 
 @OPTIMIZERS.register
@@ -100,45 +102,11 @@ class AdamCorrected(Adam):
     phrase: ClassVar[str] = f"{Adam.phrase}, the noise's variance taken off"
     takes_noise_off: ClassVar[bool] = True
 
-    def of(self, parameters: Parameters, rate: float) -> torch.optim.Optimizer:
+    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+        from pasearch.training.updates import CorrectedAdam
+
         return CorrectedAdam(parameters, rate, self.momentum)
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:
         """Say what is taken off."""
         optimizer.noise_variance = variance
-
-
-class CorrectedAdam(torch.optim.Optimizer):
-    """Adam whose second moment has the noise's variance taken off.
-
-    Set `noise_variance` before every `step`: s^2, of one coordinate of the mean gradient.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter], rate: float, first: float):
-        super().__init__(parameters, {"lr": rate, "beta": first})
-        self.noise_variance = 0.0
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Move the weights by their gradients."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, parameter.grad, group["lr"], group["beta"])
-
-    def _move(self, parameter: nn.Parameter, gradient: torch.Tensor, rate: float, beta: float):
-        state = self.state[parameter]
-        if not state:
-            state.update(step=0, mean=torch.zeros_like(parameter), square=0.0, noise=0.0)
-            state["square"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        state["mean"].lerp_(gradient, 1.0 - beta)
-        state["square"].mul_(SECOND).addcmul_(gradient, gradient, value=1.0 - SECOND)
-        state["noise"] += (1.0 - SECOND) * (self.noise_variance - state["noise"])
-        started = 1.0 - SECOND ** state["step"]
-        noise = state["noise"] / started
-        least = max(FLOOR**2 * noise, 1e-16)
-        clean = state["square"].div(started).sub_(noise).clamp_(min=least)
-        parameter.addcdiv_(
-            state["mean"], clean.sqrt_(), value=-rate / (1.0 - beta ** state["step"])
-        )

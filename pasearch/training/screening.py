@@ -17,15 +17,9 @@ Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rule 9. Proof: docs/guara
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from pasearch.accounting.checks import nonnegative, whole
 from pasearch.accounting.claims import Claim, fu_theorem1
@@ -33,15 +27,10 @@ from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage, Steps
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Records
     from pasearch.runs.keys import Stream
 
 GRID = 100
 """G: the most points a record adds to a query; the sensitivity of `loss_points`."""
-LOSS_BOUND = 4.0
-"""L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
-ERROR_BOUND = 0.5
-"""L of half the square of an error, a number's target being in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,92 +147,6 @@ def coin(stream: Stream, screening: int) -> float:
     The stream is of the coins alone, another than the batches' and the noise's.
     """
     return float(stream.generator(screening).random())
-
-
-@torch.no_grad()
-def loss_points(
-    network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
-) -> int:
-    """Return the sum over records of round(G min(loss, L) / L), in whole points.
-
-    Guarantee: replacing one record by the null record changes the result by at most G: each
-    record's points are clipped and rounded before they are added. A loss that is no number has G.
-
-    The network has one output for a number, else one a class; its mode is given back. Null records
-    add 0. `chunk` is how many records are looked at once; only memory depends on it.
-
-    Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
-    """
-    bound = loss_bound(records.y)
-    total = 0
-    for losses, mask in _losses(network, records, device, chunk):
-        clipped = losses.nan_to_num(nan=bound, posinf=bound).clamp(min=0.0, max=bound)
-        points = (clipped * (GRID / bound)).round().clamp(max=GRID).long()
-        total += int(points[mask].sum())
-    return total
-
-
-def mean_of_points(points: float, y: Tensor) -> float:
-    """Return points, noisy or not, as a mean loss: points L / (G slots), all public but points."""
-    return points * loss_bound(y) / (GRID * max(1, len(y)))
-
-
-def loss_bound(y: Tensor) -> float:
-    """Return L, by whether classes or numbers are predicted: public."""
-    return ERROR_BOUND if y.is_floating_point() else LOSS_BOUND
-
-
-@torch.no_grad()
-def mean_loss(
-    network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
-) -> float:
-    """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
-
-    Raises:
-        UsageError: The records were not declared public.
-    """
-    if records.public is not True:
-        raise UsageError(
-            "a validation query without noise is for records declared public: give public records, "
-            "or release `loss_points` with noise and charge it."
-        )
-    total, count = 0.0, 0
-    for losses, mask in _losses(network, records, device, chunk):
-        total += float(losses[mask].double().sum())
-        count += int(mask.sum())
-    return total / max(1, count)
-
-
-def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return each record's own loss, (batch,): cross entropy, or half the square of an error."""
-    if y.is_floating_point():
-        return 0.5 * (outputs.squeeze(1) - y).square()
-    return functional.cross_entropy(outputs, y, reduction="none")
-
-
-def _losses(
-    network: nn.Module, records: Records, device: str, chunk: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each record's own loss and whether it is there; the network is as it was, after."""
-    with _evaluating(network, device):
-        for start in range(0, len(records.y), chunk):
-            part = slice(start, start + chunk)
-            mask = records.valid[part]
-            outputs = network(records.x[part].to(device)).float().cpu()
-            # A null record's class is never read: whatever stands there, its loss is a number.
-            y = records.y[part].where(mask, 0)
-            yield losses_of(outputs, y), mask
-
-
-@contextmanager
-def _evaluating(network: nn.Module, device: str) -> Iterator[None]:
-    modes = [(module, module.training) for module in network.modules()]
-    network.to(device).eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _loss(value: float) -> float:

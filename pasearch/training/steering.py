@@ -9,7 +9,6 @@ docs/guarantees/screening.md.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from pasearch.training.screening import Annealing, coin
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
     from pasearch.training.recipe import Recipe
+    from pasearch.training.updates import Update
 
 ValidationQuery = Callable[[nn.Module, int], float]
 """From the network as it is, and how many queries came before, to a mean loss or an accuracy: of
@@ -80,7 +80,7 @@ class Screen:
         self,
         annealing: Annealing,
         network: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Update,
         coins: Stream,
         query: ValidationQuery,
     ):
@@ -109,13 +109,13 @@ class Screen:
         self._network.train()
         return loss
 
-    def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
+    def _snapshot(self) -> tuple[list[Tensor], list[dict[str, Any]]]:
         weights = [p.detach().clone() for p in self._parameters]
-        return weights, copy.deepcopy(self._optimizer.state_dict())
+        return weights, self._optimizer.snapshot()
 
     @torch.no_grad()
     def _restore(self) -> None:
         weights, optimizer = self._kept
         for parameter, kept in zip(self._parameters, weights, strict=True):
             parameter.copy_(kept)
-        self._optimizer.load_state_dict(copy.deepcopy(optimizer))
+        self._optimizer.restore(optimizer)

@@ -25,6 +25,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising
+from pasearch.training.losses import losses_of
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import (
@@ -33,7 +34,6 @@ from pasearch.training.per_example import (
     trainable_parameters,
     validate,
 )
-from pasearch.training.screening import losses_of
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 
 if TYPE_CHECKING:

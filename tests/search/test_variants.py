@@ -17,7 +17,8 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
-from pasearch.search.variants import PICK, Trajectory
+from pasearch.search.trajectory import Trajectory, shifted
+from pasearch.search.variants import PICK
 from pasearch.training.metrics import METRICS
 
 ACCURACY, BALANCED = METRICS["accuracy"], METRICS["balanced-accuracy"]
@@ -141,7 +142,7 @@ class TestPick:
         line = variants.lines(BALANCED, 2)(0.5)[0]
         assert (line.event, line.count) == (Geometric(0.5), 1)
         assert variants.release(BALANCED, 0.5) == NoisyCounts(epsilon=0.5)
-        moved = variants.shifted(network().state_dict(), variants.edges().index(-1.0))
+        moved = shifted(network().state_dict(), variants.edges().index(-1.0))
         net, x = network(), torch.randn(5, 3)
         before = net(x)
         net.load_state_dict(moved)

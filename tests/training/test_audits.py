@@ -57,15 +57,15 @@ from pasearch.runs.normals import Normals
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.training import metrics, noise, screening, steering, trainer
+from pasearch.training import losses, metrics, noise, per_example, steering, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
-from pasearch.training.bounding import bound as bound_file
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.losses import loss_points
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import (
@@ -76,7 +76,7 @@ from pasearch.training.schedules.decays import (
     Uniform,
 )
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.screening import Annealing, loss_points
+from pasearch.training.screening import Annealing
 from pasearch.training.trainer import State, Training, batch_sum
 
 N, BATCH, SIDES, CLASSES = 200, 50, (5, 8), 4  # q = 1/4: four steps an epoch
@@ -740,13 +740,13 @@ def loose(patch: pytest.MonkeyPatch) -> None:
 
 def plain_counts(patch: pytest.MonkeyPatch) -> None:
     """Count 0 and 1, where -1/2 and 1/2 are priced."""
-    honest = bound_file.clipped_sum_and_counts
+    honest = per_example.clipped_sum_and_counts
 
     def other(network: nn.Module, x: Tensor, loss: Any, bounding: Any, mask: Tensor, **way: Any):
         found, counts = honest(network, x, loss, bounding, mask, **way)
         return found, counts + 0.5 * int(mask.sum())
 
-    patch.setattr(bound_file, "clipped_sum_and_counts", other)
+    patch.setattr(per_example, "clipped_sum_and_counts", other)
 
 
 FULL = {"expected_batch_size": FEW, "noise_multiplier": 0.3}
@@ -934,7 +934,7 @@ def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pyte
     assert one_query(loss_points, numbers=True) == 100
     assert one_query(points, numbers=True) == 100
     assert one_query(points, numbers=False) == 1
-    monkeypatch.setattr(screening, "GRID", 150)
+    monkeypatch.setattr(losses, "GRID", 150)
     monkeypatch.setattr(metrics.AbsoluteError, "most", 150)
     assert one_query(loss_points, numbers=False) == 150
     assert one_query(loss_points, numbers=True) == 150

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pasearch.training.optimizers import FLOOR, SECOND, CorrectedAdam
 from pasearch.training.recipe import Recipe
+from pasearch.training.updates import FLOOR, SECOND, AdamUpdate, CorrectedAdam, Descent, Update
 
 RATE = 0.01
 
@@ -23,7 +23,7 @@ def gradients(steps: int, size: int = 5, seed: int = 0) -> torch.Tensor:
     return scales * (torch.randn(steps, size, generator=generator) + 0.3)
 
 
-def path(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, given_: torch.Tensor) -> list:
+def path(optimizer: torch.optim.Optimizer | Update, parameter: nn.Parameter, given_: torch.Tensor):
     places = []
     for gradient in given_:
         parameter.grad = gradient.clone()
@@ -45,6 +45,27 @@ def test_without_noise_it_goes_where_adam_goes(first: float):
     plain = nn.Parameter(torch.zeros(5))
     sgd = path(torch.optim.SGD([plain], lr=RATE), plain, drawn)
     assert not torch.allclose(sgd[-1], ours, rtol=0.1), "the test has no teeth"
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda p: Descent(p, RATE), lambda p: torch.optim.SGD(p, lr=RATE)),
+        (lambda p: Descent(p, RATE, 0.9), lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9)),
+        (
+            lambda p: AdamUpdate(p, RATE, 0.7),
+            lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, SECOND)),
+        ),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_the_usual_ones_are_torchs_to_the_bit(ours: Callable, theirs: Callable):
+    one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
+    drawn = gradients(60)
+    paths = path(ours([one]), one, drawn), path(theirs([other]), other, drawn)
+    assert all(map(torch.equal, *paths))
+    assert not torch.equal(paths[0][-1], paths[0][-2])
 
 
 @pytest.mark.oracle
@@ -87,7 +108,7 @@ def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not(cha
         noise = deviation * torch.randn(size, generator=generator, dtype=torch.float64)
         parameter.grad, made.noise_variance = signal + noise, deviation**2
         made.step()
-    state = made.state[parameter]
+    [state] = made.states
     started = 1 - SECOND**steps
     raw = float(state["square"].mean()) / started
     found = raw - state["noise"] / started
@@ -156,9 +177,9 @@ def test_its_state_can_be_taken_back():
     made.noise_variance = 0.3
     drawn = gradients(8)
     path(made, parameter, drawn[:4])
-    kept, place = copy.deepcopy(made.state_dict()), parameter.detach().clone()
+    kept, place = made.snapshot(), parameter.detach().clone()
     first = path(made, parameter, drawn[4:])
-    made.load_state_dict(copy.deepcopy(kept))
+    made.restore(kept)
     with torch.no_grad():
         parameter.copy_(place)
     again = path(made, parameter, drawn[4:])
@@ -169,9 +190,9 @@ def test_its_state_can_be_taken_back():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("sgd", torch.optim.SGD),
-        ("momentum", torch.optim.SGD),
-        ("adam", torch.optim.Adam),
+        ("sgd", Descent),
+        ("momentum", Descent),
+        ("adam", AdamUpdate),
         ("adam-corrected", CorrectedAdam),
     ],
 )
@@ -180,5 +201,5 @@ def test_the_recipe_names_its_optimizer(name: str, kind: type):
         [nn.Parameter(torch.zeros(2))], RATE
     )
     assert type(made) is kind
-    assert made.param_groups[0]["lr"] == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
-    assert made.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
+    assert made.rate == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
+    assert getattr(made, "momentum", 0) == (0.9 if name == "momentum" else 0)

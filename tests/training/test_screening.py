@@ -22,20 +22,16 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import NoisySum
-from pasearch.training.metrics import METRICS
-from pasearch.training.screening import (
+from pasearch.training.losses import (
     ERROR_BOUND,
-    GRID,
     LOSS_BOUND,
-    SCREENINGS,
-    Annealing,
-    AnnealingState,
-    coin,
     loss_bound,
     loss_points,
     mean_loss,
     mean_of_points,
 )
+from pasearch.training.metrics import METRICS
+from pasearch.training.screening import GRID, SCREENINGS, Annealing, AnnealingState, coin
 
 RULE = Annealing(q0=2.0, mu0=3)
 

@@ -37,13 +37,14 @@ from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.losses import losses_of
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.screening import Annealing, losses_of
+from pasearch.training.screening import Annealing
 from pasearch.training.trainer import State, batch_sum, train
 
 N, FEATURES, CLASSES = 40, 5, 3

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import fraction, positive
 from pasearch.errors import UsageError
@@ -25,6 +23,9 @@ from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEAST_MOVED, MOST_MOVED = 1e-6, 1e6
 """Between which the bound stays."""

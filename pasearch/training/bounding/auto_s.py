@@ -6,14 +6,15 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _gamma(name: str, value: object) -> float:

@@ -12,16 +12,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor, nn
-
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
-from pasearch.training.per_example import Loss, clipped_sum_and_counts
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from pasearch.accounting.additive import Shifts
+    from pasearch.training.per_example import Loss
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
@@ -85,6 +84,8 @@ class Bound(Stage):
         weights: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
+        from pasearch.training.per_example import clipped_sum_and_counts
+
         return clipped_sum_and_counts(network, x, loss, self, mask, views=views, weights=weights)
 
     def start(self, layers: int) -> tuple[float, ...]:
@@ -145,4 +146,6 @@ def flag(name: str, value: object) -> bool:
 
 def finite(norms: Tensor, factors: Tensor) -> Tensor:
     """Return the factors, 0 where the norm is not finite."""
+    import torch
+
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))

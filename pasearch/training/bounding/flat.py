@@ -6,12 +6,13 @@ Source: Abadi et al. 2016. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @BOUNDINGS.register

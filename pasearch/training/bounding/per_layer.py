@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.errors import UsageError
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @BOUNDINGS.register
@@ -51,6 +51,8 @@ class PerLayer(Bound):
 
     def of_layers(self, count: int) -> Tensor:
         """Return C_l of so many layers, float32 rounded down, (count, 1)."""
+        import torch
+
         given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
         if len(given) != count:
             raise UsageError(
