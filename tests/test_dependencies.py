@@ -66,7 +66,7 @@ def test_what_is_installed_is_within_the_caps(name: str):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", ["dp-accounting", "optuna", "torch", "diffprivlib"])
+@pytest.mark.parametrize("name", ["dp-accounting", "optuna", "torch"])
 def test_what_sets_prices_or_samples_is_capped(name: str):
     assert any(each.operator == "<" for each in DECLARED[name].specifier)
 

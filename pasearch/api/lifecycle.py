@@ -547,7 +547,7 @@ def fingerprint(
 def versions() -> dict[str, str]:
     """Return the versions of everything a result depends on."""
     names = (
-        "dp-accounting", "diffprivlib", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
+        "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
         "deap", "optuna",
     )  # fmt: skip
     found = {name: version(name) for name in names}

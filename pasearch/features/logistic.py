@@ -1,13 +1,12 @@
-"""Private logistic regression: one model by diffprivlib, hundreds of feature subsets in one call.
+"""Private logistic regression: hundreds of feature subsets in one call.
 
     v_i = (x_i, 1) / T,  T = sqrt(data_norm^2 + 1);  a null record has v_i = 0, the 1 included
     u   = argmin  sum_i log(1 + e^(v_i u)) - y_i v_i u  +  (a / 2) ||u||^2  +  b u
     b   has the density ~ exp(-epsilon ||b||),  and  a >= 1 / epsilon;  weights = u / T
 
-That is objective perturbation, epsilon-DP under zero-out adjacency. `fit_one` hands the bounded
-rows to `diffprivlib.models.LogisticRegression`; `fit_many` minimises the same objective, with the
-same noise for the same stream, for all subsets at once. More than two classes: one against the
-rest, each with epsilon / classes.
+That is objective perturbation, epsilon-DP under zero-out adjacency: the objective and the law of
+the noise of `diffprivlib.models.LogisticRegression`, which the tests hold it against. More than two
+classes: one against the rest, each with epsilon / classes.
 
 The proof is for the exact minimum alone: `minimiser` finds it.
 
@@ -19,19 +18,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from pasearch.accounting.checks import positive, whole
 from pasearch.accounting.events import Pure
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.features.minimiser import minimised, solved
+from pasearch.features.minimiser import solved
 from pasearch.runs.keys import Stream
 
 STRENGTH = 8.0
@@ -111,23 +108,11 @@ class ObjectivePerturbation:
         assert self.regularisation is not None
         return self.regularisation
 
-    @property
-    def library_epsilon(self) -> float:
-        """The epsilon at which diffprivlib draws this noise.
-
-        It promises epsilon for a record that is replaced, and charges a curvature of up to 1/4
-        beside the largest gradient: 2 rate + 2 log(1 + 1/(4 a)) for each output.
-        """
-        return self.outputs * (2 * self.rate + 2 * math.log1p(0.25 / self.strength))
-
 
 def fit_one(
     x: Any, y: Any, valid: Any, mechanism: ObjectivePerturbation, stream: Stream, mask: Any = None
 ) -> Array:
-    """Fit one model with diffprivlib.
-
-    diffprivlib stops near the minimiser, and the proof is for the minimiser itself: so its weights
-    are then moved there, with the noise that it drew.
+    """Fit one model: `fit_many` of one subset.
 
     Args:
         x: (n, d) features.
@@ -146,28 +131,10 @@ def fit_one(
 
     Cost: `mechanism.event`, on every partition that the records are from; charge it first.
     """
-    rows, hot = _prepared(x, y, valid, mechanism.classes)
-    used = np.ones((1, rows.shape[1] - 1), bool) if mask is None else _masks([mask], rows)
-    columns = np.append(used[0], True)
-    own = rows[:, columns]
-    own[:, :-1] *= _factors(own[:, :-1], mechanism.data_norm)[:, None]
-    own /= mechanism.scale
-    [key] = _keys(rows, hot, used, [mechanism], [stream])
-    noise = _noise(mechanism, own.shape[1], key)
-    found = _library_fit(own, hot, mechanism, key)
-    points = torch.from_numpy(own)
-    exact = minimised(
-        points,
-        None,
-        torch.from_numpy((hot.T @ own - noise)[None]),
-        torch.ones(1, own.shape[1], dtype=torch.float64),
-        torch.tensor([mechanism.strength], dtype=torch.float64),
-        torch.from_numpy(found[None]),
-        points.T @ points / 4,
-    )
-    weights = np.zeros((mechanism.outputs, rows.shape[1]))
-    weights[:, columns] = exact[0].numpy() / mechanism.scale
-    return _without_low_bits(weights)
+    if mask is None:
+        rows = np.asarray(x)
+        mask = np.ones(rows.shape[1] if rows.ndim == 2 else 1, bool)
+    return fit_many(x, y, valid, [mask], [mechanism], [stream])[0]
 
 
 def fit_many(
@@ -374,7 +341,7 @@ def _keys(
 
 
 def _random_state(key: Stream) -> np.random.RandomState:
-    """Return Philox under a key in the form that diffprivlib takes."""
+    """Return Philox under a key in the form of numpy's older generators: diffprivlib's own."""
     return np.random.RandomState(key.generator().bit_generator)
 
 
@@ -391,25 +358,3 @@ def _noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Arr
         norm = source.gamma(dimension / 4, 1 / mechanism.rate, 4).sum()
         own *= norm / math.sqrt(own @ own)
     return noise
-
-
-def _library_fit(rows: Array, hot: Array, mechanism: ObjectivePerturbation, key: Stream) -> Array:
-    """Return diffprivlib's weights, (outputs, columns), of rows of norm at most 1.
-
-    A null record of each class is added, so that which classes occur decides nothing; the intercept
-    is a column of the rows, because diffprivlib would not regularise its own.
-    """
-    from diffprivlib.accountant import BudgetAccountant
-    from diffprivlib.models import LogisticRegression
-
-    labels = hot[:, 0] if mechanism.classes == 2 else np.where(hot.any(1), hot.argmax(1), 0)
-    anchors = np.zeros((mechanism.classes, rows.shape[1]))
-    model = LogisticRegression(
-        epsilon=mechanism.library_epsilon, data_norm=1.0, C=1 / mechanism.strength, tol=1e-9,
-        fit_intercept=False, max_iter=1000, n_jobs=1, random_state=_random_state(key),
-        accountant=BudgetAccountant(),
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it did not converge would tell of the records
-        model.fit(np.concatenate([rows, anchors]), np.append(labels, np.arange(mechanism.classes)))
-    return np.asarray(model.coef_, dtype=np.float64)
