@@ -19,8 +19,8 @@ import numpy as np
 
 from pasearch.data.cells import ColumnCells, as_numbers, as_text, count_texts
 from pasearch.data.column import IDENTIFIER, WORD, Column
-from pasearch.data.csv_file import read_table, row_faults
 from pasearch.data.lines import Fault
+from pasearch.data.table_file import read_with_faults
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
 from pasearch.shown import shown
@@ -132,14 +132,18 @@ def check_table(
     schema: TableSchema | None = None,
     *,
     quotes: bool = True,
+    columns: str | Path | Sequence[str] | None = None,
+    separator: str | None = None,
 ) -> CheckReport:
-    """Look at every value of a CSV file.
+    """Look at every value of a table's file.
 
     Args:
         path: The file.
         target: The column to predict; the schema's, or the last one, if None.
         schema: What is declared; the values are held against it.
-        quotes: As of `read_table`.
+        quotes: As of `read_table`, like columns and separator.
+        columns: See there.
+        separator: See there.
 
     Raises:
         UsageError: The file's form is bad, or does not fit the schema.
@@ -147,10 +151,11 @@ def check_table(
     Cost: none is charged, for nothing is released: the report is private.
     """
     path = Path(path)
-    declared, features, labels = read_table(path, target, schema, quotes=quotes)
+    (declared, features, labels), faults = read_with_faults(
+        path, target, schema, quotes=quotes, columns=columns, separator=separator
+    )
     parsed = features.present()
     whole = TextTable(cells=(*features.cells, labels))
-    faults = list(row_faults(path, quotes=declared.quotes))
     in_table, in_columns, proposed = _table_problems(whole, faults), list[Problem](), []
     for column in (*declared.columns, declared.target):
         is_target = column.name == declared.target.name

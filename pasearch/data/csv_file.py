@@ -11,58 +11,111 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-import numpy as np
-
+from pasearch.data.blocks import read_columns, read_faults
 from pasearch.data.cells import number_of
-from pasearch.data.lines import LONGEST_HEADER, Fault, HeaderTooLongError, LineEndError, header_of
+from pasearch.data.compressed import COMPRESSED, stem, unpacked
+from pasearch.data.declared import schema_of_given
+from pasearch.data.lines import (
+    LONGEST_HEADER,
+    Fault,
+    HeaderTooLongError,
+    LineEndError,
+    LineForm,
+    blocks,
+    header_of,
+    without_header,
+)
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
-from pasearch.data.tables import AnySchema, TableSchema, undeclared
-from pasearch.data.text_columns import TextColumn, TextTable, build_columns
+from pasearch.data.table_form import (
+    TableForm,
+    check_names,
+    fitted_schema,
+    new_table,
+    taken_apart,
+)
+from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError
 
 LONGEST_FIELD = 2**31 - 1
 """The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
 
-MOST_COLUMNS = 20_000
-"""The most columns of a file."""
+PLAIN = (".csv", ".tsv", ".data")
+"""How the names of such files end, before what says that they are compressed."""
+
+NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
 
 
 @SOURCES.register
 class CsvFile(Source):
-    """A .csv file with a header."""
+    """A table in a file of lines, with a header or without one."""
 
     name = "csv"
     kind = "a table"
-    expected = "the path of a .csv file with a header"
-    suffixes = (".csv",)
-    uses = ("target", "schema", "quotes", "regression")
+    expected = (
+        "the path of a table (.csv, .tsv, .data, or one of these and .gz, .bz2, .xz or .zst behind)"
+    )
+    suffixes = (*PLAIN, *(plain + packed for plain in PLAIN for packed in COMPRESSED))
+    uses = ("target", "schema", "quotes", "columns", "separator", "regression")
+
+    def takes(self, data: str) -> bool:
+        """Return whether the name ends as one of its files."""
+        return Path(data).name.lower().endswith(self.suffixes)
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every row but the header is a slot."""
-        schema = None if declared.schema is None else TableSchema.from_toml(declared.schema)
-        table = read_table(data, declared.target, schema, quotes=declared.quotes)
+        schema = None if declared.schema is None else schema_of_given(declared.schema)
+        table = read_table(
+            data, declared.target, schema, quotes=declared.quotes, columns=declared.columns,
+            separator=declared.separator,
+        )  # fmt: skip
         return table_dataset(*table, declared)
 
-    def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
-        """Return the cells, (rows, columns); the columns may come in any order, with others."""
+    def new_records(self, data: str, schema: AnySchema) -> TextTable:
+        """Return the cells, (rows, columns); the columns may come in any order, with others.
+
+        Where the model's own data had no header, the columns come in their order, the target among
+        them or not, unless the first line names them.
+        """
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
-        with opened(Path(data), quotes=schema.quotes) as (header, rows):
-            places: dict[str, Any] = {name: place for place, name in enumerate(header)}
-            needed = [column.name for column in schema.columns if column.kind != "ignore"]
-            if gone := [name for name in needed if name not in places]:
-                raise UsageError(f"{data} has no column {', '.join(map(repr, gone))}: add it.")
-            columns = [places.get(column.name) for column in schema.columns]
-            null = [None] * len(header)
-            found = [[None if at is None else (row or null)[at] for at in columns] for row in rows]
-        return np.array(found, object).reshape(len(found), len(columns))
+        path = Path(data)
+        form = _form_of_new(path, TableForm.of(schema), schema)
+        try:
+            with _parsed(path, form) as parsed:
+                columns = parsed.columns()
+        except UsageError as error:
+            # A model's new records are told apart as its own were.
+            raise UsageError(str(error).removesuffix(NO_HEADER)) from None
+        return new_table(schema, dict(zip(parsed.header, columns, strict=True)), path)
+
+
+def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
+    """Return the form of new records: no price is paid for these, so their first line may tell."""
+    if form.columns is None:
+        return form
+    needed = {column.name for column in schema.columns if column.kind != "ignore"}
+    if needed <= set(_first_cells(path, form, None)):
+        return replace(form, columns=None, separator=None)
+    if len(_first_cells(path, form, form.separator or ",")) == len(form.columns) - 1:
+        return replace(form, columns=tuple(n for n in form.columns if n != schema.target.name))
+    return form
+
+
+def _first_cells(path: Path, form: TableForm, separator: str | None) -> list[str]:
+    try:
+        with _unpacked(path) as file:
+            _, first = header_of(file, quotes=form.quotes, separator=separator)
+    except (LineEndError, HeaderTooLongError):
+        return []
+    return [] if isinstance(first, Fault) else [name.strip() for name in first]
 
 
 def read_table(
@@ -71,8 +124,10 @@ def read_table(
     schema: TableSchema | None = None,
     *,
     quotes: bool = True,
+    columns: str | Path | Sequence[str] | None = None,
+    separator: str | None = None,
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Read a CSV file with a header: UTF-8, separated by commas, a row a line (`data.lines`).
+    """Read a table: UTF-8, a row a line (`data.lines`), compressed if its name says so.
 
     Guarantee: every row keeps its slot, and is read from its own bytes alone. One that is not
     UTF-8, does not close its quotation marks or does not have the header's number of columns is
@@ -84,6 +139,9 @@ def read_table(
         schema: What is declared; nothing if None.
         quotes: False takes quotation marks as ordinary characters, and so does a schema that says
             so.
+        columns: The names of the columns of a file without a header, as of `column_names`; those
+            of a schema that says so, if None.
+        separator: What stands between two cells; the schema's, or what the header tells, if None.
 
     Returns:
         The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
@@ -93,57 +151,172 @@ def read_table(
 
     Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
     """
-    path, quotes = Path(path), quotes and (schema is None or schema.quotes)
-    with opened(path, quotes=quotes) as (header, rows):
-        fitted = undeclared(header, header[-1]) if schema is None else schema
-        fitted = fitted.for_header(header, where=str(path), target=target)
-        fitted = replace(fitted, name=path.stem, quotes=quotes)
-        columns = build_columns(rows, width=len(header), most_rows=_most_rows(path))
-    labels = columns.pop(header.index(fitted.target.name))
-    if not fitted.official_test < len(labels):
-        raise UsageError(
-            f"{path}: the schema says that the last {fitted.official_test:,} rows are the test "
-            f"set, the file has {len(labels):,}: correct official_test, or leave it out."
+    path = Path(path)
+    form = TableForm.of(schema, quotes=quotes, columns=columns, separator=separator)
+    with _parsed(path, form) as parsed:
+        header = parsed.header
+        try:
+            fitted = fitted_schema(header, schema, path=path, name=stem(path, PLAIN), target=target)
+        except UsageError as error:
+            known = {target} if schema is None else {target, *_names(schema)}
+            if form.columns is None and not known & set(header):
+                raise UsageError(f"{error}{NO_HEADER}") from None
+            raise
+        used = parsed.form.separator
+        fitted = replace(
+            fitted,
+            quotes=form.quotes,
+            order=form.columns or (),
+            # What a header tells, that of new records tells again.
+            separator=used if form.columns and used != "," else form.separator,
         )
-    return fitted, TextTable(cells=tuple(columns)), labels
+        found = parsed.columns()
+    return taken_apart(fitted, header, found, path)
 
 
-Lines = Iterator[list[str] | Fault]
+def _names(schema: TableSchema) -> list[str]:
+    return [column.name for column in (*schema.columns, schema.target)]
+
+
 Rows = Iterator[list[str] | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Parsed:
+    """A file of lines that stands behind its header.
+
+    Args:
+        path: Of the file.
+        header: The names of its columns.
+        form: Of its lines.
+        file: Open.
+        start: What was read of its records.
+        headed: Whether the names are its first line.
+    """
+
+    path: Path
+    header: list[str]
+    form: LineForm
+    file: BinaryIO
+    start: bytes
+    headed: bool
+
+    def columns(self) -> list[TextColumn]:
+        """Return the columns of its rows.
+
+        Raises:
+            UsageError: It has no row.
+        """
+        found = read_columns(self.form, blocks(self.file, self.start), len(self.header))
+        if not len(found[0]):
+            raise self.empty()
+        return found
+
+    def empty(self) -> UsageError:
+        """Return the error that there is no row."""
+        found = "has a header and no row" if self.headed else "is empty"
+        return UsageError(f"{self.path} {found}: expected at least one record.")
+
+
 @contextmanager
-def opened(path: Path, *, quotes: bool = True) -> Iterator[tuple[list[str], Rows]]:
-    """Give a CSV file's header and rows, one by one; None is the null record.
+def opened(
+    path: Path,
+    *,
+    quotes: bool = True,
+    columns: Sequence[str] | None = None,
+    separator: str | None = None,
+) -> Iterator[tuple[list[str], Rows]]:
+    """Give a file's header and rows, one by one; None is the null record.
+
+    Args:
+        path: The file.
+        quotes: As of `read_table`, like the others.
+        columns: See there.
+        separator: See there.
 
     Raises:
         UsageError: No such file, no header in UTF-8, no row, fewer than two columns, or two of one
             name. The message quotes nothing of the file.
     """
-    with _parsed(path, quotes) as (header, lines):
-        yield header, _slots(lines, len(header), path)
+    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
+    with _parsed(path, form) as parsed:
+        yield parsed.header, _slots(parsed)
+
+
+def row_faults(
+    path: str | Path,
+    *,
+    quotes: bool = True,
+    columns: Sequence[str] | None = None,
+    separator: str | None = None,
+) -> Iterator[Fault | None]:
+    """Go through a file's slots: why each is a null record, None if it is none.
+
+    Only for the curator's check; arguments and errors as of `opened`.
+    """
+    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
+    with _parsed(Path(path), form) as parsed:
+        found = blocks(parsed.file, parsed.start)
+        yield from read_faults(parsed.form, found, len(parsed.header))
+
+
+def _slots(parsed: _Parsed) -> Rows:
+    """Yield a row for each slot, None for one that is no row of the header's width.
+
+    Raises:
+        UsageError: There is no slot.
+    """
+    slots, width = 0, len(parsed.header)
+    for row in parsed.form.rows(parsed.file, parsed.start):
+        yield row if not isinstance(row, Fault) and len(row) == width else None
+        slots += 1
+    if not slots:
+        raise parsed.empty()
 
 
 @contextmanager
-def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines]]:
-    """Give a CSV file's header and what each line is, of whatever width."""
+def _parsed(path: Path, form: TableForm) -> Iterator[_Parsed]:
+    """Open a file and read its header, if it has one.
+
+    Raises:
+        UsageError: As of `opened`.
+    """
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with _unpacked(path) as file:
+            if form.columns is None:
+                lines, header = _header(path, file, form)
+                start = b""
+            else:
+                tabs = ".tsv" in [suffix.lower() for suffix in path.suffixes]
+                usual = form.separator or ("\t" if tabs else None)
+                lines, start = without_header(file, quotes=form.quotes, separator=usual)
+                header = list(form.columns)
+            headed = form.columns is None
+            yield _Parsed(
+                path=path, header=header, form=lines, file=file, start=start, headed=headed
+            )
+    finally:
+        csv.field_size_limit(limit)
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
-    limit = csv.field_size_limit(LONGEST_FIELD)
+    with unpacked(path) as file:
+        yield file
+
+
+def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list[str]]:
+    """Return the form of a file's lines, and the names of its columns.
+
+    Raises:
+        UsageError: There is no header, or none that can be read.
+    """
     try:
-        with path.open("rb") as file:
-            form, first = header_of(file, quotes=quotes)
-            if first is Fault.EMPTY:
-                raise UsageError(
-                    f"{path} is empty, or its first line is: expected a CSV file with a header."
-                )
-            if first is Fault.ENCODING:
-                raise UsageError(
-                    f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
-                )
-            header = _check_header(path, None if isinstance(first, Fault) else first)
-            yield header, form.rows(file)
+        lines, first = header_of(file, quotes=form.quotes, separator=form.separator)
     except LineEndError:
         raise UsageError(
             f"{path}: its first line has a carriage return that is not right before a line feed: "
@@ -155,44 +328,15 @@ def _parsed(path: Path, quotes: bool) -> Iterator[tuple[list[str], Lines]]:
             f"{path}: its first line has more than {LONGEST_HEADER:,} bytes: expected a header, "
             "the names of the columns."
         ) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    finally:
-        csv.field_size_limit(limit)
-
-
-def row_faults(path: str | Path, *, quotes: bool = True) -> Iterator[Fault | None]:
-    """Go through a CSV file's slots: why each is a null record, None if it is none.
-
-    Only for the curator's check; raises as `opened` does.
-    """
-    with _parsed(Path(path), quotes) as (header, lines):
-        for row in lines:
-            if isinstance(row, Fault):
-                yield row
-            else:
-                yield None if len(row) == len(header) else Fault.WIDTH
-
-
-def _slots(lines: Lines, width: int, path: Path) -> Rows:
-    """Yield a row for each slot, None for one that is no row of this width.
-
-    Raises:
-        UsageError: There is no slot.
-    """
-    slots = 0
-    for row in lines:
-        yield row if not isinstance(row, Fault) and len(row) == width else None
-        slots += 1
-    if not slots:
-        raise UsageError(f"{path} has a header and no row: expected at least one record.")
-
-
-def _most_rows(path: Path) -> int:
-    """Return how many lines a file has, or one more."""
-    with path.open("rb") as file:
-        parts = iter(lambda: file.read(2**20), b"")
-        return 1 + sum(part.count(b"\n") for part in parts)
+    if first is Fault.EMPTY:
+        raise UsageError(
+            f"{path} is empty, or its first line is: expected a CSV file with a header."
+        )
+    if first is Fault.ENCODING:
+        raise UsageError(
+            f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
+        )
+    return lines, _check_header(path, None if isinstance(first, Fault) else first)
 
 
 def _check_header(path: Path, row: list[str] | None) -> list[str]:
@@ -200,30 +344,15 @@ def _check_header(path: Path, row: list[str] | None) -> list[str]:
     header = [name.strip() for name in row or ()]
     if not len(header) > 1:
         raise UsageError(
-            f"{path}: its first line is not a header of two or more columns, separated by commas: "
-            "write the names of the columns there."
-        )
-    if len(header) > MOST_COLUMNS:
-        raise UsageError(
-            f"{path} has {len(header):,} columns: expected at most {MOST_COLUMNS:,}. Keep those "
-            "that could matter; pixels and the like belong into a .npz file."
+            f"{path}: its first line is not a header of two or more columns, separated by commas, "
+            "semicolons, tabs or | : write the names of the columns there, or say what separates "
+            "them, `separator=`."
         )
     numbers = [name for name in header if not math.isnan(number_of(name))]
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "
-            "Write the names of the columns into the first line."
+            f"Write the names of the columns into the first line.{NO_HEADER}"
         )
-    first: dict[str, int] = {}
-    for place, name in enumerate(header):
-        if not name:
-            raise UsageError(
-                f"{path}: column {place + 1} has no name: give it one in the header, or leave the "
-                "column out (pandas: to_csv(path, index=False))."
-            )
-        if first.setdefault(name, place) < place:
-            raise UsageError(
-                f"{path}: columns {first[name] + 1} and {place + 1} have the same name: "
-                "rename one in the header."
-            )
+    check_names(header, str(path), NO_HEADER)
     return header

@@ -2,7 +2,8 @@
 
 | the form of a file, public | is |
 |---|---|
-| its header | the first line |
+| its header | the first line; of a file without one, what the user says the columns are |
+| what separates cells | what the user says; otherwise what finds most cells in the header |
 | what ends a line | a line feed, one carriage return before it included; nothing else |
 | whether a header with any other carriage return is read | no: lines may end with those alone |
 | n | how many lines follow the header; if the file ends without a line end, the rest is one more |
@@ -28,11 +29,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import BinaryIO
 
-BLOCK = 2**16
+from pasearch.errors import UsageError
+
+BLOCK = 2**19
 """How many bytes are read at a time: few enough for a processor's cache."""
 
 LONGEST_HEADER = 2**24
 """The most bytes of a header."""
+
+SEPARATORS = ",;\t|"
+"""What may stand between two cells, if nobody says what does."""
+
+OTHER_SEPARATORS = ":^~!#&*/ "
+"""What may separate cells beside `SEPARATORS`, where the user says so."""
+
+SPELT = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+"""Separators by name: a shell takes some of them for itself."""
 
 STAND_INS = {"\r": "\udc0d", "\n": "\udc0a"}
 """What stands for a character that `csv` would end a row at: no text in UTF-8 has these."""
@@ -65,9 +77,11 @@ class LineForm:
 
     Args:
         quotes: Whether a quotation mark around a cell is none of its characters.
+        separator: What stands between two cells: one character of ASCII.
     """
 
     quotes: bool = True
+    separator: str = ","
 
     def lines(self, block: bytes) -> list[bytes]:
         """Return the lines of a block without their ends."""
@@ -96,25 +110,23 @@ class LineForm:
             return Fault.EMPTY
         return row if plain == text else [_restored(cell) for cell in row]
 
-    def rows(self, file: BinaryIO) -> Iterator[list[str] | Fault]:
-        """Go through the rows of an open file, from where it stands.
+    def rows(self, file: BinaryIO, start: bytes = b"") -> Iterator[list[str] | Fault]:
+        """Go through the rows of an open file, from where it stands, `start` before it.
 
         Guarantee: each is what `row` makes of its line alone.
         """
-        for block in self._blocks(file):
+        for block in blocks(file, start):
             found = self._rows_at_once(block)
             yield from map(self.row, self.lines(block)) if found is None else found
 
-    def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield blocks of whole lines; only the last line may have no end."""
-        pieces: list[bytes] = []
-        while part := file.read(BLOCK):
-            if cut := part.rfind(b"\n") + 1:
-                yield b"".join((*pieces, part[:cut]))
-                pieces = []
-            pieces.append(part[cut:])
-        if last := b"".join(pieces):
-            yield last
+    def read(self, lines: list[bytes]) -> list[list[str] | Fault]:
+        """Return the rows of lines without ends: each is what `row` makes of it."""
+        found = None
+        if sum(map(len, lines)) <= BLOCK:
+            block = b"".join(line + b"\n" for line in lines)
+            # A carriage return at a line's end is the line's here, and no part of the end.
+            found = None if b"\r" in block else self._rows_at_once(block)
+        return [self.row(line) for line in lines] if found is None else [*found]
 
     def _rows_at_once(self, block: bytes) -> list[list[str]] | None:
         """Return the rows of a block in which nothing is wrong; None where `row` must look."""
@@ -137,7 +149,41 @@ class LineForm:
 
     def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
         quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
-        return csv.reader(lines, strict=True, quoting=quoting)
+        return csv.reader(lines, strict=True, quoting=quoting, delimiter=self.separator)
+
+
+def blocks(file: BinaryIO, start: bytes = b"") -> Iterator[bytes]:
+    """Yield the rest of a file in blocks of whole lines; only the last line may have no end.
+
+    Args:
+        file: Open; from where it stands.
+        start: What comes before that.
+    """
+    pieces = [start]
+    while part := file.read(BLOCK):
+        if cut := part.rfind(b"\n") + 1:
+            yield b"".join((*pieces, part[:cut]))
+            pieces = []
+        pieces.append(part[cut:])
+    if last := b"".join(pieces):
+        yield last
+
+
+def separator_of(separator: str | None) -> str | None:
+    """Return the separator that a user names, by itself or by `SPELT`; None if none is named.
+
+    Raises:
+        UsageError: Nothing that may separate cells.
+    """
+    if separator is None:
+        return None
+    known = SPELT.get(separator, separator) if isinstance(separator, str) else ""
+    if len(known) == 1 and known in SEPARATORS + OTHER_SEPARATORS:
+        return known
+    raise UsageError(
+        f"separator is {separator!r}: expected one character, "
+        f"{' '.join((SEPARATORS + OTHER_SEPARATORS).replace(chr(9), '').strip())}, tab or space."
+    )
 
 
 def _restored(cell: str) -> str:
@@ -146,12 +192,16 @@ def _restored(cell: str) -> str:
     return cell
 
 
-def header_of(file: BinaryIO, *, quotes: bool) -> tuple[LineForm, list[str] | Fault]:
+def header_of(
+    file: BinaryIO, *, quotes: bool, separator: str | None = None
+) -> tuple[LineForm, list[str] | Fault]:
     """Return the form of a file's lines and the cells of the first; the file stands behind it.
 
     Args:
         file: At its start; a byte order mark there is left out.
         quotes: As of `LineForm`.
+        separator: As of `LineForm`; None: the one of `SEPARATORS` that tells the most cells of the
+            header apart, the earlier of two.
 
     Guarantee: nothing behind the first line feed is looked at.
 
@@ -159,15 +209,34 @@ def header_of(file: BinaryIO, *, quotes: bool) -> tuple[LineForm, list[str] | Fa
         LineEndError: A carriage return in the first line that is not right before its line feed.
         HeaderTooLongError: It has more than `LONGEST_HEADER` bytes.
     """
-    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-        file.seek(0)
     first = file.readline(LONGEST_HEADER)
-    line = first.removesuffix(b"\n")
-    if line != first:
+    line = first.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")
+    if first.endswith(b"\n"):
         line = line.removesuffix(b"\r")
     if b"\r" in line:
         raise LineEndError
     if len(first) == LONGEST_HEADER:
         raise HeaderTooLongError
-    form = LineForm(quotes=quotes)
+    forms = [LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS]
+    form = max(forms, key=lambda form: _width(form.row(line)))
     return form, form.row(line)
+
+
+def _width(row: list[str] | Fault) -> int:
+    return 0 if isinstance(row, Fault) else len(row)
+
+
+def without_header(
+    file: BinaryIO, *, quotes: bool, separator: str | None = None
+) -> tuple[LineForm, bytes]:
+    """Return the form of a file's lines, of which the first is a record, and what was read of it.
+
+    Args:
+        file: At its start; a byte order mark there is left out.
+        quotes: As of `LineForm`.
+        separator: As of `LineForm`; None: a comma.
+
+    Guarantee: no record is looked at.
+    """
+    start = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+    return LineForm(quotes=quotes, separator=separator or SEPARATORS[0]), start

@@ -16,6 +16,7 @@ Source: docs/rules.md, rules 3 and 13. How to write one: docs/extending.md.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,8 +38,10 @@ class Declared:
         classes: Number of classes of arrays.
         regression: A number is to be predicted, not a class.
         target: Name of a table's column to predict; None takes the last one.
-        schema: Path of a table's schema, TOML.
+        schema: Of a table, as of `schema_of_given`.
         quotes: False takes the quotation marks of a table as ordinary characters.
+        columns: The names of the columns of a table without a header, as of `column_names`.
+        separator: What stands between two cells of a table; None: its header tells.
         image_side: Pixels that the images of a folder are scaled to.
         grey: Images of a folder get one channel.
         data_root: Folder of the built-in sets of images.
@@ -50,8 +53,10 @@ class Declared:
     classes: int | None = None
     regression: bool = False
     target: str | None = None
-    schema: str | Path | None = None
+    schema: Any = None
     quotes: bool = True
+    columns: str | Path | Sequence[str] | None = None
+    separator: str | None = None
     image_side: int | None = None
     grey: bool = False
     data_root: str | Path = "data"
@@ -107,7 +112,7 @@ class Source(Stage):
 
 SOURCES = Registry(
     "data source", Source, "pasearch.data.built_in", "pasearch.data.array_file",
-    "pasearch.data.csv_file", "pasearch.data.image_folder",
+    "pasearch.data.csv_file", "pasearch.data.parquet_file", "pasearch.data.image_folder",
 )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError, nearest
 
 DECLARATIONS = (
-    "bounds", "classes", "regression", "target", "schema", "quotes", "image_side", "grey",
+    "bounds", "classes", "regression", "target", "schema", "quotes", "columns", "separator",
+    "image_side", "grey",
 )  # fmt: skip
 """The fields of `Declared` that are for some kinds of data only."""
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from pasearch.data.cells import ColumnCells, TableCells, each_whole, present, text_of
 from pasearch.data.column import COLUMN_KEYS, Column
+from pasearch.data.lines import separator_of
 from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
@@ -35,7 +36,9 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 MOST_NUMBERS = 2_000_000
 """The most numbers that a row may become: a network's first layer has as many weights a neuron."""
 
-TOP_KEYS = ("name", "target", "official_test", "quotes", "columns", "proposed")
+TOP_KEYS = (
+    "name", "target", "official_test", "quotes", "header", "separator", "columns", "proposed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class TableSchema:
         official_test: How many of the last rows are the data set's own test set.
         name: Of the data set.
         quotes: Whether a quotation mark around a cell of the file is none of its characters.
+        order: The names of the file's columns, in order, where it has no header; otherwise empty.
+        separator: What stands between two cells of the file; None: the header tells.
         proposed: Whether it was read from the records (as `pasearch check` does), so that it is
             as private as they are until somebody has edited it.
 
@@ -63,6 +68,8 @@ class TableSchema:
     official_test: int = 0
     name: str = "table"
     quotes: bool = True
+    order: tuple[str, ...] = ()
+    separator: str | None = None
     proposed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +96,8 @@ class TableSchema:
                 f"official_test is {tail!r}: expected how many of the last rows are the test set."
             )
         object.__setattr__(self, "official_test", int(tail))
+        object.__setattr__(self, "order", tuple(self.order))
+        object.__setattr__(self, "separator", separator_of(self.separator))
         for name in ("quotes", "proposed"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
@@ -275,8 +284,8 @@ class TableSchema:
             if gone := [name for name in names if name not in records.columns]:
                 raise UsageError(f"The table has no column {', '.join(map(repr, gone))}: add it.")
             records = records.reindex(columns=[column.name for column in self.columns])
-        cells = np.asarray(records, object)
-        if cells.ndim != 2 or cells.shape[1] != len(self.columns):
+        cells = records if isinstance(records, TextTable) else np.asarray(records, object)
+        if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
                 f"The table has shape {cells.shape}: expected {len(self.columns)} cells a row: "
                 "every column of the schema but the target, ignored ones included."
@@ -367,6 +376,8 @@ class TableSchema:
             "official_test": self.official_test,
             "columns": [column.to_json() for column in self.columns],
             **({} if self.quotes else {"quotes": False}),
+            **({"order": list(self.order)} if self.order else {}),
+            **({"separator": self.separator} if self.separator else {}),
         }
 
     @classmethod
@@ -382,6 +393,8 @@ class TableSchema:
                 target=Column.from_json(values["target"]),
                 official_test=values["official_test"],
                 quotes=values.get("quotes", True),
+                order=tuple(values.get("order", ())),
+                separator=values.get("separator"),
                 columns=tuple(map(Column.from_json, values["columns"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -394,7 +407,13 @@ class TableSchema:
             lines.append(f"official_test = {self.official_test}")
         if not self.quotes:
             lines.append("quotes = false")
-        for column in (*self.columns, self.target):
+        if self.separator:
+            lines.append(f"separator = {_quoted(self.separator)}")
+        columns = {column.name: column for column in (*self.columns, self.target)}
+        if self.order:
+            lines.append("header = false")
+            columns = {name: columns[name] for name in self.order}
+        for column in columns.values():
             key = column.name if BARE.fullmatch(column.name) else _quoted(column.name)
             lines += ["", f"[columns.{key}]"]
             values = column.to_json()
@@ -408,6 +427,8 @@ class TableSchema:
             target = "income"                 # required
             official_test = 16281             # how many of the last rows are the test set
             quotes = false                    # a quotation mark is an ordinary character
+            header = false                    # the columns below are all, in the file's order
+            separator = ";"                   # what stands between two cells
             proposed = true                   # read from the records: delete it when you edit them
             [columns.age]
             low = 17                          # bounds make it a number
@@ -453,6 +474,7 @@ def _from_toml(values: dict[str, Any], stem: str) -> TableSchema:
     if not (isinstance(name, str) and name):
         raise UsageError(f"name is {name!r}: expected a name.")
     columns = {each: _toml_column(each, declared[each]) for each in declared}
+    order = _toml_order(values.get("header", True), columns, target)
     aim = columns.pop(target, Column(name=target))
     if aim.categories is not None and not len(aim.categories) >= 2:
         raise UsageError(
@@ -463,8 +485,20 @@ def _from_toml(values: dict[str, Any], stem: str) -> TableSchema:
     return TableSchema(
         columns=tuple(columns.values()), target=aim, name=name,
         official_test=values.get("official_test", 0), quotes=values.get("quotes", True),
-        proposed=values.get("proposed", False),
+        order=order, separator=values.get("separator"), proposed=values.get("proposed", False),
     )  # fmt: skip
+
+
+def _toml_order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
+    """Return the columns of a file without a header, in order."""
+    if type(header) is not bool:
+        raise UsageError(f"header is {header!r}: expected true or false.")
+    if not header and (target not in columns or len(columns) < 2):
+        raise UsageError(
+            "it says `header = false`: write every column of the file under it, the target too, in "
+            "the file's order, as [columns.age] and the like."
+        )
+    return () if header else tuple(columns)
 
 
 def _toml_column(name: str, values: dict[str, Any]) -> Column:

@@ -140,7 +140,7 @@ class TestNewRecords:
             with pytest.raises(UsageError, match="is a table, and the model was trained on arrays"):
                 new_records(str(tmp_path / name), arrays)
         with pytest.raises(UsageError, match=r"not known: expected .*one of digits"):
-            new_records("people.parquet", dataset.schema)
+            new_records("people.feather", dataset.schema)
         with pytest.raises(UsageError, match="not read from built-in images"):
             new_records("digits", dataset.schema)
 
@@ -149,9 +149,11 @@ class TestRegistration:
     @pytest.mark.unit
     def test_errors_and_help_know_it(self):
         assert useful("x.jsonl") == SOURCES["jsonl"].uses == ("schema", "target", "regression")
-        assert set(kinds_with("schema").split(" or ")) == {"a table", "a .jsonl"}
+        assert set(kinds_with("schema").split(" or ")) == {
+            "a table", "a Parquet file", "a .jsonl",
+        }  # fmt: skip
         with pytest.raises(UsageError, match=r"expected .* \.jsonl file, with a schema"):
-            load_dataset("x.parquet")
+            load_dataset("x.feather")
 
     @pytest.mark.unit
     def test_a_name_is_one_source_s(self, jsonl: ModuleType):

@@ -66,11 +66,13 @@ class TestDigits:
 
 
 SAID = {
+    "columns": ("a", "b"), "separator": ";",
     "bounds": (0.0, 1.0), "classes": 3, "regression": True, "target": "a", "schema": "a.toml",
     "image_side": 8, "grey": True, "quotes": False,
 }  # fmt: skip
 FOR_ARRAYS = {"bounds", "classes", "regression"}
-FOR_TABLES = {"target", "schema", "regression", "quotes"}
+FOR_PARQUET = {"target", "schema", "regression"}
+FOR_TABLES = FOR_PARQUET | {"quotes", "columns", "separator"}
 FOR_FOLDERS = {"image_side", "grey"}
 
 
@@ -85,6 +87,9 @@ class TestMisplaced:
             ("people.npz", FOR_ARRAYS),
             ("people.csv", FOR_TABLES),
             ("people.CSV", FOR_TABLES),
+            ("people.tsv.gz", FOR_TABLES),
+            ("people.data", FOR_TABLES),
+            ("people.parquet", FOR_PARQUET),
             (".", FOR_FOLDERS),
         ],
     )
@@ -116,7 +121,7 @@ class TestMisplaced:
 
 class TestUnknown:
     @pytest.mark.unit
-    @pytest.mark.parametrize("source", ["magic", "", "digits.np", "../digits", "people.parquet"])
+    @pytest.mark.parametrize("source", ["magic", "", "digits.np", "../digits", "people.feather"])
     def test_the_message_names_what_there_is(self, source: str):
         with pytest.raises(UsageError, match="not known") as caught:
             load_dataset(source)

@@ -678,7 +678,7 @@ class TestRead:
             ("a,b\r1,secret\r", "LF or CR LF"),
             ("a,secret\rb\n1,2\n", "LF or CR LF"),
             ("a\nsecret\n", "two or more columns"),
-            ("a;b\nsecret;2\n", "separated by commas"),
+            ("a:b\nsecret:2\n", "separated by commas, semicolons, tabs"),
             ('"a"x,b\nsecret,2\n', "two or more columns"),
             ("a,,b\nsecret,2,3\n", "column 2 has no name"),
             ("a, a\nsecret,2\n", "columns 1 and 2 have the same name"),

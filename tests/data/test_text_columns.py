@@ -26,6 +26,7 @@ from pasearch.data.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.estimation import SchemaEstimate, read_free
+from pasearch.data.lines import BLOCK
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
@@ -381,11 +382,11 @@ class TestTable:
         assert read_table(path)[1].shape == (5000, 1)
 
     @pytest.mark.property
-    def test_takes_a_tenth_of_what_objects_take(self, tmp_path: Path):
+    def test_takes_a_tenth_of_what_objects_take_beside_a_block(self, tmp_path: Path):
         draw, width = random.Random(0), 12
         path = tmp_path / "x.csv"
         with path.open("w", encoding="utf-8") as file:
-            for i in range(16 * ROWS + 1):
+            for i in range(128 * ROWS + 1):
                 cells = [f"{draw.uniform(0, 999):.2f}", f"value {draw.randrange(9)}"] * (width // 2)
                 file.write(",".join(cells if i else map(str, range(width))) + "\n")
         tracemalloc.start()
@@ -394,9 +395,9 @@ class TestTable:
             held, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        table = 16 * ROWS * width
+        table = 128 * ROWS * width
         assert isinstance(labels, Coded)
-        # Five bytes for two cells, beside a chunk of rows while they are read.
+        # Five bytes for two cells, beside a block of bytes and its cells while they are read.
         assert held < 3 * table
-        assert peak < 3 * table + 100 * ROWS * width + 2 * 2**20
-        assert len(features) == 16 * ROWS
+        assert peak < 3 * table + 14 * BLOCK
+        assert len(features) == 128 * ROWS

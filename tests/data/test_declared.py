@@ -1,0 +1,86 @@
+"""`schema=` in its forms: a file, a dict, the object; and what a resumed run reads of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pasearch
+from pasearch import Budget, Schema, UsageError
+from pasearch.api.lifecycle import request_of
+from pasearch.api.request import SearchRequest
+from pasearch.data.declared import plain_json, schema_of_given
+
+DECLARED: dict[str, Any] = {
+    "target": "income",
+    "columns": {
+        "age": {"low": 18, "high": 90, "bins": [30, 60]},
+        "income": {"categories": ["low", "high"]},
+    },
+}
+
+
+def people() -> pd.DataFrame:
+    age = np.random.default_rng(0).integers(18, 90, 200)
+    return pd.DataFrame({"age": age, "income": np.where(age > 50, "high", "low")})
+
+
+@pytest.mark.unit
+class TestForms:
+    def test_a_dict_is_read_as_its_file_is(self, tmp_path: Path):
+        schema = schema_of_given(DECLARED)
+        (tmp_path / "s.toml").write_text(schema.to_toml_text())
+        assert schema_of_given(tmp_path / "s.toml") == schema
+        assert schema_of_given(str(tmp_path / "s.toml")) == schema
+        assert schema_of_given(schema) is schema
+        assert schema.columns[0].bins == (30.0, 60.0)
+
+    def test_plain_values_come_back_and_stay_proposed(self):
+        for proposed in (False, True):
+            schema = schema_of_given({**DECLARED, "proposed": proposed})
+            again = schema_of_given(json.loads(json.dumps(schema, default=plain_json)))
+            assert again == schema
+            assert again.proposed is proposed
+
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ({"columns": {}}, "what is predicted"),
+            ({**DECLARED, "colums": {}}, "did you mean 'columns'"),
+            ({"target": "income", "columns": {"age": {"lo": 1}}}, "unknown key 'lo'"),
+            ({"target": "income", "columns": [1]}, "not tables"),
+            (3, "of type int"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, given: Any, told: str):
+        with pytest.raises(UsageError, match=told):
+            schema_of_given(given)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("source", ["frame", "file"])
+def test_a_run_and_its_resume_know_it(source: str, tmp_path: Path):
+    data: Any = people()
+    if source == "file":
+        data = tmp_path / "people.csv"
+        people().to_csv(data, index=False)
+    result = pasearch.train(
+        data, schema=DECLARED, budget=Budget(8.0), steps=2, device="cpu", out=tmp_path / "run"
+    )
+    assert isinstance(result.schema, Schema)
+    assert result.schema.columns == schema_of_given(DECLARED).columns
+    assert not any("age" in each for each in result.document["estimated_privately"])
+    kinds: Any = {"arch": SearchRequest}
+    again = request_of(tmp_path / "run" / "private", kinds, data if source == "frame" else None)
+    assert again.schema == schema_of_given(DECLARED)
+
+
+@pytest.mark.unit
+def test_a_proposed_dict_is_refused_for_private_records():
+    with pytest.raises(UsageError, match="proposed = true"):
+        pasearch.plan_training(people(), schema={**DECLARED, "proposed": True})
