@@ -1,0 +1,89 @@
+"""What the site needs beside its pages; mkdocs calls it.
+
+- The README of each study in `benchmarks/` becomes a page `studies/NAME.md`.
+- Links are written as they work in the repository. A link to a README becomes one to its page; a
+  link to any other file outside `docs/` leads to the repository if `repo_url` is set in mkdocs.yml,
+  and otherwise becomes text, with the file's name.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+
+
+def studies() -> dict[str, Path]:
+    """Return the README of each page `studies/NAME.md`."""
+    found = {f"studies/{each.parent.name}.md": each for each in readmes()}
+    return dict(sorted(found.items()))
+
+
+def readmes() -> Iterable[Path]:
+    """Return the READMEs below `benchmarks/`, its own first."""
+    return (ROOT / "benchmarks/README.md", *sorted(ROOT.glob("benchmarks/*/README.md")))
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of the studies."""
+    from mkdocs.structure.files import File
+
+    for page, readme in studies().items():
+        text = readme.read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn links outwards into what works on the site."""
+    return rewritten(markdown, page.file.src_uri, config.repo_url)
+
+
+def rewritten(markdown: str, page: str, repository: str | None) -> str:
+    """Return a page's text with the links of the site.
+
+    Args:
+        markdown: The text, with links that work in the repository.
+        page: The page's path on the site, such as "guarantees/ledger.md".
+        repository: The address of the repository, or None.
+    """
+    source = studies().get(page, ROOT / "docs" / page)
+
+    def link(match: re.Match[str]) -> str:
+        picture, text, target = match.groups()
+        path, mark, anchor = target.partition("#")
+        full = Path(posixpath.normpath(source.parent / path))
+        if not path or "://" in path or not full.exists():
+            return match[0]  # an anchor, another site, or nothing to do with files
+        on_site = _place(full)
+        if on_site is not None:
+            near = posixpath.relpath(on_site, posixpath.dirname(page) or ".")
+            return f"{picture}[{text}]({near}{mark}{anchor})"
+        name = full.relative_to(ROOT).as_posix()
+        if repository:
+            kind = "tree" if full.is_dir() else "blob"
+            return f"[{text}]({repository.rstrip('/')}/{kind}/main/{name}{mark}{anchor})"
+        return text if name in text else f"{text} (`{name}`)"
+
+    return LINK.sub(link, markdown)
+
+
+def _place(path: Path) -> str | None:
+    """Return where a file of the repository is on the site."""
+    if path == ROOT / "README.md":
+        return "index.md"
+    for page, readme in studies().items():
+        if path == readme:
+            return page
+    docs = ROOT / "docs"
+    if path.is_relative_to(docs) and path.is_file() and path.suffix != ".py":
+        return path.relative_to(docs).as_posix()
+    return None
