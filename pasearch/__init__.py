@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from pasearch.crossover.advised import Advice
     from pasearch.crossover.report import CrossoverReport
     from pasearch.crossover.workflows import Comparison
+    from pasearch.data.tables import TableSchema as Schema
     from pasearch.errors import BudgetError, PasearchError, UsageError
-    from pasearch.results import FeatureResult, SearchResult, load, load_result
+    from pasearch.estimator import TrainedClassifier, TrainedRegressor, load
+    from pasearch.results import FeatureResult, SearchResult, load_result
     from pasearch.sklearn_api.estimators import (
         PrivateArchitectureSearchClassifier,
         PrivateArchitectureSearchRegressor,
@@ -49,11 +51,14 @@ _HOME = {
     "PrivateArchitectureSearchRegressor": "pasearch.sklearn_api.estimators",
     "PrivateCFS": "pasearch.sklearn_api.selectors",
     "PrivatePCA": "pasearch.sklearn_api.selectors",
+    "Schema": "pasearch.data.tables",
     "SearchResult": "pasearch.results",
+    "TrainedClassifier": "pasearch.estimator",
+    "TrainedRegressor": "pasearch.estimator",
     "UsageError": "pasearch.errors",
     "advise": "pasearch.api.advise",
     "compare_workflows": "pasearch.api.compare",
-    "load": "pasearch.results",
+    "load": "pasearch.estimator",
     "load_result": "pasearch.results",
     "measure_crossover": "pasearch.api.crossover",
     "plan_architecture_search": "pasearch.api.search",
@@ -66,6 +71,9 @@ _HOME = {
     "train": "pasearch.api.train",
     "verify": "pasearch.verification.verify",
 }
+
+_ELSEWHERE = {"Schema": "TableSchema"}
+"""What a name is called at home, where that is another name."""
 
 __all__ = [
     "PAFS",
@@ -80,7 +88,10 @@ __all__ = [
     "PrivateArchitectureSearchRegressor",
     "PrivateCFS",
     "PrivatePCA",
+    "Schema",
     "SearchResult",
+    "TrainedClassifier",
+    "TrainedRegressor",
     "UsageError",
     "advise",
     "compare_workflows",
@@ -101,7 +112,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(_HOME[name]), _ELSEWHERE.get(name, name))
     raise AttributeError(f"module 'pasearch' has no attribute {name!r}")
 
 

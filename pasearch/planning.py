@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pasearch import notebooks
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
@@ -256,6 +257,28 @@ class Charged:
         Of a schema that is not estimated privately yet, there is nothing to say.
         """
         return [] if self.schema_estimate is None else list(self.schema.describe_items())
+
+    def __str__(self) -> str:
+        """Return the plan as text: what will be released, and its price."""
+        return notebooks.plan_text(self)
+
+    def _repr_html_(self) -> str:
+        return notebooks.plan_html(self)
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> Any:
+        """Draw the price of each partition and the releases that it pays for.
+
+        Args:
+            ax: Axes of matplotlib to draw on; None makes a figure.
+            kwargs: As of `BudgetDisplay.plot`.
+
+        Returns:
+            BudgetDisplay: With `figure_` and `ax_`.
+
+        Raises:
+            UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
+        """
+        return notebooks.plotted(self, ["budget"], None, ax, **kwargs)
 
     def priced_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""

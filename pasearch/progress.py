@@ -1,4 +1,4 @@
-"""What a run reports while it lasts, and the bar that shows it on a terminal.
+"""What a run reports while it lasts: a bar of the command line, or one line from Python.
 
 The terminal is outside the trust boundary. Under repeat-and-select the number of trainings is not
 covered by the price, so nothing that counts trainings or their steps is shown: only that the
@@ -9,7 +9,20 @@ Source: docs/rules.md, rules 10 and 13.
 
 from __future__ import annotations
 
-from typing import Any, Self
+import sys
+import time
+from typing import Any, Self, TextIO
+
+from pasearch.errors import UsageError
+
+SECRET = "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
+"""All that may be said of a search under repeat-and-select."""
+
+EVERY = 0.2
+"""Seconds between two states of a line."""
+
+SHARE = 10
+"""How many percent are between two lines where none can be written anew."""
 
 
 class Progress:
@@ -31,9 +44,89 @@ class Progress:
         """Called after each step of a training."""
 
 
-def heard(progress: Progress | None, trainings: float | None) -> Progress:
-    """Return what may be told of a run: nothing where the number of its trainings is secret."""
-    return Progress() if progress is None or trainings is None else progress
+def heard(progress: Progress | bool | None, trainings: float | None) -> Progress:
+    """Return what is told of a run: nothing where the number of its trainings is secret.
+
+    Args:
+        progress: Whom to tell. None: a line, where somebody is looking (in a notebook, on a
+            terminal); True: a line in any case; False: nobody.
+        trainings: How many are planned; None where that is secret.
+    """
+    if isinstance(progress, Progress):
+        return Progress() if trainings is None else progress
+    stream = sys.stderr
+    if progress is False or stream is None or not (progress or watched(stream)):
+        return Progress()
+    if trainings is None:
+        stream.write(SECRET)
+        return Progress()
+    return Line(trainings, stream, anew=watched(stream))
+
+
+def check(progress: object) -> None:
+    """Refuse what is no way to report.
+
+    Raises:
+        UsageError: It is none of None, True, False and a `Progress`.
+    """
+    if progress is not None and not isinstance(progress, (bool, Progress)):
+        raise UsageError(
+            f"progress is of type {type(progress).__name__}: expected True, False, None (shown in "
+            "a notebook and on a terminal), or a pasearch.progress.Progress."
+        )
+
+
+def watched(stream: TextIO) -> bool:
+    """Return whether somebody is looking at what is written: a terminal, or a notebook's cell."""
+    return type(stream).__module__.startswith("ipykernel") or stream.isatty()
+
+
+class Line(Progress):
+    """One line that tells how far the planned trainings are, and how long they will still take.
+
+    Args:
+        trainings: How many are planned: public.
+        stream: Where it is written.
+        anew: Whether a line can be written over the last one; otherwise every tenth is a line.
+    """
+
+    def __init__(self, trainings: float, stream: TextIO, *, anew: bool):
+        self._trainings, self._stream, self._anew = max(trainings, 1e-9), stream, anew
+        self._text, self._done, self._start = "Training", 0.0, time.monotonic()
+        self._told, self._width, self._last, self._ended = 0.0, 0, -SHARE, False
+
+    def stage(self, line: str) -> None:
+        self._text = line.capitalize()
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        self._done = number * total + finished
+        self._tell(self._done)
+
+    def final(self) -> None:
+        if self._done:
+            self._done += 1
+            self._tell(self._done)
+
+    def step(self, finished: int, total: int) -> None:
+        self._tell(self._done + finished / total)
+
+    def _tell(self, done: float) -> None:
+        share, now = min(1.0, done / self._trainings), time.monotonic()
+        percent, whole = int(100 * share), share >= 1.0
+        soon = now - self._told < EVERY if self._anew else percent < self._last + SHARE
+        if self._ended or (soon and not whole):
+            return
+        self._told, self._last, self._ended = now, percent, whole
+        spent = now - self._start
+        if whole:
+            left = f"{spent:.1f} s"
+        else:
+            left = f"about {spent * (1 / share - 1):.0f} s left" if share > 0.02 else "begun"
+        text = f"{self._text}: {percent} % ({left})"
+        padded = f"\r{text.ljust(self._width)}" if self._anew else text
+        self._width = len(text)
+        self._stream.write(padded + ("\n" if whole or not self._anew else ""))
+        self._stream.flush()
 
 
 class Bar(Progress):

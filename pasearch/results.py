@@ -15,10 +15,11 @@ import math
 import pickle
 import zipfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasearch import documents
+from pasearch import documents, notebooks
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
 from pasearch.documents import check_form, refusal, shown, well_formed
@@ -107,10 +108,10 @@ class Result:
         """The schema of the records: declared, estimated privately or assumed public."""
         return schema_of(self.document)
 
-    @property
+    @cached_property
     def model(self) -> Any:
-        """The trained model; see `load`."""
-        return load(self.path)
+        """The trained model itself; see `trained_model`."""
+        return trained_model(self.path)
 
     @property
     def report(self) -> str:
@@ -135,7 +136,7 @@ class Result:
 
         Args:
             records: In the data's own units: an array, (rows, *shape); a table (a pandas frame with
-                the columns of the data, in any order); or a file of either, .npz or .csv.
+                the columns of the data, in any order); or a file of either.
 
         Cost: none; the model was paid for.
         """
@@ -143,6 +144,88 @@ class Result:
 
     def predict_proba(self, records: Any) -> np.ndarray:
         """Return the probability of each of `classes_`, (rows, classes); as `predict`."""
+        raise NotImplementedError
+
+    def to_onnx(self, path: str | Path, *, encoded: bool = False) -> Path:
+        """Write the model as an ONNX file, which other programs run without pasearch or Python.
+
+        Of arrays the input is `x`, records in the data's own units (double); of a table an input a
+        column: numbers as double, NaN for missing, and categories as string, "" for missing. The
+        outputs are `label` and `probabilities`, or `prediction`. The schema is in the metadata.
+
+        Args:
+            path: A new file.
+            encoded: The input of a table is `encoded`, its rows as `schema.encode_new` returns
+                them (float), and not its columns.
+
+        Returns:
+            Path: The file.
+
+        Raises:
+            UsageError: The file exists, the packages of `pasearch[onnx]` are not installed, or a
+                part of the model has no form in ONNX; nothing was written.
+
+        Cost: none; the model was paid for.
+        """
+        from pasearch.onnx_export import write_onnx
+
+        price = self.document["price"]
+        said = {name: str(price[name]) for name in ("epsilon", "delta", "accountant")}
+        return write_onnx(path, self.schema, self._own_model(), about=said, encoded=encoded)
+
+    def leaderboard(self) -> Any:
+        """Return every trial as a pandas frame, the best score first.
+
+        Its columns: `trial`; `network` with its `parameters` (how many) and `settings`, or
+        `features` and how many (`size`); `score` (with noise, as a share of the best there is) and
+        `released` (whether it is the released candidate). What was not compared has no score.
+
+        Raises:
+            UsageError: Trials are secret under this strategy, or pandas is not installed.
+
+        Cost: none; the scores were paid for.
+        """
+        from pasearch.report.notebook import leaderboard
+
+        with well_formed():
+            return leaderboard(self.document, self.schema)
+
+    def plot(self, kind: str | None = None, ax: Any = None, **kwargs: Any) -> Any:
+        """Draw the result.
+
+        Args:
+            kind: "trials", "budget", or "schedule" of a network and "features" of a feature
+                selection. None: the trials, if any may be shown; otherwise the features, or the
+                budget.
+            ax: Axes of matplotlib to draw on; None makes a figure.
+            kwargs: As of the display's `plot`.
+
+        Returns:
+            The display (`pasearch.displays`), with `figure_` and `ax_`.
+
+        Raises:
+            UsageError: No such kind, or matplotlib is not installed (`pip install
+                'pasearch[plots]'`).
+
+        Cost: none.
+        """
+        return notebooks.plotted(self, self._figures(), kind, ax, **kwargs)
+
+    def _figures(self) -> list[str]:
+        """Return which figures there are, the one first that is usually wanted."""
+        of_features = self.document["task"] == FEATURES
+        own = ["features", "budget"] if of_features else ["budget", "schedule"]
+        compared = self.document.get("trials") and self.document["selection"]["rule"] != "none"
+        return ["trials", *own] if compared else [*own, "trials"]
+
+    def _repr_html_(self) -> str:
+        from pasearch.report.notebook import summary_html
+
+        with well_formed():
+            return summary_html(self.document, repr(self))
+
+    def _own_model(self) -> Any:
+        """Return what maps encoded records."""
         raise NotImplementedError
 
     def _cells(self, records: Any) -> Any:
@@ -182,31 +265,15 @@ class SearchResult(Result):
         schema = self.schema
         x = schema.encode_new(self._cells(records))
         with torch.no_grad():
-            outputs = behind_encoding(self.path)(torch.from_numpy(x)).numpy()
+            outputs = self._network(torch.from_numpy(x)).numpy()
         return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
 
-    def leaderboard(self) -> Any:
-        """Return every trial as a pandas frame, the best score first.
+    @cached_property
+    def _network(self) -> nn.Sequential:
+        return behind_encoding(self.path)
 
-        Its columns: `trial`, `network`, `parameters` (how many), `settings`, `score` (with noise,
-        as a share of the best there is) and `released` (whether it is the released candidate).
-        Empty where one network alone was trained.
-
-        Raises:
-            UsageError: Trials are secret under this strategy, or pandas is not installed.
-
-        Cost: none; the scores were paid for.
-        """
-        from pasearch.report.notebook import leaderboard
-
-        with well_formed():
-            return leaderboard(self.document, self.schema)
-
-    def _repr_html_(self) -> str:
-        from pasearch.report.notebook import summary_html
-
-        with well_formed():
-            return summary_html(self.document, repr(self))
+    def _own_model(self) -> Any:
+        return behind_encoding(self.path)
 
     def predict(self, records: Any) -> np.ndarray:
         scores = self.scores(records)
@@ -250,6 +317,9 @@ class FeatureResult(Result):
             mask = np.zeros(best["of"], bool)
             mask[best["places"]] = True
         return mask
+
+    def _own_model(self) -> Any:
+        return self.model
 
     def predict(self, records: Any) -> np.ndarray:
         return self.model.predict(self._cells(records))
@@ -317,8 +387,13 @@ def model_name(document: dict[str, Any]) -> str:
 def load_result(path: str | Path) -> SearchResult | FeatureResult:
     """Return a finished run's result: of an architecture search, or of a feature selection.
 
+    Args:
+        path: The run's folder, or its `release/` folder.
+
     Raises:
         UsageError: No result is there, of another version, or without its card.
+
+    Cost: none.
     """
     document, file = read_document(path), release_of(path) / "privacy-card.md"
     try:
@@ -329,8 +404,8 @@ def load_result(path: str | Path) -> SearchResult | FeatureResult:
     return kind(path=Path(path), document=document, card=card)
 
 
-def load(path: str | Path) -> Any:
-    """Return the trained model of a finished run.
+def trained_model(path: str | Path) -> Any:
+    """Return the trained model of a finished run itself; `pasearch.load` is easier to use.
 
     Args:
         path: The run's folder, or its `release/` folder.

@@ -19,8 +19,10 @@ import torch
 from PIL import Image
 
 from pasearch.accounting.budget import Budget
+from pasearch.api import binding
 from pasearch.api import lifecycle as running
 from pasearch.api import search as api
+from pasearch.api.binding import fingerprint
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.resume import resume
 from pasearch.api.search import plan_architecture_search, search_architecture
@@ -367,7 +369,7 @@ class TestResume:
 
     @pytest.mark.unit
     def test_changed_code_or_versions_destroy_the_keys(self, stopped: Path, monkeypatch):
-        monkeypatch.setattr(running, "versions", lambda: {"torch": "another"})
+        monkeypatch.setattr(binding, "versions", lambda: {"torch": "another"})
         with pytest.raises(BudgetError, match="versions"):
             resume(stopped, data=arrays())
         assert not (stopped / "private" / "keys").exists()
@@ -634,7 +636,7 @@ class TestAlteredRuns:
         with Ledger.open(folder.private / "ledger.sqlite"):
             pass
         made, asked = prepared("paas"), (folder.private / "request.json").read_bytes()
-        mark = running.fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
+        mark = fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
         Keys().save(folder.private / "keys", mark)
         with pytest.raises(UsageError, match="trials of other keys"):
             resume(stopped, data=arrays())
@@ -653,7 +655,7 @@ class TestAlteredRuns:
         with pytest.raises(BudgetError) as refused:
             resume(stopped, data=(x, y))
         for dataset in (arrays(), (x, y)):
-            mark = running.fingerprint(
+            mark = fingerprint(
                 from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2), prepared("paas").plan, "cpu"
             )
             for length in range(6, len(mark)):

@@ -20,11 +20,9 @@ DECLARED = {
 }  # fmt: skip
 OPTIONAL = {
     Requirement(each).name.lower()
-    for name in ("ray", "postgres", "plots")
+    for name in ("ray", "postgres", "plots", "onnx")
     for each in PROJECT["optional-dependencies"][name]
 }
-WITHOUT = {"pandas"}
-"""What is only looked at where the user's own data come from it."""
 
 
 def imported(package: Path) -> set[str]:
@@ -40,7 +38,7 @@ def imported(package: Path) -> set[str]:
 
 
 def undeclared(modules: set[str]) -> set[str]:
-    known, places = set(DECLARED) | OPTIONAL | WITHOUT, packages_distributions()
+    known, places = set(DECLARED) | OPTIONAL, packages_distributions()
     named = {module: {each.lower() for each in places.get(module, [module])} for module in modules}
     return {module for module, names in named.items() if not names & known}
 

@@ -547,6 +547,7 @@ class TestSettings:
         assert seen.pop("budget") == Budget(2.0, 1e-5)
         assert seen.pop("out") == tmp_path
         assert seen.pop("seed") is None
+        assert seen.pop("progress") is False, "an estimator is silent"
         assert seen == given
         assert set(seen) <= {name for name, _, _ in options_of(SearchRequest)}
 

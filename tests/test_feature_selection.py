@@ -204,7 +204,7 @@ class TestEveryMethod:
     def test_hands_over_a_fitted_estimator(self, method: str, tmp_path: Path):
         result = select(tmp_path / "x", method)
         x, model = fresh(method), pasearch.load(tmp_path / "x")
-        assert isinstance(model, ReleasedClassifier)
+        assert isinstance(model.model, ReleasedClassifier)
         assert model.predict(x).tolist() == result.predict(x).tolist()
         chances = model.predict_proba(x)
         assert chances.sum(axis=1) == pytest.approx(1)
@@ -232,7 +232,7 @@ class TestEveryMethod:
         given |= {"classes": None, "regression": True}
         result = select_features((x, y), budget=BUDGET, out=tmp_path / "x", **given)
         model = pasearch.load(tmp_path / "x")
-        assert isinstance(model, ReleasedRegressor)
+        assert isinstance(model.model, ReleasedRegressor)
         assert model.predict(x).shape == (300,)
         assert verify(tmp_path / "x")[1] == []
         assert result.price.epsilon <= 2.0

@@ -19,7 +19,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown", "extensions"},
+    {"shown", "extensions", "notebooks"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"data"},
@@ -28,7 +28,8 @@ LAYERS = [
     {"planning"},
     {"search", "features", "crossover"},
     {"documents"},
-    {"results", "report"},
+    {"results", "report", "onnx_export", "onnx_tables"},
+    {"estimator"},
     {"displays"},
     {"api"},
     {"verification"},
@@ -147,14 +148,14 @@ def test_lower_layers_stay_light(part: str, banned: set[str]):
 
 
 @pytest.mark.contract
-def test_the_form_of_a_table_needs_neither_torch_nor_pandas():
+def test_the_form_of_a_table_needs_neither_torch_nor_pandas_nor_pyarrow():
     """What reads data loads them inside the functions that need them, so a file is read quickly."""
     code = (
         "import sys\n"
         "import pasearch.data.sources, pasearch.data.tables\n"
         "import pasearch.data.front_ends, pasearch.data.check, pasearch.data.estimation\n"
         "import pasearch.spaces.portfolio\n"
-        "print(sorted({'torch', 'pandas', 'sklearn', 'optuna'} & set(sys.modules)))"
+        "print(sorted({'torch', 'pandas', 'pyarrow', 'sklearn', 'optuna'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
@@ -179,6 +180,20 @@ def test_a_small_run_imports_what_it_needs_alone(task: str, unneeded: set[str], 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.contract
+def test_what_a_run_is_bound_to_does_not_depend_on_what_else_was_imported():
+    """A run that was begun with scikit-learn imported is taken up where it is not."""
+    code = "from pasearch.api.binding import linear_algebra\nprint(linear_algebra())"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", f"{before}{code}"], capture_output=True, text=True, check=True
+        ).stdout
+        for before in ("", "import sklearn.linear_model\n", "import scipy.optimize\n")
+    }
+    assert len(found) == 1
+    assert "internal_api" in found.pop()
 
 
 @pytest.mark.contract

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import typer
 
+import pasearch
 from pasearch import Budget, plan_training, search_architecture, select_features, train
 from pasearch.api.request import (
     GROUPS,
@@ -34,6 +35,17 @@ from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier,
     PrivateArchitectureSearchRegressor,
 )
+
+TAKEN = (
+    "search_architecture", "plan_architecture_search", "train", "plan_training",
+    "select_features", "plan_feature_selection",
+)  # fmt: skip
+"""Functions of a request."""
+
+HELPED = (
+    *TAKEN, "advise", "compare_workflows", "load", "measure_crossover", "pretrain", "resume",
+    "load_result", "verify",
+)  # fmt: skip
 
 ROOT = Path(__file__).parent.parent
 TASKS: list[tuple[type[Request], Any]] = [
@@ -70,9 +82,8 @@ def test_command_signature_and_docstring_have_the_options_of_the_request(
     signature = inspect.signature(function).parameters
     assert set(signature) == {"data", *said}
     assert all(signature[name].default == default for name, (default, _) in said.items())
-    assert all(
-        f"    {name}: {option.words}" in function.__doc__ for name, (_, option) in said.items()
-    )
+    told = " ".join((function.__doc__ or "").split())
+    assert all(f" {name}: {option.words}" in told for name, (_, option) in said.items())
     for command, left in (
         (COMMANDS.commands[request_.task], set()),
         (COMMANDS.commands["plan"].commands[request_.task], {"out"}),
@@ -285,3 +296,23 @@ def test_long_lines_end_where_the_terminal_does(monkeypatch: pytest.MonkeyPatch)
     assert found[1].startswith(" " * 10 + "word")
     assert "  as it is" in found
     assert " ".join(options.wrapped(text).split()) == " ".join(text.split())
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", HELPED)
+def test_help_describes_every_parameter_and_says_what_happens(name: str):
+    function = getattr(pasearch, name)
+    told, takes = inspect.getdoc(function) or "", inspect.signature(function).parameters
+    for parameter in takes:
+        assert re.search(rf"^    {parameter}: \S", told, re.MULTILINE), f"{name}: {parameter}"
+    for part in ("Args:", "Raises:", "Cost:"):
+        assert f"\n{part}" in told, f"{name} has no {part}"
+    assert max(map(len, told.splitlines())) <= 100
+    if name in TAKEN:
+        assert "\nReturns:" in told
+        assert f"\n    >>> from pasearch import Budget, {name}\n" in told
+        for parameter in takes:
+            said = re.search(rf"^    {parameter}: (.*?)(?=^    \w+: |^\S)", told, re.S | re.M)
+            assert said, parameter
+            words = " ".join(said[1].split())
+            assert "default" in words, f"{name}: {parameter} does not say what is taken otherwise"

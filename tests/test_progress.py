@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from pasearch import Budget
 from pasearch.api import search as api
 from pasearch.api.features import prepare, run
 from pasearch.api.lifecycle import Prepared
-from pasearch.progress import Bar, Progress
+from pasearch.errors import UsageError
+from pasearch.progress import SECRET, Bar, Line, Progress, heard
 from pasearch.training import settings
 
 STEPS = 4
@@ -113,3 +116,86 @@ def test_a_search_for_networks_tells_of_trainings_where_they_are_planned(
     api.run(made, out=tmp_path / "x", progress=told)
     assert bool(told.steps) == (strategy == "fixed")
     assert (told.rounds == []) == (strategy != "fixed")
+
+
+class Terminal(io.StringIO):
+    """A stream that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class TestFromPython:
+    """What a call from Python shows without being asked: a line, where somebody looks at it."""
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("stream", "progress", "shown"),
+        [
+            (Terminal, None, True),
+            (io.StringIO, None, False),
+            (io.StringIO, True, True),
+            (Terminal, False, False),
+        ],
+    )
+    def test_a_line_is_shown_where_somebody_looks(
+        self, monkeypatch: pytest.MonkeyPatch, stream: Any, progress: Any, shown: bool
+    ):
+        monkeypatch.setattr(sys, "stderr", stream())
+        assert isinstance(heard(progress, 3), Line) is shown
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("progress", [None, True, Heard()])
+    def test_of_a_secret_number_of_trainings_one_sentence_is_shown(
+        self, monkeypatch: pytest.MonkeyPatch, progress: Any
+    ):
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        told = heard(progress, None)
+        assert type(told) is Progress
+        told.search(3, 1, 2)
+        told.step(4, 5)
+        assert stream.getvalue() == ("" if isinstance(progress, Progress) else SECRET)
+
+    @pytest.mark.unit
+    def test_a_line_is_written_anew_and_ends_with_the_last_step(self):
+        stream = Terminal()
+        line = Line(2, stream, anew=True)
+        line.stage("final training")
+        line.step(2, 4)
+        line.search(0, 1, 1)
+        for step in range(1, 5):
+            line.step(step, 4)
+        line.step(4, 4)
+        shown = stream.getvalue()
+        assert shown.count("\n") == 1
+        assert shown.rstrip().endswith("s)")
+        assert shown.startswith("\rFinal training: 25 % (about 0 s left)")
+        assert "100 %" in shown
+
+    @pytest.mark.unit
+    def test_in_a_file_every_tenth_is_a_line(self):
+        stream = io.StringIO()
+        line = Line(1, stream, anew=False)
+        for step in range(1, 101):
+            line.step(step, 100)
+        lines = stream.getvalue().splitlines()
+        assert [each.split(" (")[0] for each in lines] == [
+            f"Training: {percent} %" for percent in (*range(1, 100, 10), 100)
+        ]
+
+    @pytest.mark.unit
+    def test_a_run_shows_it_and_can_be_told_not_to(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        made = prepared("all")
+        for progress, shown in ((None, True), (False, False)):
+            stream = Terminal()
+            monkeypatch.setattr(sys, "stderr", stream)
+            run(made, out=tmp_path / str(shown), progress=progress)
+            assert ("100 %" in stream.getvalue()) is shown
+
+    @pytest.mark.unit
+    def test_anything_else_is_refused(self):
+        with pytest.raises(UsageError, match="of type str"):
+            prepared("all", progress="bar")

@@ -20,16 +20,17 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.search import search_architecture
 from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
+from pasearch.estimator import load
 from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escaped
 from pasearch.results import (
     SCHEMA_VERSION,
     SearchResult,
     behind_encoding,
     events_of,
-    load,
     load_result,
     read_document,
     release_of,
+    trained_model,
 )
 from pasearch.runs.ledger import Receipt
 from pasearch.search.fitness import points
@@ -125,7 +126,7 @@ class TestEveryResult:
             assert score["exact"] == hits / len(records)
 
     def test_the_model_takes_records_in_their_own_units(self, made: Made, way: str):
-        model = load(made.paths[way])
+        model = trained_model(made.paths[way])
         assert isinstance(model, nn.Module)
         assert not model.training
         x = torch.tensor([[0.5, -1.0, 2.0]])
@@ -161,7 +162,7 @@ class TestReading:
     @pytest.mark.parametrize("version", [1, 2, 3, 5, 0, "4", None, 4.0, [4], True])
     def test_another_version_is_refused(self, copy: Path, version: object):
         change(copy, lambda document: document.update(schema_version=version))
-        for read in (read_document, load_result, load, verify):
+        for read in (read_document, load_result, trained_model, load, verify):
             with pytest.raises(UsageError, match="schema_version"):
                 read(copy)
 
@@ -177,7 +178,7 @@ class TestReading:
         file = copy / "result.json"
         text = file.read_text().rstrip()
         file.write_text(text[: int(len(text) * share)])
-        for read in (read_document, load_result, load, verify):
+        for read in (read_document, load_result, trained_model, load, verify):
             with pytest.raises(UsageError, match="JSON"):
                 read(copy)
 
@@ -216,7 +217,7 @@ class TestReading:
             case "longer":
                 file.write_bytes(file.read_bytes() + b"\0")
         with pytest.raises(UsageError, match=r"model\.pt"):
-            load(copy)
+            trained_model(copy)
 
 
 def scale_epsilon(document: dict, share: float) -> None:
@@ -475,7 +476,7 @@ class TestPredict:
         for name, value in fitted.items():
             assert torch.equal(content[f"0.{name}"], value)
         assert result.document["estimated_privately"] == ["front end pca:2"]
-        assert load(tmp_path / "x")(torch.zeros(5, 3)).shape == (5, 2)
+        assert trained_model(tmp_path / "x")(torch.zeros(5, 3)).shape == (5, 2)
 
 
 TABLE = """target = "income"

@@ -26,10 +26,10 @@ from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.losses import mean_loss
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import TimeBased
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.losses import mean_loss
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import Training
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pasearch.spaces.candidate import Candidate
 
 OF_DATA = (
-    "schema", "target", "quotes", "regression", "metric", "bounds", "classes", "image_side", "grey",
-    "max_categories", "split", "data_root",
+    "schema", "target", "quotes", "columns", "separator", "regression", "metric", "bounds",
+    "classes", "image_side", "grey", "max_categories", "split", "data_root",
 )  # fmt: skip
 """What may be said of the data, as `search_architecture` takes it."""
 
@@ -61,8 +61,9 @@ def advise(
         epsilon: Of the whole run that is thought of, above 0.
         delta: Of the whole run; None: the power of ten below 1/n.
         public: Public data of the same form, a name or a path; they are read.
-        options: What the data are: schema, target, quotes, regression, metric, bounds, classes,
-            image_side, grey, max_categories, split, data_root; as of `search_architecture`.
+        options: What the data are: schema, target, quotes, columns, separator, regression, metric,
+            bounds, classes, image_side, grey, max_categories, split, data_root; as of
+            `search_architecture`.
 
     Returns:
         Advice: A summary, the one command to run, and a branch a question.
@@ -89,6 +90,8 @@ def advise(
     facts = _facts(plan, request, None if public is None else Path(str(public)).name)
     said = {"epsilon": epsilon, "delta": delta, "public": public}
     said |= {name: value for name, value in options.items() if _is_said(name, value)}
+    if not isinstance(said.get("columns"), str | Path | None):
+        said["columns"] = ",".join(said["columns"])
     return advised(
         facts,
         data=str(data) if isinstance(data, (str, Path)) else None,

@@ -56,7 +56,16 @@ CALLED = {"logistic": "objective"}
 def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
     """Return the plan of a selection: what it would release, with its noise solved, and the price.
 
+    Returns:
+        FeaturePlan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+
     Cost: none: it depends on n, columns and declared bounds only.
+
+    Example:
+        >>> from pasearch import Budget, plan_feature_selection
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> plan = plan_feature_selection(frame, schema=schema, budget=Budget(1.0))
+        >>> print(plan)
     """
     return prepared(request).plan
 
@@ -72,6 +81,12 @@ def select_features(request: FeatureRequest) -> FeatureResult:
         FeatureResult: The features, the model, its price and its card.
 
     Cost: the budget, at most: `plan_feature_selection` gives the price beforehand.
+
+    Example:
+        >>> from pasearch import Budget, select_features
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> result = select_features(frame, schema=schema, budget=Budget(1.0))
+        >>> result.features, result.price, result.predict(new)
     """
     result = run(prepared(request))
     if line := without_classes(result.document):
@@ -134,7 +149,7 @@ def run(
     prepared: Prepared[FeaturePlan],
     *,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> FeatureResult:
     """Run a prepared selection in a new folder."""
     with new_run(prepared, out) as folder:
@@ -146,14 +161,15 @@ def carried_out(
     folder: RunFolder,
     *,
     resumed: bool,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> FeatureResult:
     """Carry out a plan in its folder, from the start or from where it stopped."""
     from pasearch.features.engine import FeatureSearch
     from pasearch.progress import heard
 
     plan, dataset = prepared.plan, prepared.dataset
-    device, progress = device_of(prepared.request), progress or prepared.request.progress
+    device = device_of(prepared.request)
+    progress = prepared.request.progress if progress is None else progress
     with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         plan = estimate_schema(plan, dataset, ledger, keys, folder)

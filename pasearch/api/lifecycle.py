@@ -11,31 +11,27 @@ Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
-import os
-import platform
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import pasearch
 from pasearch.accounting.budget import Budget
+from pasearch.api.binding import fingerprint, versions
 from pasearch.api.request import MEMORY, Request
 from pasearch.api.resolve import device_of
+from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
-from pasearch.registry import extension_files, outside_parts
+from pasearch.registry import outside_parts
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
@@ -46,9 +42,6 @@ from pasearch.spaces.candidate import Candidate
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
 
-
-PACKAGE = Path(pasearch.__file__).parent
-"""Whose code a run's keys are bound to: all of it."""
 
 Solved = TypeVar("Solved", bound="Plan | FeaturePlan")
 
@@ -303,11 +296,6 @@ def name_of(data: object) -> str:
     return str(data) if isinstance(data, (str, Path)) else MEMORY
 
 
-def plain_json(value: Any) -> Any:
-    """Return a number of numpy's or a path as JSON can hold it."""
-    return value.item() if hasattr(value, "item") else os.fspath(value)
-
-
 def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
     """Return a request as plain values, as a resume from another working directory needs it."""
     left = {"data", "budget", "progress", "out", *spelt_out}
@@ -316,7 +304,7 @@ def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
     absolute = {
         name: str(Path(path).absolute())
         for name, path in {**paths, "data": name_of(request.data)}.items()
-        if path is not None and path != MEMORY and is_path(str(path))
+        if isinstance(path, (str, Path)) and path != MEMORY and is_path(str(path))
     }
     return {
         "task": request.task,
@@ -501,57 +489,6 @@ def _check_whole(folder: Any, **parts: bool) -> None:
             f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
             "finished under its price: start a new run."
         )
-
-
-def fingerprint(
-    dataset: Dataset,
-    plan: Plan | FeaturePlan,
-    device: str,
-    *public: Dataset | None,
-    request: bytes = b"",
-) -> str:
-    """Return a hash of everything the run's releases depend on; it stays in `private/`.
-
-    Args:
-        dataset: Private or declared public.
-        plan: Solved.
-        device: "cpu" or "cuda".
-        public: Further data, declared public.
-        request: What was asked for, as it is kept for a resume.
-    """
-    import threadpoolctl
-    import torch
-
-    code = hashlib.sha256()
-    for file in [*sorted(PACKAGE.rglob("*.py")), *extension_files()]:
-        inside = file.is_relative_to(PACKAGE)
-        code.update(str(file.relative_to(PACKAGE) if inside else file).encode() + b"\0")
-        code.update(file.read_bytes())
-    parts = {
-        "data": dataset.fingerprint(),
-        "public data": [None if each is None else each.fingerprint() for each in public],
-        "plan": plan.to_json(),
-        "request": hashlib.sha256(request).hexdigest(),
-        "code": code.hexdigest(),
-        "versions": versions(),
-        "machine": platform.machine(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
-        "threads": torch.get_num_threads(),
-        # A sum's last bit may change with them, and its noise is drawn by the sum.
-        "libraries": sorted(map(str, threadpoolctl.threadpool_info())),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of everything a result depends on."""
-    names = (
-        "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
-        "deap", "optuna",
-    )  # fmt: skip
-    found = {name: version(name) for name in names}
-    return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
 
 
 def _randomness_words(made: Made) -> str:

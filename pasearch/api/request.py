@@ -21,15 +21,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
 from pasearch.errors import UsageError
+from pasearch.progress import check as check_progress
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from pasearch.data.declared import DeclaredSchema
     from pasearch.data.partitions import Dataset
     from pasearch.progress import Progress
     from pasearch.spaces.space import Space
@@ -113,10 +116,13 @@ class Request:
         None, "Epsilon and delta of the whole run.", BUDGET, usual="Budget(epsilon=1.0)", flag=None
     )
     target: str | None = said(None, "The column of a table to predict.", DATA, usual="the last one")
-    schema: str | Path | None = said(
-        None, "A table's declared columns, a .toml (`pasearch check` proposes one).", DATA,
+    schema: DeclaredSchema | None = said(
+        None,
+        "A table's declared columns: a .toml (`pasearch check` proposes one), or in Python a dict "
+        "with its keys or a pasearch.Schema.",
+        DATA,
         reads=Path,
-    )  # fmt: skip
+    )
     quotes: bool = said(
         True,
         "Whether quotation marks may enclose a cell of a .csv, within its line, or are ordinary "
@@ -124,6 +130,18 @@ class Request:
         DATA,
         flag="--quotes/--no-quotes",
     )
+    columns: str | Path | Sequence[str] | None = said(
+        None,
+        "Names of the columns of a table without a header, in order: with commas between, or a "
+        ".txt with one on a line.",
+        DATA,
+        usual="the first line has them",
+        reads=str,
+    )
+    separator: str | None = said(
+        None, "What stands between two cells of a table: one of , ; | : and the like, or tab.",
+        DATA, usual="comma, semicolon, tab or |: which the header has; a comma if there is none",
+    )  # fmt: skip
     regression: bool = said(False, "Predict a number, not a class.", DATA)
     metric: str | None = said(
         None,
@@ -181,7 +199,14 @@ class Request:
     out: str | Path | None = said(
         None, "A new folder for the run.", RUN, usual="runs/<name>-<number>", reads=Path
     )
-    progress: Progress | None = said(None, "What to report while it runs.", RUN, flag=None)
+    progress: Progress | bool | None = said(
+        None,
+        "Whether one line tells how far the run is: True, False, or a pasearch.progress.Progress "
+        "of your own.",
+        RUN,
+        usual="shown in a notebook and on a terminal",
+        flag=None,
+    )
 
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):
@@ -190,6 +215,18 @@ class Request:
             from pasearch.data.image_folder import image_side
 
             image_side(self.image_side)
+        check_progress(self.progress)
+        if self.schema is not None and not isinstance(self.schema, (str, Path)):
+            from pasearch.data.declared import schema_of_given
+
+            object.__setattr__(self, "schema", schema_of_given(self.schema))
+        if self.columns is not None or self.separator is not None:
+            from pasearch.data.lines import separator_of
+            from pasearch.data.table_form import column_names
+
+            # As names: a resume may come from another working directory.
+            object.__setattr__(self, "columns", column_names(self.columns))
+            object.__setattr__(self, "separator", separator_of(self.separator))
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."
@@ -471,9 +508,12 @@ def takes(
     return decorated
 
 
+WIDTH = 92
+"""Of a line of a docstring's arguments."""
+
 ARGUMENTS = """\
 Args:
-    data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set.
+    data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set. [default: 'digits']
 {options}
 
 Raises:
@@ -486,7 +526,16 @@ Raises:
 
 def _with_arguments(text: str, request: type[Request]) -> str:
     """Return a docstring with the request's options and errors, before what is returned."""
-    options = "\n".join(f"    {name}: {option.words}" for name, _, option in options_of(request))
+    options = "\n".join(
+        fill(
+            f"{name}: {option.words}" + (
+                "" if option.usual or any(option.of.values()) else f" [default: {default!r}]"
+            ),
+            WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for name, default, option in options_of(request)
+    )  # fmt: skip
     place = min((text.find(part) for part in ("Returns:", "Cost:") if part in text), default=None)
     if place is None:
         return text

@@ -21,6 +21,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.api.request import Request
 from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN
+from pasearch.data.declared import schema_of_given
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import SHARES, Split, make_split
@@ -103,10 +104,10 @@ def _dataset_of(data: Any, request: Request) -> Dataset:
 
 def of_frame(frame: Any, request: Request) -> Dataset:
     """Return a pandas frame as a data set: its columns' names and types are its form."""
-    from pasearch.data.tables import TableSchema, undeclared
+    from pasearch.data.tables import undeclared
 
     names = [str(name) for name in frame.columns]
-    declared = None if request.schema is None else TableSchema.from_toml(request.schema)
+    declared = None if request.schema is None else schema_of_given(request.schema)
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError(f"The frame's column {name!r} is there twice: rename one.")

@@ -22,17 +22,24 @@ TASKS: dict[str, Any] = {SearchRequest.task: search, FeatureRequest.task: featur
 REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureRequest}
 
 
-def resume(path: str | Path, *, data: Any = None, progress: Progress | None = None) -> Result:
+def resume(
+    path: str | Path, *, data: Any = None, progress: Progress | bool | None = None
+) -> Result:
     """Finish a run that was interrupted; what it has paid for is not paid for again.
 
     Args:
         path: The run's folder.
         data: The same records again, if they were in memory.
-        progress: What to report.
+        progress: As of `search_architecture`: None shows a line in a notebook and on a terminal.
+
+    Returns:
+        SearchResult or FeatureResult: As the run would have returned it.
 
     Raises:
         UsageError: No run there, or a finished one.
         BudgetError: Data, plan, code, versions or device differ from the run that began.
+
+    Cost: what the run's plan has left; its price stays what it was.
     """
     with found_run(path) as folder:
         request = request_of(folder.private, REQUESTS, data)

@@ -45,7 +45,16 @@ if TYPE_CHECKING:
 def plan_architecture_search(request: SearchRequest) -> Plan:
     """Return the plan of a search: what it would release, with its noise solved, and the price.
 
+    Returns:
+        Plan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+
     Cost: none: it depends on n, shapes and declared bounds only.
+
+    Example:
+        >>> from pasearch import Budget, plan_architecture_search
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> plan = plan_architecture_search(frame, schema=schema, budget=Budget(1.0))
+        >>> print(plan)
     """
     return prepared(request).plan
 
@@ -61,6 +70,12 @@ def search_architecture(request: SearchRequest) -> SearchResult:
         SearchResult: The model, its price and its card.
 
     Cost: the budget, at most: `plan_architecture_search` gives the price beforehand.
+
+    Example:
+        >>> from pasearch import Budget, search_architecture
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> result = search_architecture(frame, schema=schema, budget=Budget(1.0))
+        >>> result.price, result.test_score, result.predict(new)
     """
     return run(prepared(request))
 
@@ -74,7 +89,10 @@ prepare = takes(SearchRequest)(prepared)
 
 
 def run(
-    prepared: Prepared[Plan], *, out: str | Path | None = None, progress: Progress | None = None
+    prepared: Prepared[Plan],
+    *,
+    out: str | Path | None = None,
+    progress: Progress | bool | None = None,
 ) -> SearchResult:
     """Run a prepared search, or the training of one network, in a new folder."""
     request: Any = prepared.request
@@ -90,7 +108,7 @@ def run(
 
 
 def carried_out(
-    prepared: Prepared[Plan], folder: Any, *, resumed: bool, progress: Progress | None = None
+    prepared: Prepared[Plan], folder: Any, *, resumed: bool, progress: Progress | bool | None = None
 ) -> SearchResult:
     """Carry out a plan in its folder, from the start or from where it stopped."""
     from pasearch.progress import heard
@@ -100,7 +118,7 @@ def carried_out(
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     assert isinstance(request, SearchRequest)
-    device, progress = device_of(request), progress or request.progress
+    device, progress = device_of(request), request.progress if progress is None else progress
     with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.cache = Path(request.cache or folder.private / "cache")
@@ -133,7 +151,7 @@ def carried_out(
 
 
 def _on_public(
-    prepared: Prepared[Plan], outcome: Outcome, folder: Any, progress: Progress | None
+    prepared: Prepared[Plan], outcome: Outcome, folder: Any, progress: Progress | bool | None
 ) -> dict[str, Any]:
     """Return what may be shown of public data only: curves, and `fixed` at the same total."""
     plan, request = prepared.plan, prepared.request

@@ -20,7 +20,16 @@ run = search.run
 def plan_training(request: TrainRequest) -> Plan:
     """Return the plan of a training: what it would release, with its noise solved, and the price.
 
+    Returns:
+        Plan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+
     Cost: none: it depends on n, shapes and declared bounds only.
+
+    Example:
+        >>> from pasearch import Budget, plan_training
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> plan = plan_training(frame, schema=schema, budget=Budget(1.0))
+        >>> print(plan)
     """
     return prepared(request).plan
 
@@ -39,6 +48,12 @@ def train(request: TrainRequest) -> SearchResult:
         SearchResult: The model, its price and its card.
 
     Cost: the budget, at most: `plan_training` gives the price beforehand.
+
+    Example:
+        >>> from pasearch import Budget, train
+        >>> schema = {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}
+        >>> result = train(frame, schema=schema, budget=Budget(1.0))
+        >>> result.price, result.test_score, result.predict(new)
     """
     return run(prepared(request))
 

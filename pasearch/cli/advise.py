@@ -31,6 +31,12 @@ Target = Annotated[str | None, typer.Option("--target", help="Column to predict.
 Quotes = Annotated[
     bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
 ]
+Columns = Annotated[
+    str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="What stands between two cells.")
+]
 Regression = Annotated[bool, typer.Option("--regression", help="A number is predicted.")]
 Metric = Annotated[str | None, typer.Option("--metric", help="By what it is scored, as of `arch`.")]
 Bounds = Annotated[
@@ -54,6 +60,8 @@ def advise(
     schema: SchemaFile = None,
     target: Target = None,
     quotes: Quotes = True,
+    columns: Columns = None,
+    separator: Separator = None,
     regression: Regression = False,
     metric: Metric = None,
     bounds: Bounds = None,
@@ -73,7 +81,7 @@ def advise(
         "schema": schema, "target": target, "metric": metric, "bounds": bounds, "classes": classes,
         "image_side": image_side, "data_root": None if data_root is None else str(data_root),
         "regression": regression or None, "grey": grey or None,
-        "quotes": None if quotes else False,
+        "quotes": None if quotes else False, "columns": columns, "separator": separator,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     found = advised(data, epsilon=eps, delta=delta, public=public, **given)

@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 ORDER = (
-    "arch", "features", "train", "plan", "resume", "verify", "report", "predict", "sign", "key",
-    "check", "recipes", "advise", "crossover", "compare", "pretrain", "account",
+    "arch", "features", "train", "plan", "resume", "verify", "report", "predict", "export", "sign",
+    "key", "check", "recipes", "advise", "crossover", "compare", "pretrain", "account",
 )  # fmt: skip
 """In which commands are listed."""
 

@@ -1,4 +1,4 @@
-"""What is done with a finished run: `verify`, `report`, `predict`, and signatures."""
+"""What is done with a finished run: `verify`, `report`, `predict`, `export`, and signatures."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def report(path: Run, as_json: Json = False) -> None:
 def predict(
     path: Run,
     data: Annotated[
-        Path, typer.Argument(help="New records: a .csv with the data's columns, or a .npz with x.")
+        Path, typer.Argument(help="New records: a table with the data's columns, or a .npz with x.")
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="A new .csv. [default: print the predictions]")
@@ -111,6 +111,27 @@ def predict(
         return
     write_new(out, text)
     typer.echo(f"Predictions: {out}. They are as private as the records that they are of.")
+
+
+@app.command()
+def export(
+    path: Run,
+    out: Annotated[Path, typer.Argument(help="A new file, .onnx.")],
+    encoded: Annotated[
+        bool,
+        typer.Option(
+            "--encoded", help="Of a table: one input, the encoded row, and not one a column."
+        ),
+    ] = False,
+) -> None:
+    """Write a finished run's model as an ONNX file, for other programs.
+
+    Of arrays its input is x, records in the data's own units; of a table an input a column. It
+    needs `pip install 'pasearch[onnx]'`. The model is paid for: this costs nothing.
+    """
+    from pasearch.results import load_result
+
+    typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
 
 
 def _csv(result: Result, data: Path, *, probabilities: bool) -> str:

@@ -23,8 +23,8 @@ from pasearch.api.request import BUDGET, DATA, GROUPS, USUAL_EPSILON, Option, Re
 from pasearch.errors import FIELD
 
 DATA_HELP = (
-    "digits, mnist, fashion-mnist, cifar10, svhn, a .csv, a .npz with arrays x and y, or a folder "
-    "of images."
+    "digits, mnist, fashion-mnist, cifar10, svhn, a table (.csv, .tsv or .data, also with .gz, "
+    ".bz2, .xz or .zst behind; or .parquet), a .npz with arrays x and y, or a folder of images."
 )
 EPSILON = Option(
     "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"

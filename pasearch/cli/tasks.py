@@ -147,7 +147,7 @@ def recipes(
 
 @app.command()
 def check(
-    data: Annotated[Path, typer.Argument(help="A .csv with a header.")],
+    data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
     target: Annotated[
         str | None, typer.Option("--target", help="Column to predict. [default: the last one]")
     ] = None,
@@ -157,6 +157,12 @@ def check(
     quotes: Annotated[
         bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
     ] = True,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option("--separator", help="What stands between two cells.")
+    ] = None,
     propose: Annotated[
         Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
     ] = None,
@@ -174,7 +180,9 @@ def check(
         raise UsageError(f"{propose} exists: name a new file for the proposed schema.")
     if propose is not None and not propose.absolute().parent.is_dir():
         raise UsageError(f"The folder of {propose} is not there: name one that is.")
-    report = check_table(data, target, declared, quotes=quotes)
+    report = check_table(
+        data, target, declared, quotes=quotes, columns=columns, separator=separator
+    )
     typer.echo(shown_lines(report.text()))
     if propose is not None:
         write_new(propose, report.toml())

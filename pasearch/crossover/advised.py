@@ -37,7 +37,7 @@ FUNCTIONS = {
 OF_CROSSOVER = ("schema", "bounds", "classes", "regression", "data_root")
 """What `pasearch crossover` may be told of the data."""
 
-OF_CHECK = ("schema", "target", "quotes")
+OF_CHECK = ("schema", "target", "quotes", "columns", "separator")
 """What `pasearch check` may be told of the data."""
 
 MOST_ALTERNATIVES = 2
@@ -67,7 +67,7 @@ class Command:
     def call(self) -> str:
         """As a call in Python; data that were handed over in memory are called `data` there."""
         if self.task == CHECK:
-            given = {name: value for name, value in self.options if name in ("target", "quotes")}
+            given = {name: value for name, value in self.options if name in OF_CHECK[1:]}
             budget = {}
         else:
             given = dict(self.options)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pasearch import notebooks
 from pasearch.crossover.curves import Crossover, band, envelope, simplest
 from pasearch.errors import UsageError
 
@@ -105,6 +106,21 @@ class CrossoverReport:
                 f"{', '.join(f'{each:g}' for each in others)} another has the best mean."
             )
         return said
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> Any:
+        """Draw error over epsilon of every model, and where another becomes the best.
+
+        Args:
+            ax: Axes of matplotlib to draw on; None makes a figure.
+            kwargs: As of `CrossoverDisplay.plot`.
+
+        Returns:
+            CrossoverDisplay: With `figure_` and `ax_`.
+
+        Raises:
+            UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
+        """
+        return notebooks.plotted(self, ["crossover"], None, ax, **kwargs)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

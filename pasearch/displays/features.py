@@ -28,7 +28,7 @@ from pasearch.displays.style import (
     tidy,
 )
 from pasearch.errors import UsageError
-from pasearch.results import FEATURES, Result, load
+from pasearch.results import FEATURES, Result, trained_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ class FeaturesDisplay:
                 )
             path = result.path if isinstance(result, Result) else result
             if not isinstance(path, Mapping):
-                return cls(**_coefficients(document, load(path)))
+                return cls(**_coefficients(document, trained_model(path)))
             return cls(**_kept(document))
 
     def plot(self, ax: Axes | None = None, *, most: int = MOST, **kwargs: Any) -> Self:

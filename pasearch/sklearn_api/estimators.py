@@ -140,6 +140,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                     device=self.device,
                     secure_noise=self.secure_noise,
                     seed=self.random_state,
+                    progress=False,
                 )
             except InterruptedRunError:
                 if temporary is None:
@@ -157,7 +158,7 @@ class _PrivateArchitectureSearch(PrivateFit):
         pairs, alike = pairs_of(self.bounds, len(kinds))
         known = target.kind == "number" or target.declared
         schema: AnySchema
-        if alike and cells.dtype.kind in "iufb" and known:
+        if self.schema is None and alike and cells.dtype.kind in "iufb" and known:
             low, high = pairs[0] or (None, None)
             schema = array_schema(cells.shape[1], low, high, target)
             if target.kind == "category":
@@ -184,10 +185,10 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
         strategy: One of `search.strategy.STRATEGIES`, or "auto".
         space: A built-in space, a TOML path, a dictionary, or "auto".
-        bounds: See `PrivateFit`, like `assume_public_schema`, `max_categories`, `ledger`,
-            `ledger_budget` and `random_state`.
-        classes: The declared labels, two or more. None: estimated privately; labels of dtype object
-            then come back as texts.
+        bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
+            `ledger`, `ledger_budget` and `random_state`.
+        classes: The declared labels, two or more. None: those of the schema's target; without one
+            estimated privately. Labels of dtype object then come back as texts.
         candidates: See `search.strategies.strategy`.
         search_share: Share of the training records set aside for the search.
         steps: Number of steps, instead of the default for n.

@@ -11,6 +11,9 @@ is also checked as other estimators check it.
 | truth values | categories False and True | the same; an array: as numbers | the same |
 | texts, categories | categories estimated privately | the same | the same |
 
+A `schema` declares columns by name, and the target: what it says of a column counts before the
+table above.
+
 What all fits on one data set cost together is kept in a file, `ledger`, never in the estimator: a
 clone has the path, so it is refused where the original would be.
 
@@ -31,14 +34,18 @@ from sklearn.utils.validation import validate_data
 
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import Column
-from pasearch.errors import BudgetError
+from pasearch.data.declared import schema_of_given
+from pasearch.data.tables import TableSchema
+from pasearch.errors import BudgetError, UsageError
 from pasearch.sklearn_api.inputs import (
     ALIKE,
     column_of,
+    declared_columns,
     declared_labels,
     formed,
     kind_of,
     kinds_of_frame,
+    labels_read,
     mixed,
     names_of,
     pair_of,
@@ -67,6 +74,10 @@ class PrivateFit(BaseEstimator):
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
         bounds: Declared (low, high) of all numbers, or a sequence with a (low, high) or None for
             each column. What is not declared is estimated privately from the records.
+        schema: Declared columns and target: a dict with the keys of a schema's file, such as
+            {"target": "income", "columns": {"age": {"low": 17, "high": 90}}}, a `pasearch.Schema`,
+            or the path of a .toml. Names are those of a frame's columns, or x0, x1 ...; the target
+            is y, whatever y is called.
         assume_public_schema: What is not declared is read from the records for nothing.
         max_categories: The most categories, or classes, that are estimated privately for a column.
         ledger: A file that adds up all fits on one data set, and refuses one that is too much; a
@@ -86,6 +97,7 @@ class PrivateFit(BaseEstimator):
     epsilon: float = 1.0
     delta: float | None = None
     bounds: Any = None
+    schema: Any = None
     assume_public_schema: bool = False
     max_categories: int = 32
     ledger: str | Path | None = None
@@ -126,10 +138,47 @@ class PrivateFit(BaseEstimator):
         """Return what is declared about each column."""
         pairs, alike = pairs_of(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
+        names = names_of(self, len(kinds))
+        declared = declared_columns(self._schema(), names)
         return tuple(
-            column_of(name, kind, pair, alike=alike, lone=lone)
-            for name, kind, pair in zip(names_of(self, len(kinds)), kinds, pairs, strict=True)
+            declared.get(name) or column_of(name, kind, pair, alike=alike, lone=lone)
+            for name, kind, pair in zip(names, kinds, pairs, strict=True)
         )
+
+    def _schema(self) -> TableSchema | None:
+        """Return what `schema` declares.
+
+        Raises:
+            UsageError: It makes no sense, it was read from the records and nobody edited it, or it
+                says which rows are the test set.
+        """
+        if self.schema is None:
+            return None
+        schema = schema_of_given(self.schema)
+        if schema.proposed and not self.assume_public_schema:
+            raise UsageError(
+                "The schema says `proposed = true`: its bounds and categories were read from the "
+                "records, so they are as private as these. Edit them into what is publicly known "
+                "and delete that line."
+            )
+        if schema.official_test:
+            raise UsageError(
+                "The schema says `official_test`: fit keeps no rows of X as a test set. Leave that "
+                "key out, or call search_architecture with the whole table."
+            )
+        return schema
+
+    def _target_of_schema(self) -> Column | None:
+        """Return what `schema` declares of y; None where it declares nothing."""
+        schema = self._schema()
+        if schema is None:
+            return None
+        if schema.target.name in names_of(self, getattr(self, "n_features_in_", 0)):
+            raise UsageError(
+                f"X has the column {schema.target.name!r}, which the schema says is predicted: "
+                "leave it out of X, and give it as y."
+            )
+        return schema.target if schema.target.declared else None
 
     def _target_name(self, y: Any, features: int) -> str:
         """Return the name of y if it has one, and no feature has it."""
@@ -144,7 +193,21 @@ class PrivateFit(BaseEstimator):
         if labels.dtype.kind not in (*ALIKE, "O"):
             raise ValueError(f"Unknown label type: y is of type {labels.dtype}.")
         known, names = None, None
-        if classes is not None:
+        aim = self._target_of_schema()
+        if aim is not None:
+            if aim.categories is None:
+                raise UsageError(
+                    f"The schema declares the target {aim.name!r} as a number, and classes are "
+                    "predicted here: take a regressor, or `regression=True`."
+                )
+            if classes is not None:
+                raise UsageError(
+                    "The classes are declared twice, by `classes` and by the schema's target: "
+                    "leave one out."
+                )
+            known = labels_read(aim.categories, labels.dtype)
+            names = tuple(as_text(known))
+        elif classes is not None:
             known = declared_labels(classes, labels.dtype)
             names = tuple(as_text(known))
         elif self.assume_public_schema is True:
@@ -158,7 +221,20 @@ class PrivateFit(BaseEstimator):
             raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
         numbers = as_numbers(labels)
         low, high = None, None
-        if bounds is not None:
+        aim = self._target_of_schema()
+        if aim is not None:
+            if aim.bounds is None:
+                raise UsageError(
+                    f"The schema declares the target {aim.name!r} as classes, and a number is "
+                    "predicted here: take a classifier, or leave `regression` out."
+                )
+            if bounds is not None:
+                raise UsageError(
+                    "The target's bounds are declared twice, by `target_bounds` and by the "
+                    "schema: leave one out."
+                )
+            low, high = aim.bounds
+        elif bounds is not None:
             low, high = pair_of("target_bounds", bounds)
         elif self.assume_public_schema is True:
             assert_all_finite(numbers, input_name="y")

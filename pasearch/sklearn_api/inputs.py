@@ -20,7 +20,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from pasearch.data.cells import as_text
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
-from pasearch.errors import UsageError
+from pasearch.data.tables import TableSchema
+from pasearch.errors import UsageError, nearest
 
 TRUTH = ("False", "True")
 """The categories of a column of truth values, which its type declares."""
@@ -249,6 +250,46 @@ def column_of(
         return Column(name=name, kind="category", categories=TRUTH, low=low, high=high)
     bins = 0 if alike and pair is not None else None
     return Column(name=name, kind=kind, low=low, high=high, bins=bins)
+
+
+def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
+    """Return what a schema declares of features, by name.
+
+    Args:
+        schema: None declares nothing.
+        names: Of the features. The target may be among them where nothing is predicted.
+
+    Raises:
+        UsageError: It declares a column that X does not have.
+    """
+    if schema is None:
+        return {}
+    known = set(names)
+    for column in schema.columns:
+        if column.name not in known:
+            raise UsageError(
+                f"The schema declares column {column.name!r}, which X does not have: it has "
+                f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}."
+                + nearest(column.name, names)
+            )
+    declared = {column.name: column for column in (*schema.columns, schema.target)}
+    # A mere name declares nothing: then the frame's own type tells the kind.
+    return {name: column for name, column in declared.items() if column.kind is not None}
+
+
+def labels_read(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels that a schema names, as y has them.
+
+    Raises:
+        UsageError: y holds numbers, and a name is none.
+    """
+    try:
+        return np.unique(labels_of(names, None, dtype))
+    except ValueError:
+        raise UsageError(
+            f"The schema's classes are {', '.join(map(repr, names[:20]))}, and y holds "
+            f"{ALIKE.get(dtype.kind, 'texts')}: expected classes as y has them."
+        ) from None
 
 
 def declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:

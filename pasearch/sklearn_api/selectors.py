@@ -165,8 +165,8 @@ class PrivateCFS(_PrivateSelector):
         delta: Of a whole fit; None takes the largest power of ten below 1/n.
         k: How many columns are kept; None keeps those of the features that have the largest merit.
         merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
-        bounds: See `PrivateFit`, like `assume_public_schema`, `max_categories`, `ledger`,
-            `ledger_budget` and `random_state`.
+        bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
+            `ledger`, `ledger_budget` and `random_state`.
         classes: The declared labels, two or more; None: estimated privately.
         regression: y is a number and not a class.
         target_bounds: Declared (low, high) of that number; None: estimated privately.

@@ -25,7 +25,8 @@ import numpy as np
 from pasearch import documents, results
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
-from pasearch.api.lifecycle import rendered, versions
+from pasearch.api.binding import versions
+from pasearch.api.lifecycle import rendered
 from pasearch.api.resolve import LEDGER_LEAK
 from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.errors import PasearchError, UsageError
@@ -81,6 +82,8 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
 
     Raises:
         UsageError: No result is there, it is not well formed, or `public` is no key.
+
+    Cost: none: it reads `release/` alone.
     """
     signer = None if public is None else public_key(public)
     release = results.release_of(path)

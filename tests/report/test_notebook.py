@@ -1,10 +1,15 @@
-"""What a notebook shows of a result."""
+"""What a notebook shows of a plan and of a result."""
 
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import pasearch as api
@@ -49,3 +54,121 @@ class TestLeaderboard:
         document["dataset"]["name"] = "<b>mine</b>"
         evil = SearchResult(path=Path("<b>run</b>"), document=document, card=result.card)
         assert "<b>" not in evil._repr_html_()
+
+
+def two_columns() -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).random((300, 4))
+    return x, (x[:, 0] > 0.5).astype(int)
+
+
+OF_ARRAYS: dict[str, Any] = {"bounds": (0, 1), "classes": 2, "budget": Budget(4.0)}
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> api.FeatureResult:
+    return api.select_features(
+        two_columns(), **OF_ARRAYS, method="pafs", population=3, generations=2,
+        out=tmp_path_factory.mktemp("runs") / "run",
+    )  # fmt: skip
+
+
+@pytest.mark.unit
+class TestPlan:
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            api.plan_architecture_search("digits", budget=Budget(2.0)),
+            api.plan_training("digits", budget=Budget(2.0)),
+            api.plan_feature_selection("digits", budget=Budget(2.0)),
+        ],
+        ids=["search", "training", "features"],
+    )
+    def test_it_shows_budget_price_and_every_release(self, plan: Any):
+        shown = plan._repr_html_()
+        assert "no private record was read" in shown
+        assert f"epsilon {plan.price.epsilon:.4f}" in shown
+        assert "epsilon 2 at delta 0.0001" in shown
+        for line in plan.lines:
+            assert line.name in shown
+        assert str(plan).startswith("Budget: epsilon 2,")
+        assert str(plan).splitlines()[-1].startswith("Price: epsilon")
+
+    def test_the_number_of_trainings_stays_secret(self):
+        plan = api.plan_architecture_search("digits", budget=Budget(8.0), strategy="rs")
+        assert "the best of a secret number" in plan._repr_html_()
+
+    def test_names_are_escaped(self):
+        x, y = two_columns()
+        frame = pd.DataFrame({"<b>a</b>": x[:, 0], "y": y})
+        shown = api.plan_training(frame, budget=Budget(8.0))._repr_html_()
+        assert "<b>a" not in shown
+        assert "&lt;b&gt;a" in shown
+        assert "Estimated privately, as undeclared" in shown
+
+
+@pytest.mark.unit
+class TestFeatures:
+    def test_leaderboard(self, chosen: api.FeatureResult):
+        frame = chosen.leaderboard()
+        assert list(frame.columns) == ["trial", "features", "size", "score", "released"]
+        assert len(frame) == len(chosen.document["trials"])
+        assert frame["score"].is_monotonic_decreasing
+        assert frame["released"].sum() == 1
+
+    def test_a_notebook_shows_the_features(self, chosen: api.FeatureResult):
+        shown = chosen._repr_html_()
+        assert f"{len(chosen.features)} of 4" in shown
+        assert f"epsilon {chosen.price.epsilon:.4f}" in shown
+        for line in chosen.document["events"]:
+            assert line["name"] in shown
+
+    def test_secret_sets_stay_secret(self, chosen: api.FeatureResult):
+        document = copy.deepcopy(chosen.document)
+        document["selection"]["rule"] = "repeat-and-select"
+        hidden = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
+        with pytest.raises(UsageError, match="secret"):
+            hidden.leaderboard()
+
+
+@pytest.fixture
+def pyplot() -> Iterator[Any]:
+    matplotlib = pytest.importorskip("matplotlib", reason="needs pasearch[plots]")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+@pytest.mark.unit
+class TestPlot:
+    def test_every_figure_of_a_result(self, chosen: api.FeatureResult, pyplot: Any):
+        for kind, display in (
+            (None, "TrialsDisplay"), ("trials", "TrialsDisplay"), ("features", "FeaturesDisplay"),
+            ("budget", "BudgetDisplay"),
+        ):  # fmt: skip
+            drawn = chosen.plot(kind)
+            assert type(drawn).__name__ == display
+            assert drawn.figure_ is drawn.ax_.figure
+        own = pyplot.subplots()[1]
+        assert chosen.plot("budget", ax=own).ax_ is own
+
+    def test_of_a_plan(self, pyplot: Any):
+        plan = api.plan_training("digits", budget=Budget(2.0))
+        assert plan.plot().price == plan.price.epsilon
+
+    def test_of_a_network_that_was_compared_with_none(self, tmp_path: Path, pyplot: Any):
+        result = api.train(two_columns(), **OF_ARRAYS, steps=2, device="cpu", out=tmp_path / "x")
+        assert type(result.plot()).__name__ == "BudgetDisplay"
+        assert type(result.plot("schedule")).__name__ == "ScheduleDisplay"
+
+    def test_no_such_figure(self, chosen: api.FeatureResult):
+        with pytest.raises(UsageError, match="expected one of trials, features, budget"):
+            chosen.plot("schedule")
+
+    def test_without_matplotlib_the_extra_is_named(
+        self, chosen: api.FeatureResult, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(UsageError, match=r"pasearch\[plots\]"):
+            chosen.plot()

@@ -253,9 +253,9 @@ class TestRun:
 
     @pytest.mark.unit
     def test_it_is_loaded_as_any_other(self, released: api.SearchResult):
-        from pasearch.results import load
+        from pasearch.results import trained_model
 
-        count = sum(each.numel() for each in load(released.path).parameters())
+        count = sum(each.numel() for each in trained_model(released.path).parameters())
         assert count == released.document["best"]["parameters"]
 
     @pytest.mark.unit

@@ -1,0 +1,321 @@
+"""A released model as an ONNX file, which other programs run without pasearch, torch or Python.
+
+    arrays, images   one input, `x`: records in the data's own units, double, (rows, *shape)
+    tables           an input a column, (rows,): numbers as double (NaN is missing), categories as
+                     string ("" and "?" are missing); the encoding is part of the graph
+    encoded          one input, `encoded`: a table's rows as its schema encodes them, float,
+                     (rows, features)
+
+    classes          outputs `label`, (rows,), and `probabilities`, (rows, classes)
+    a number         output `prediction`, (rows,), in the target's own units
+
+An output that has the name of a column gets an underscore. Front end and network go through torch's
+exporter, a table's encoding is built of standard operators (`onnx_tables`). The schema is in the
+file's metadata, as JSON.
+
+Cost: none; the model was paid for.
+
+Source: docs/python.md; the operators of ai.onnx and ai.onnx.ml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.front_ends import MaxPool
+from pasearch.data.pairs import CentredPairs
+from pasearch.data.patches import Patches
+from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.schema import Schema, needed
+from pasearch.data.tables import AnySchema, TableSchema
+from pasearch.data.whitening import WhitenedImage
+from pasearch.errors import UsageError
+from pasearch.files import write_new
+from pasearch.onnx_tables import ENCODED, OPSET, ROWS, encoding_graph
+from pasearch.shown import shown
+from pasearch.spaces.modules import Rescale
+
+RECORDS = "x"
+"""The input of arrays and images."""
+
+LEAST = 1e-30
+"""The least share of a class before shares are made to add up to 1."""
+
+
+def write_onnx(
+    path: str | Path, schema: AnySchema, model: Any, *, about: dict[str, str], encoded: bool = False
+) -> Path:
+    """Write a released model as an ONNX file.
+
+    Args:
+        path: A new file.
+        schema: Complete.
+        model: Front end and network, an nn.Module of encoded records; or the linear model of a
+            feature selection.
+        about: Further metadata.
+        encoded: Whether the input of a table is its encoded rows, and not its columns.
+
+    Raises:
+        UsageError: The file exists, onnx is not installed, or a part of the model has no form in
+            ONNX; nothing was written.
+    """
+    path = Path(path)
+    if path.exists():
+        raise UsageError(f"{path} exists: name a new file for the model.")
+    onnx = _onnx()
+    table = isinstance(schema, TableSchema)
+    before = encoding_graph(schema) if isinstance(schema, TableSchema) and not encoded else None
+    module = _whole(schema, model)
+    graph = _exported(module, schema.shape, ENCODED if table else RECORDS, table=table)
+    if before is not None:
+        joined = [(ENCODED, ENCODED)]
+        graph.ir_version = before.ir_version
+        graph = onnx.compose.merge_models(before, graph, io_map=joined)
+    _finish(onnx, graph, schema, {"schema": json.dumps(schema.to_json()), **about})
+    write_new(path, graph.SerializeToString())
+    return path
+
+
+def _onnx() -> Any:
+    """Return the onnx package.
+
+    Raises:
+        UsageError: It, or what torch needs beside it, is not installed.
+    """
+    try:
+        import_module("onnxscript")
+        import_module("onnx.compose")
+        return import_module("onnx")
+    except ImportError:
+        raise UsageError(
+            "An ONNX file needs the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
+        ) from None
+
+
+def _whole(schema: AnySchema, model: Any) -> nn.Module:
+    """Return the whole map as one module: from records to probabilities, or to the number."""
+    parts: list[nn.Module] = []
+    if isinstance(schema, Schema):
+        parts.append(_Records(needed(schema.low), needed(schema.high)))
+    if isinstance(model, nn.Module):
+        parts += [_exportable(model), _Number(schema) if schema.regression else nn.Softmax(dim=1)]
+        return nn.Sequential(*parts).eval()
+    if model.pool:
+        parts.append(MaxPool(size=model.pool).module(schema.shape))
+    linear = nn.Linear(model.weights.shape[1], len(model.weights))
+    linear.weight = nn.Parameter(torch.from_numpy(model.weights).float(), requires_grad=False)
+    linear.bias = nn.Parameter(torch.from_numpy(model.intercept).float(), requires_grad=False)
+    parts += [nn.Flatten(), linear]
+    if schema.regression:
+        parts += [nn.Hardtanh(0.0, 1.0), _Number(schema)]
+    else:
+        parts.append(nn.Softmax(dim=1) if model.link == "softmax" else _Shares())
+    return nn.Sequential(*parts).eval()
+
+
+class _Records(Rescale):
+    """Records in the data's own units, scaled; one that is not finite becomes 0, as in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        finite = torch.isfinite(x).flatten(1).all(dim=1).view(-1, *[1] * (x.ndim - 1))
+        return torch.where(finite, super().forward(torch.where(finite, x, self.low)), 0.0)
+
+
+class _Number(nn.Module):
+    """The prediction, (rows,), in the target's own units."""
+
+    def __init__(self, schema: AnySchema):
+        super().__init__()
+        self.low, high = (float(schema.decode_number(np.array(end))) for end in (0.0, 1.0))
+        self.width = high - self.low
+
+    def forward(self, scaled: Tensor) -> Tensor:
+        return self.low + scaled[:, 0].double() * self.width
+
+
+class _Shares(nn.Module):
+    """Probabilities of classes that were each told from all others."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        each = torch.sigmoid(scores).clamp(min=LEAST)
+        return each / each.sum(dim=1, keepdim=True)
+
+
+def _exportable(module: nn.Module) -> nn.Module:
+    """Return a module with parts in its place that do the same for any number of records."""
+    match module:
+        case Scattering():
+            return _Scattering(module)
+        case CentredPairs():
+            return _Pairs(module)
+        case Patches():
+            return _Patches(module)
+        case _:
+            pass
+    for name, child in list(module.named_children()):
+        made = _exportable(child)
+        if made is not child:
+            setattr(module, name, made)
+    return _Whitened(module) if isinstance(module, WhitenedImage) else module
+
+
+class _Scattering(nn.Module):
+    """Scattering of all records at once."""
+
+    def __init__(self, own: Scattering):
+        super().__init__()
+        self.own, self.output_shape = own, own.output_shape
+
+    def forward(self, records: Tensor) -> Tensor:
+        images = records.reshape(-1, *self.own.shape[-2:])
+        found = self.own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
+        return found.reshape(-1, *self.output_shape)
+
+
+class _Patches(nn.Module):
+    """Resemblances of all records at once."""
+
+    def __init__(self, own: Patches):
+        super().__init__()
+        self.own = own
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.own._resemblances(images)
+
+
+class _Whitened(nn.Module):
+    """Whitened coefficients of all records at once."""
+
+    def __init__(self, own: WhitenedImage):
+        super().__init__()
+        self.own = own
+        own.coefficients = self._coefficients  # type: ignore[method-assign]
+
+    def _coefficients(self, x: Tensor) -> Tensor:
+        own = self.own
+        scattered = group_normalised(own.transform(x)).flatten(1) * own.weight
+        *channels, height, width = own.shape
+        images = x.reshape(-1, math.prod(channels), height, width)
+        return torch.cat([scattered, own.patches(images)], dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(x)
+
+
+class _Pairs(nn.Module):
+    """Centred features and products, every part with all of its stretches."""
+
+    start: Tensor
+    widths: Tensor
+    slopes: Tensor
+
+    def __init__(self, own: CentredPairs):
+        super().__init__()
+        self.own = own
+        widths, rises = own.knots.diff(dim=1), own.heights.diff(dim=1)
+        slopes = torch.where(widths > 0, rises / widths.clamp(min=1e-30), 0.0)
+        for name, value in (("start", own.knots[:, :-1]), ("widths", widths), ("slopes", slopes)):
+            self.register_buffer(name, value.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self.own
+        along = (x[:, own.feature][:, :, None] - self.start).clamp(min=0.0)
+        bent = (torch.minimum(along, self.widths) * self.slopes).sum(dim=2)
+        told = torch.where(own.missing >= 0, 1.0 - x[:, own.missing.clamp(min=0)], 1.0)
+        parts = (own.heights[:, 0] + bent - own.mean) * told
+        products = parts[:, own.first] * parts[:, own.second] * own.weight
+        return torch.cat([(x - own.shift) * own.scale, products], dim=1)
+
+
+def _exported(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
+    """Return a module as an ONNX model with one input and the output `found`.
+
+    Raises:
+        UsageError: torch has no form in ONNX for a part of it.
+    """
+    example = torch.zeros(2, *shape, dtype=torch.float32 if table else torch.float64)
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module, (example,), dynamo=True, opset_version=OPSET, verbose=False,
+                input_names=[name], output_names=["found"],
+                dynamic_shapes=({0: torch.export.Dim(ROWS)},), custom_translation_table=_own(),
+            )  # fmt: skip
+    except (torch.onnx.errors.OnnxExporterError, RuntimeError, NotImplementedError) as error:
+        raise _refusal(str(error).strip().splitlines()[-1] if str(error).strip() else "") from error
+    assert program is not None
+    graph = program.model_proto
+    if len(graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param) == 0:
+        raise _refusal("it would take exactly two records at a time")
+    return graph
+
+
+def _refusal(why: str) -> UsageError:
+    return UsageError(
+        f"A part of this model has no form in ONNX ({shown(why)[:200]}): use `predict`, or "
+        "search in a space whose front ends and layers are torch's own, such as raw or pca."
+    )
+
+
+def _own() -> dict[Any, Callable[..., Any]]:
+    """Return operations that torch's exporter does not know, in those that it does."""
+    op: Any = getattr(import_module("onnxscript"), f"opset{OPSET}")
+
+    def hypot(a: Any, b: Any) -> Any:
+        return op.Sqrt(op.Add(op.Mul(a, a), op.Mul(b, b)))
+
+    return {torch.ops.aten.hypot.default: hypot, torch.ops.prims.hypot.default: hypot}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's own messages, which are for torch's developers, from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _finish(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
+    """Name the outputs, add the label, and write the metadata; then check the model."""
+    graph, taken = model.graph, {each.name for each in model.graph.input}
+
+    def free(name: str) -> str:
+        while name in taken:
+            name += "_"
+        return name
+
+    found = graph.output[0].name
+    name = free("prediction" if schema.regression else "probabilities")
+    graph.node.append(onnx.helper.make_node("Identity", [found], [name]))
+    graph.output[0].name = name
+    if not schema.regression:
+        label = free("label")
+        classes = schema.decode_class(np.arange(schema.outputs))
+        names = [str(each).encode() for each in classes] if classes.dtype.kind == "U" else classes
+        kind = onnx.TensorProto.STRING if classes.dtype.kind == "U" else onnx.TensorProto.INT64
+        graph.initializer.append(onnx.helper.make_tensor("classes", kind, [len(classes)], names))
+        graph.node.extend([
+            onnx.helper.make_node("ArgMax", [name], ["best"], axis=1, keepdims=0),
+            onnx.helper.make_node("Gather", ["classes", "best"], [label]),
+        ])  # fmt: skip
+        graph.output.insert(0, onnx.helper.make_tensor_value_info(label, kind, [ROWS]))
+    for key, value in about.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.checker.check_model(model)
