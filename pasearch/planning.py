@@ -390,11 +390,15 @@ def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
     columns = getattr(schema, "columns", ())
     open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
     named = [name for name in open_ if IDENTIFIER.search(name)]
+    if not named:
+        return []
+    one = len(named) == 1
     return [
-        f"column {name!r} looks like an identifier by its name: where records are in some order, a "
-        "model learns that instead of your question, and its accuracy is worth nothing. Ignore it "
-        'in a schema (kind = "ignore"), or declare what it is.'
-        for name in named
+        f"column{'' if one else 's'} {', '.join(map(repr, named))} look{'s' if one else ''} like "
+        f"{'an identifier' if one else 'identifiers'} by name: where records are in some order, a "
+        "model learns that instead of your question, and its accuracy is worth nothing. Ignore "
+        f'{"it" if one else "them"} in a schema (kind = "ignore"), or declare what '
+        f"{'it is' if one else 'they are'}."
     ]
 
 

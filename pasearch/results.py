@@ -484,7 +484,11 @@ def tells_nothing(document: dict[str, Any]) -> bool:
 def _estimated_target(document: dict[str, Any]) -> dict[str, Any]:
     """Return the target of a table whose schema was estimated privately; of all others nothing."""
     target = document["dataset"]["schema"].get("target")
-    return target if isinstance(target, dict) and document["estimated_privately"] else {}
+    if not (isinstance(target, dict) and document["estimated_privately"]):
+        return {}
+    declared = ((document.get("plan") or {}).get("declared") or {}).get("target") or {}
+    known = declared.get("low") is not None or declared.get("categories") is not None
+    return {} if known else target
 
 
 def without_classes(document: dict[str, Any]) -> str | None:

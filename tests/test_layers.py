@@ -28,7 +28,7 @@ LAYERS = [
     {"planning"},
     {"search", "features", "crossover"},
     {"documents"},
-    {"results", "report", "onnx_export", "onnx_tables"},
+    {"results", "effects", "report", "onnx_export", "onnx_tables"},
     {"estimator"},
     {"displays"},
     {"api"},

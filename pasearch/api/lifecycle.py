@@ -28,6 +28,7 @@ from pasearch.api.resolve import device_of
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
+from pasearch.effects import effects_of
 from pasearch.errors import InterruptedRunError, PasearchError, UsageError
 from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
@@ -142,6 +143,8 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
         model: The weights, in the file that the document names.
     """
     document["warnings"] += useless(document)
+    if found := effects_of(document, model):
+        document["effects"] = found
     elapsed = time.time() - folder.started
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
     # As a reader of the file has it, so that `verify` makes the same texts of it.

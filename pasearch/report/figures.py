@@ -26,7 +26,7 @@ NETWORK_WIDTH = 360.0
 LONGEST = 32
 """The most characters of a line beside a box."""
 
-PLOT = 220.0
+PLOT = 180.0
 """Height of a chart without its labels, pixels."""
 
 
@@ -119,6 +119,37 @@ def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = N
     return element(
         "svg", *shapes, class_="bar", role="img", aria_label=label, width="100%", height="8"
     )
+
+
+def interval(
+    at: float, ends: tuple[float, float] | None, label: str, *, tone: str = "plain"
+) -> Markup:
+    """Return a point on a line from 0 to 1, and between which values it may lie.
+
+    Args:
+        at: The point; what lies outside is drawn at the line's end.
+        ends: None where it is exact.
+        label: What it shows, in words.
+        tone: Its class in the style sheet.
+    """
+    shapes = [element("line", x1="0", x2="100%", y1="8", y2="8", class_="axis")]
+    if ends is not None:
+        left, right = (percent(each) for each in ends)
+        shapes.append(element("line", x1=left, x2=right, y1="8", y2="8", class_=f"spread {tone}"))
+    shapes.append(element("circle", cx=percent(at), cy="8", r="5", class_=f"point {tone}"))
+    return element(
+        "svg", *shapes, class_="interval", role="img", aria_label=label, width="100%", height="16"
+    )
+
+
+def scale(labels: Sequence[str]) -> Markup:
+    """Return labels at equal distances below a line, for eyes alone: bars say their values."""
+    sides = ("tick", *("tick middle" for _ in labels[1:-1]), "tick end")
+    shapes = [
+        element("text", label, x=percent(place / (len(labels) - 1)), y="12", class_=side)
+        for place, (label, side) in enumerate(zip(labels, sides, strict=True))
+    ]
+    return element("svg", *shapes, class_="scale", aria_hidden="true", width="100%", height="16")
 
 
 def swatch(place: int) -> Markup:

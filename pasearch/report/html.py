@@ -10,21 +10,20 @@ Source: docs/result.md describes every field.
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from pasearch.accounting.events import describe, from_json
 from pasearch.errors import UsageError
-from pasearch.report import figures, networks, stages
+from pasearch.report import figures, networks, priced, quality, stages, tried, worth
+from pasearch.report.advice import next_steps
 from pasearch.report.card import card_json
 from pasearch.report.crossover import crossover
 from pasearch.report.meaning import meaning
-from pasearch.report.networks import capital, some, spaced
-from pasearch.results import FEATURES, standard_error, tells_nothing
+from pasearch.report.networks import capital, number
+from pasearch.results import FEATURES, tells_nothing
 from pasearch.shown import shown
 from pasearch.spaces.candidate import Candidate
 
@@ -39,9 +38,6 @@ SHOWN_APART = frozenset(
     {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
 )
 """Sections of the card that the report has sections of its own for."""
-
-GUESSED = ("accuracy", "balanced accuracy", "area under the ROC curve")
-"""Metrics of which guessing has a known value."""
 
 MOST_ROWS = 25
 """How many features a table lists."""
@@ -97,18 +93,22 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "document": document,
         "private": card["private"],
         "public": public,
-        "score": _score(document, schema.outputs),
+        "heading": quality.heading(document),
+        "quality": (good := quality.quality(document, schema)),
         "meaning": meaning(document),
         "asked": _asked(document, schema),
-        "covered": _covered(document),
-        "not_covered": _not_covered(document, card),
-        "partitions": _partitions(document),
-        "alternatives": _alternatives(document, schema.outputs),
+        "covered": priced.covered(document),
+        "not_covered": priced.not_covered(document, card),
+        "partitions": priced.partitions(document),
+        "alternatives": worth.alternatives(document, schema.outputs),
         "crossover": crossover(document),
-        "curves": _curves(document) if public else None,
-        "compared": _compared(document) if public else None,
-        "selection": _selection(document),
-        "auto": _auto(document),
+        "curves": worth.curves(document) if public else None,
+        "compared": worth.compared(document) if public else None,
+        "auto": worth.searching(document),
+        "tried": tried.tried(document, schema),
+        "chosen": tried.chosen(document),
+        "effects": _effects(document),
+        "next": next_steps(document, good["is_known"]),
         "claims": [stages.claim_words(claim) for claim in document["claims"]],
         "items": _visible(schema.describe_items()),
         "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
@@ -123,7 +123,6 @@ def _of_network(document: Values, schema: AnySchema) -> Values:
         "network": figures.network(networks.stages_of(candidate, schema)),
         "features": None,
         "training": networks.training_rows(document),
-        "trials": networks.network_trials(document),
     }
 
 
@@ -156,8 +155,27 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "curve": _by_size(document),
         },
         "training": _linear_training(document),
-        "trials": networks.set_trials(document),
     }
+
+
+def _effects(document: Values) -> list[Values]:
+    """Return the columns that move a linear model's answer most, in words."""
+    given = document.get("effects") or []
+    most = max((each["reach"] for each in given), default=0.0)
+    return [
+        {
+            "column": each["column"],
+            "value": number(each["reach"]),
+            "most": each["most"],
+            "least": each["least"],
+            "towards": each["towards"],
+            "bar": figures.bar(
+                each["reach"] / most if most > 0 else 0.0,
+                f"{each['column']}: moves the answer by {each['reach']:.3g}",
+            ),
+        }
+        for each in given
+    ]
 
 
 def _relevance(document: Values) -> list[Values]:
@@ -192,7 +210,7 @@ def _by_size(document: Values) -> Values | None:
         figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
         for key, name in names
     ]
-    return _chart(curves, "Accuracy by number of features")
+    return worth.chart(curves, "Accuracy by number of features")
 
 
 def _linear_training(document: Values) -> list[tuple[str, str]]:
@@ -251,286 +269,5 @@ def _asked(document: Values, schema: AnySchema) -> str:
     )
 
 
-def _score(document: Values, outputs: int) -> Values:
-    from pasearch.training.metrics import of_noun
-
-    score = document["score"]
-    metric = of_noun(score["metric"])
-    number, scale = metric.of_numbers, 1.0 if metric.worst > 1.0 else 100.0
-    error, noise = standard_error(score), score["noise"]["standard_deviation"]
-    digits = 3 if scale == 1.0 else 1
-    at_most = "" if score["metric"] == "accuracy" else " at most"
-    spread = f"\u00b1 {scale * error:.{digits}f}{at_most}, one standard error; "
-    alone = f"noise alone {scale * noise:.{digits}f}"
-    details = [(spread if metric.summed else "") + alone, f"on {score['of']:,} test records"]
-    width = _target_width(document)
-    if number and width is not None:
-        own = _number(score["test"] * width)
-        details.insert(0, f"of the target's range: {own} in its own unit")
-    if score["metric"] in GUESSED:
-        common = ", more if one is common" if score["metric"] == "accuracy" else ""
-        share = 100.0 / (2 if score["metric"].startswith("area") else outputs)
-        details.append(f"guessing among {outputs} classes: {share:.3g} %{common}")
-    if "exact" in score and document["dataset"]["declared_public"]:
-        unit = " %" if scale == 100.0 else ""
-        details.append(f"exactly {scale * score['exact']:.{digits}f}{unit} (public data)")
-    name = f"test {score['metric']}"
-    value = f"{scale * score['test']:.{digits}f}"
-    return {
-        "value": value,
-        "unit": "%" * (scale == 100.0),
-        "name": capital(name),
-        "details": details,
-    }
-
-
-def _target_width(document: Values) -> float | None:
-    """Return how wide the bounds of the number to predict are, in its own unit."""
-    target = document["dataset"]["schema"].get("target")
-    if isinstance(target, dict):
-        target = (target.get("low"), target.get("high"))
-    low, high = target or (None, None)
-    return None if low is None or high is None else high - low
-
-
-def _covered(document: Values) -> list[str]:
-    what = "features" if document["task"] == FEATURES else "architecture"
-    reads = (f"{x['name']}, {_times(x)}: reads {x['partition']}" for x in document["events"])
-    return [f"everything in release/: {what}, weights and test score, jointly", *reads]
-
-
-def _not_covered(document: Values, card: Values) -> list[str]:
-    """Return what is not covered in brief: the first sentence of each of the card's lines."""
-    lines = [
-        line.split(". ")[0].rstrip(".")
-        for section in card["sections"]
-        if section["title"] == "Not covered"
-        for line in section["items"]
-    ]
-    if assumed := document["assumed_public"]:
-        lines.insert(0, f"What is taken as public, and was not charged: {some(assumed)}")
-    return lines
-
-
-def _partitions(document: Values) -> list[Values]:
-    """Return every partition with its price, bar and lines; the dearest is the price."""
-    shares = document["price_by_partition"]
-    budget = document["budget"]["epsilon"]
-    most = max(share["epsilon"] for share in shares.values())
-    scale = max(budget, most)
-    dearest = next(name for name, share in shares.items() if share["epsilon"] == most)
-    found = []
-    for name, share in shares.items():
-        epsilon, is_price = share["epsilon"], name == dearest
-        words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
-        words += ": this is the price." if is_price else "."
-        bar = figures.bar(epsilon / scale, words, tone=_tone(is_price), mark=budget / scale)
-        lines = [_line(each) for each in document["events"] if each["partition"] == name]
-        found.append({
-            "name": name, "slots": document["dataset"]["slots"].get(name, 0),
-            "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
-            "bar": bar, "lines": lines,
-        })  # fmt: skip
-    return found
-
-
-def _line(line: Values) -> Values:
-    noise = describe(from_json(line["event"]))
-    # Its description says already that the best of K is released.
-    selected = line["event"]["type"] == "repeat-and-select" and line["count"] == 1
-    return {"name": line["name"], "times": "" if selected else _times(line), "noise": noise}
-
-
-def _alternatives(document: Values, outputs: int) -> list[Values]:
-    """Return what other budgets would buy, by the plan's arithmetic, and what that means."""
-    given = document.get("alternatives") or []
-    signals = [each.get("signal_to_noise") or 0.0 for each in given]
-    most = max(signals, default=0.0)
-    budget = document["budget"]["epsilon"]
-    own: Values = next((each for each in given if each["epsilon"] == budget), {})
-    return [
-        {
-            "epsilon": f"{each['epsilon']:g}",
-            "noise": _number(each.get("noise_multiplier")),
-            "signal": _number(each.get("signal_to_noise")),
-            "note": _meaning(each, own, outputs),
-            "is_this": (this := each["epsilon"] == budget),
-            "bar": figures.bar(
-                signal / most,
-                f"Signal to noise {signal:.3g} at epsilon {each['epsilon']:g}",
-                tone=_tone(this),
-            )
-            if most
-            else "",
-        }
-        for each, signal in zip(given, signals, strict=True)
-    ]
-
-
-def _meaning(each: Values, own: Values, outputs: int) -> str:
-    """Return what a budget would mean in a sentence, measured by this run's own."""
-    from pasearch.planning import LEAST_SIGNAL
-
-    signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
-    if signal is None or noise is None:
-        return "Too little for this plan: not even the most noise would fit."
-    if signal < LEAST_SIGNAL * outputs:
-        return "The noise is as large as what the records say: little better than guessing."
-    signal_here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
-    if each is own or not signal_here or not noise_here:
-        share = f"{signal / outputs:,.0f} for each class" if outputs > 1 else f"{signal:,.0f}"
-        return f"{share}. At {LEAST_SIGNAL:g} or less, a model does little better than guessing."
-    return (
-        f"{signal / signal_here:.2g} times the signal to noise of this run: "
-        f"{noise / noise_here:.2g} times its noise in every step."
-    )
-
-
-def _curves(document: Values) -> Values | None:
-    """Return the chart of accuracies over steps; points that are not finite are left out."""
-    curves = []
-    for each in document.get("curves") or []:
-        pairs = zip(each["steps"], each["accuracy"], strict=True)
-        points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
-        if points:
-            curves.append(figures.Curve(name=each["name"], points=points))
-    return _chart(curves, "Accuracy over training steps") if curves else None
-
-
-def _chart(curves: list[figures.Curve], title: str) -> Values:
-    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    names = [each.name for each in curves]
-    return {"chart": figures.chart(curves, f"{title}: {ends}."), "names": names}
-
-
-def _compared(document: Values) -> list[Values]:
-    """Return this run beside the fixed strategy, each with its noisy and its exact score."""
-    given = document.get("compared") or {}
-    names = [("this", "This run"), ("fixed", "Fixed, nothing searched")]
-    kinds = [("test", "as released, with noise"), ("exact", "exact")]
-    return [
-        {
-            "name": name,
-            "bars": [
-                {
-                    "kind": words,
-                    "value": f"{100 * given[key][kind]:.1f} %",
-                    "bar": figures.bar(
-                        given[key][kind],
-                        f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
-                        tone=_tone(key == "this"),
-                    ),
-                }
-                for kind, words in kinds
-                if given[key].get(kind) is not None
-            ],
-        }
-        for key, name in names
-        if given.get(key)
-    ]
-
-
-def _choice(document: Values) -> Values:
-    """Return how features were chosen, in words."""
-    method, bound = document["strategy"]["name"], document["selection"]
-    words = {
-        "none": "Nothing was compared, so no choice was paid for.",
-        "composition": "What was read to choose is charged, and so is the model.",
-        "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
-        "with noise, and the best model was released. How many there were is secret: the price "
-        "covers a random number of them, and knowing it would break that.",
-        "not private": "The choice read data that were declared public, so it cost nothing.",
-    }[bound["rule"]]
-    if document.get("searched_on"):
-        words = f"The choice read {document['searched_on']}, declared public, so it cost nothing."
-    if document.get("trials") and bound["rule"] == "composition":
-        words = "Every planned training and score is charged; the model was trained anew."
-    rows = [("Method", f"{method}: {bound['law']}"), ("Bound", bound["bound"])]
-    return {"words": words, "rows": rows, "genes": []}
-
-
-def _selection(document: Values) -> Values:
-    if document["task"] == FEATURES:
-        return _choice(document)
-    chosen, space = document["selection"], document["space"]
-    rules = {
-        "none": "Nothing was compared: one network, fixed beforehand, was trained.",
-        "composition": "Candidates were trained one after another, and every one is charged.",
-        "disjoint portions": "Each candidate was trained on records of its own, and one was picked "
-        "by a private lottery that favours the better ones.",
-        "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "
-        "noise, and the best was released. How many there were is secret: the price covers a "
-        "random number of them, and knowing it would break that.",
-        "not private": "The search read data that were declared public, so it cost nothing.",
-    }
-    place = {
-        "kept": "The winner keeps the weights it was scored with.",
-        "retrained": "The search read records of its own; the winner was trained on the others.",
-        "trained anew": "Each candidate had a look with a small part of the privacy budget; the "
-        "winner was then trained anew with the rest.",
-    }
-    keeps = "" if chosen["rule"] == "none" else place.get(document["winner"], document["winner"])
-    genes = space.get("choices") or {}
-    rows = [
-        ("Strategy", document["strategy"]["name"]),
-        ("Trainings", chosen["law"]),
-        ("Bound", f"{chosen['bound']}; {chosen['formula']}"),
-        ("Space", str(space.get("name", ""))),
-    ]
-    return {
-        "words": f"{rules.get(chosen['rule'], chosen['rule'])} {keeps}".strip(),
-        "rows": [] if document["task"] == stages.TRAINING else rows,
-        "genes": [(spaced(name), _list(values)) for name, values in genes.items()],
-    }
-
-
-def _auto(document: Values) -> Values | None:
-    if not (auto := document.get("auto")):
-        return None
-    expected = auto.get("expected") or []
-    most = max((each["expected"] for each in expected), default=0.0)
-    best = next((e for e in expected if f"{e['strategy']}, {e['winner']}" == auto["chosen"]), None)
-    return {
-        "chosen": auto["chosen"],
-        "why": auto["why"],
-        "expected": [
-            {
-                "strategy": each["strategy"],
-                "winner": each["winner"],
-                "value": f"{each['expected']:.3f}",
-                "is_chosen": (chosen := each is best),
-                "bar": figures.bar(
-                    each["expected"] / most if most > 0 else 0.0,
-                    f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
-                    tone=_tone(chosen),
-                ),
-            }
-            for each in expected
-        ],
-    }
-
-
-def _times(line: Values) -> str:
-    """Return how often a line reads its partition; how often a selection does is secret."""
-    count = line["count"]
-    if line["event"]["type"] != "repeat-and-select":
-        return "once" if count == 1 else f"{count:,} times"
-    return f"{f'{count:,} times ' if count > 1 else ''}the best of a secret number"
-
-
 def _tone(chosen: bool) -> str:
     return "accent" if chosen else "plain"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "\N{EM DASH}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _list(values: object) -> str:
-    if isinstance(values, list):
-        return ", ".join(map(_list, values))
-    if isinstance(values, bool):
-        return "yes" if values else "no"
-    return f"{values:g}" if isinstance(values, float) else spaced(str(values))

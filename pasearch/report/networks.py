@@ -127,29 +127,6 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
     ]
 
 
-def network_trials(document: Values) -> list[Values]:
-    """Return every trial that the document shows, in order; none where nothing was compared."""
-    if document["selection"]["rule"] == "none":
-        return []
-    most = most_points(document)
-    own = {key: document["best"].get(key) for key in ("front_end", "layers", "settings")}
-    found = []
-    for number, trial in enumerate(document.get("trials") or [], 1):
-        parameters, reached = trial["parameters"], trial["noisy_correct"]
-        share = None if most is None or reached is None else reached / most  # None: it failed
-        label = "" if share is None else f"Trial {number}: points {reached:g}"
-        settings = (parameters.get("settings") or {}).items()
-        found.append(
-            {
-                **_trial(document, number, share, label),
-                "network": ", then ".join(parts_of(Candidate.from_json(parameters))),
-                "settings": ", ".join(f"{spaced(name)} {value:g}" for name, value in settings),
-                "is_best": all(parameters.get(key) == own[key] for key in own),
-            }
-        )
-    return found
-
-
 def most_points(document: Values) -> int | None:
     """Return what a perfect candidate scores; None where candidates have no score."""
     slots = document["dataset"]["slots"]
@@ -158,40 +135,14 @@ def most_points(document: Values) -> int | None:
     ]
     if not scored or not scored[0]:
         return None
-    return scored[0] * _judged_by(document).most
+    return scored[0] * judged_by(document).most
 
 
-def _judged_by(document: Values) -> Metric:
+def judged_by(document: Values) -> Metric:
     """Return by what trials were compared: the result's own metric, if nothing else is said."""
     from pasearch.training.metrics import of_noun
 
     return of_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
-
-
-def set_trials(document: Values) -> list[Values]:
-    """Return every set that was tried, where it may be shown."""
-    most = most_points(document)
-    found = []
-    for number, trial in enumerate(document.get("trials") or [], 1):
-        share = None if most is None else trial["noisy_correct"] / most
-        found.append(
-            {
-                **_trial(document, number, share, f"Trial {number}"),
-                "network": f"{len(trial['features']):,} features",
-                "settings": some(trial["features"]),
-                "is_best": trial["features"] == document["best"]["features"],
-            }
-        )
-    return found
-
-
-def _trial(document: Values, number: int, share: float | None, label: str) -> Values:
-    """Return a trial's number, score and bar, from its share of points: an error is what lacks."""
-    if share is None:
-        return {"number": number, "score": None, "bar": ""}
-    shown = _judged_by(document).shown(min(1.0, max(0.0, share)))
-    unit = f"{shown:.3f}" if shown > 1.0 else f"{100 * shown:.1f} %"
-    return {"number": number, "score": unit, "bar": figures.bar(share, label)}
 
 
 def spaced(name: str) -> str:
@@ -210,6 +161,11 @@ def parts_of(candidate: Candidate) -> list[str]:
     front = candidate.front_end
     layers = [_layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
     return layers if front.text == "raw" else [front.words(), *layers]
+
+
+def number(value: float) -> str:
+    """Return a number in three digits, or whole where it is large."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def capital(text: str) -> str:

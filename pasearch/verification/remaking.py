@@ -87,7 +87,8 @@ def remade(document: Document) -> Remade:
     plan, made = of_task(document, dials)
     declared = declared_of(document)
     made["warnings"] += useless(made)
-    made |= {name: document[name] for name in ("schema_version", "versions", "files")}
+    as_they_are = ("schema_version", "versions", "files", "effects")
+    made |= {name: document[name] for name in as_they_are if name in document}
     unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown())
     recipes = _of_recipes(document["plan"])
     problems = (*dials.problems, *_of_schema(declared, plan), *recipes, *unknown)

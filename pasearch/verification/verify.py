@@ -29,6 +29,7 @@ from pasearch.api.binding import versions
 from pasearch.api.lifecycle import rendered
 from pasearch.api.resolve import LEDGER_LEAK
 from pasearch.documents import check_form, refusal, shown, well_formed
+from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import FeaturePlan
@@ -525,9 +526,13 @@ def _of_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | Non
     """Check that the model's file holds what the document names, and nothing else."""
     try:
         with well_formed():
-            if document["task"] != FEATURES:
-                return [*_of_network(document, weights, plan)]
-            return _of_weights(document, weights)
+            if document["task"] == FEATURES:
+                of_task = _of_weights(document, weights)
+            else:
+                of_task = [*_of_network(document, weights, plan)]
+            return of_task or differences(
+                effects_of(document, weights) or None, document.get("effects"), "effects"
+            )
     except UsageError as error:
         return [str(error)]
 

@@ -16,6 +16,7 @@ from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import report_html
+from pasearch.report.priced import gaussian_mu
 from pasearch.results import standard_error
 from pasearch.shown import shown as spelt_out
 from pasearch.training.schedules.validation import Validation
@@ -280,10 +281,12 @@ def page(made: dict[str, Any]) -> Page:
 def test_a_page_needs_no_network_and_no_script(name: str):
     found = page(DOCUMENTS[name])
     tags = {tag for tag, _ in found.elements}
-    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a"}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
     for _, attributes in found.elements:
         assert not [key for key in attributes if key.startswith("on")]
-        assert not {"href", "src", "srcset", "style", "xlink:href"} & set(attributes)
+        assert not {"src", "srcset", "style", "xlink:href"} & set(attributes)
+    places = {f"#{each['id']}" for _, each in found.elements if "id" in each}
+    assert {each["href"] for _, each in found.elements if "href" in each} <= places
     assert not re.search(r"url\(|@import|expression", found.css)
     policy = [each for each in found.all("meta") if each.get("http-equiv")]
     assert [each["content"] for each in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
@@ -309,23 +312,112 @@ def test_a_page_can_be_read_by_ear(name: str):
 
 @pytest.mark.unit
 def test_the_first_screen_says_what_was_asked_found_and_paid():
-    found = page(document())
-    head = found.text.split("What the price covers")[0]
+    text = page(document(attack=[[0.01, 0.073856], [0.1, 0.73856]])).text
+    head, good, price = re.split(" How good (?=Better)| At what price (?=Suppose)", text)
+    price = price.split("What was tried")[0]
     for words in (
         "digits",
         "1,797 records, 8 \u00d7 8 features in [0, 16], 10 classes",
-        "ε 2 at δ 0.0001",
+        "\u03b5 2 at \u03b4 0.0001",
         "A network of 128 tanh units, then 64 relu units, then one output for each of 10 classes",
         "Test accuracy 90.0",
-        "± 2.3, one standard error; noise alone 0.3",
-        "1.9994 of 2 allowed",
+        "95 times in 100 between 85.6 % and 94.4 %",
+        "1.9994 at \u03b4 0.0001",
         "17,226 parameters, 8,970 trained",
     ):
         assert words in head, words
-    scope = found.text.split("What the price covers")[1].split("The network")[0]
-    assert "training, the best of a secret number: reads train" in scope
-    assert "What it does not cover Run time" in scope
-    assert "Other runs on the same data" in scope
+    assert "Guessing among 10 classes 10.0 %" in good
+    assert "Standard error 2.3 %, of which noise 0.3 %" in good
+    assert "right about at most 7.39 of 100 whose records were; if about 10, at most 73.9" in price
+    assert "Odds: at most 7.39 to 1" in price
+    assert "Not covered: Run time" in price
+    assert "Other runs on the same data" in price
+
+
+@pytest.mark.unit
+def test_the_questions_come_in_order_and_the_contents_name_them_all():
+    made = composed() | {key: planned()[key] for key in ("alternatives", "auto")}
+    made["effects"] = effects()
+    html = report_html(made)
+    names = re.findall('<h2 id="[^"]*">([^<]+)</h2>', html)
+    assert names == [
+        "How good", "At what price", "Was it worth it", "What counts", "What was tried",
+        "What next", "Details",
+    ]  # fmt: skip
+    assert re.findall('<a href="#[^"]*">([^<]+)</a>', html) == names
+
+
+def effects() -> list[dict[str, Any]]:
+    return [
+        {"column": "age", "reach": 4.25, "most": "90", "least": "0", "towards": "a"},
+        {"column": "job", "reach": 0.5, "most": "nurse", "least": "driver", "towards": "a"},
+    ]
+
+
+@pytest.mark.unit
+def test_columns_are_ranked_with_where_they_push():
+    found = page(changed("effects", to=effects()))
+    assert "age 4.25 a: 90 0 job 0.5 a: nurse driver" in found.text
+    assert "log-odds" in found.text
+    assert "What counts" not in page(document()).text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("test", "noise", "value", "verdict"),
+    [
+        (0.9, 0.003, "90.0", "Better than guessing, which reaches 10.0 %"),
+        (0.12, 0.01, "12.0", "Not told apart from guessing, which reaches 10.0 %"),
+        (0.0, 6.585, "unknown", "The noise is too large: this test says nothing"),
+        (1.0, 0.4, "unknown", "The noise is too large: this test says nothing"),
+    ],
+)
+def test_a_score_that_says_nothing_is_no_headline(
+    test: float, noise: float, value: str, verdict: str
+):
+    made = changed("score", "test", to=test)
+    made["score"]["noise"]["standard_deviation"] = noise
+    found = page(made)
+    assert f"Test accuracy {value}" in found.text
+    assert verdict in found.text
+    assert ("not worth using yet" in found.text) == (not verdict.startswith("Better"))
+    assert ("pasearch predict RUN" in found.text) == verdict.startswith("Better")
+    points = [float((each["cx"] or "").rstrip("%")) for each in found.all("circle", "point")]
+    assert all(0 <= each <= 100 for each in points)
+
+
+@pytest.mark.unit
+def test_what_was_expected_stands_beside_unless_noise_drowns_it():
+    made = planned() | {"strategy": {"name": "rs"}}
+    assert "Expected before the run 90.2 %" in page(made).text
+    made["alternatives"][2]["signal_to_noise"] = 49.0
+    assert "Expected before the run" not in page(made).text
+
+
+@pytest.mark.unit
+def test_a_price_that_protects_little_says_so():
+    assert "Little protection" in page(document(attack=[[0.01, 0.99], [0.1, 1.0]])).text
+    assert "Little protection" not in page(document(attack=[[0.01, 0.03], [0.1, 0.3]])).text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("event", "mu"),
+    [
+        ({"type": "gaussian", "noise_multiplier": 2.0}, 0.5),
+        ({"type": "self-composed", "count": 4,
+          "event": {"type": "gaussian", "noise_multiplier": 2.0}}, 1.0),
+        ({"type": "composed", "events": [{"type": "gaussian", "noise_multiplier": 1.0}] * 4}, 2.0),
+        ({"type": "composed", "events": [{"type": "geometric", "epsilon": 1.0}]}, None),
+        ({"type": "poisson-gaussian", "sampling_probability": 0.5, "noise_multiplier": 1}, None),
+        ({"type": "no-release"}, None),
+    ],
+)  # fmt: skip
+def test_mu_is_named_where_it_says_all(event: dict[str, Any], mu: float | None):
+    assert gaussian_mu([(event, 1)]) == (None if mu is None else pytest.approx(mu))
+    assert gaussian_mu([(event, 1), ({"type": "pure", "epsilon": 1.0}, 1)]) is None
+    if mu is not None:
+        assert gaussian_mu([(event, 4)]) == pytest.approx(2 * mu)
 
 
 @pytest.mark.unit
@@ -340,8 +432,8 @@ def test_a_standard_error_adds_sample_and_noise():
 def test_a_number_to_predict_has_its_error_in_its_own_unit():
     text = page(regression()).text
     assert "Test mean absolute error 8.0" in text
-    assert "4,000 in its own unit" in text
-    assert "at most, one standard error" in text
+    assert "8.0 % of the target's range: 4,000 in its unit" in text
+    assert "The middle of the range, at worst 50.0 %" in text
     assert "one predicted number" in text
     assert "Test accuracy" not in text
 
@@ -375,7 +467,7 @@ def test_the_dearest_partition_is_the_price(dearest: str):
 @pytest.mark.unit
 def test_every_line_stands_under_its_partition():
     text = page(document()).text
-    price = text.split("The price Each record")[1].split("How it was chosen")[0]
+    price = text.split("by part of the records Each record")[1].split("How it was chosen")[0]
     expected = (
         "train 1,438",
         "training \u2013 the best of K runs",
@@ -434,12 +526,12 @@ def test_a_network_without_layers_is_linear():
 
 
 OPTIONAL = {
-    "alternatives": "Half and twice the budget",
+    "alternatives": "The same training with another budget",
     "auto": "Why rs",
-    "curves": "Accuracy over steps",
+    "curves": "Accuracy over training steps",
     "compared": "Beside no search",
-    "trials": "Trials",
-    "claims": "Claims, beside",
+    "trials": "What was tried",
+    "claims": "Claims of papers, beside",
     "warnings": "Warnings",
     "estimated_privately": "Estimated privately, with a part of the budget",
     "assumed_public": "Assumed public: read for nothing",
@@ -478,23 +570,19 @@ def test_exact_figures_of_private_data_are_never_shown():
 
 @pytest.mark.unit
 def test_other_budgets_are_compared_with_this_one():
-    found = page(planned())
-    assert (
-        "2 this run 9.5 240 24 for each class. At 5 or less, a model does little better than "
-        "guessing." in found.text
-    )
-    assert "1 19 120 0.5 times the signal to noise of this run: 2 times its noise" in found.text
-    assert "0.1 190 49 The noise is as large as what the records say" in found.text
-    assert "4 — — Too little for this plan" in found.text
-    widths = [each["width"] for each in found.all("rect", "fill")][3:7]
-    assert widths == ["20.42%", "50.00%", "100.00%", "0.00%"]
+    text = page(planned()).text
+    assert "\u03b5 1 Noise 2 times as large: like training on 0.5 times as many records." in text
+    assert "\u03b5 0.1 Noise 20 times as large" in text
+    assert "0.2 times as many records. Noise drowns it: little better than guessing." in text
+    assert "\u03b5 4 Too little for this plan" in text
+    assert "\u03b5 2 Noise" not in text
 
 
 @pytest.mark.unit
 def test_a_training_is_not_called_a_search():
     made = trained()
     text, card = page(made).text, str(card_json(made))
-    assert text.startswith("training on digits Training digits 1,797 records")
+    assert text.startswith("training on digits Training digits A network of 128 tanh units")
     assert "one network, fixed beforehand, was trained" in text
     for shown in (text, card):
         assert "architecture search" not in shown
@@ -520,22 +608,38 @@ def test_a_claim_without_a_figure_says_why():
 def test_the_expectation_that_decided_is_marked_once():
     found = page(planned())
     assert found.text.count("chosen kept 0.902") == 1
-    assert len([each for each in found.all("tr", "on")]) == 2  # this budget, and this strategy
+    assert len([each for each in found.all("tr", "on")]) == 1
 
 
 @pytest.mark.unit
 def test_trials_have_their_scores_and_the_released_one_is_marked():
     found = page(composed())
-    assert "2 trainings, 2 of them different" in found.text
-    assert "1 32 tanh units steps scale 0.5 50.0 %" in found.text
-    assert "as released steps scale 1 95.0 %" in found.text
-    assert found.text.count("as released") == 1
+    first = "128 tanh units, then 64 relu units released 17,226 95.0 % \u00b1 1.8"
+    assert f"{first} 32 tanh units (steps scale 0.5) 2,410 50.0 % \u00b1 3.8" in found.text
+    assert found.text.count(" released 17,226") == 1
+    assert "2 different candidates" in found.text
+
+
+@pytest.mark.unit
+def test_candidates_of_a_space_are_listed_and_their_scores_secret():
+    made = document()
+    own = {key: made["best"][key] for key in ("front_end", "layers", "settings")}
+    made["space"] = {"name": "mine", "family": "portfolio", "entries": [
+        own, {"front_end": "raw", "layers": [], "settings": {"steps_scale": 1.0}},
+    ]}  # fmt: skip
+    text = page(made).text
+    assert "Linear 650" in text
+    assert "relu units released 17,226" in text
+    assert "Their scores are secret" in text
+    fixed = {**made, "selection": {**made["selection"], "rule": "none"}}
+    assert "Their scores are secret" not in page(fixed).text
+    assert "The 2 candidates of the space, and their sizes" in page(fixed).text
 
 
 @pytest.mark.unit
 def test_a_run_that_compared_nothing_has_no_trials():
     made = changed("selection", "rule", to="none", of=composed())
-    assert "Trials" not in page(made).text
+    assert "What was tried" not in page(made).text
 
 
 @pytest.mark.unit

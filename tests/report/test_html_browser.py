@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pasearch import Budget, measure_crossover, search_architecture, select_features, train
 from pasearch.report.html import report_html
+from pasearch.report.measured import crossover_html
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 FLAGS = [
@@ -27,16 +30,24 @@ MEASURE = """
 const frame = document.querySelector("iframe");
 frame.onload = () => {
   const page = frame.contentDocument, view = frame.contentWindow;
-  const wide = [...page.querySelectorAll("body *")].filter(
-    each => each.getBoundingClientRect().right > view.innerWidth + 1);
+  const sticking = () => [...page.querySelectorAll("body *")].filter(each =>
+    !each.closest(".scroll > *") && each.getBoundingClientRect().right > view.innerWidth + 1);
+  const wide = sticking();
   const found = {
     width: page.documentElement.scrollWidth,
+    height: page.documentElement.scrollHeight,
     wide: wide.map(each => each.outerHTML.slice(0, 80)),
     paper: view.getComputedStyle(page.body).backgroundColor,
     fetched: view.performance.getEntriesByType("resource").length,
     ran: view.ran === true,
     heading: page.querySelector("h1").textContent,
-    drawn: page.querySelector("svg.network").getBoundingClientRect().height,
+    unlabelled: [...page.querySelectorAll("nav a")].filter(
+      each => !page.querySelector(each.getAttribute("href"))).length,
+    drawn: [...page.querySelectorAll("details")].map(each => {
+      each.open = true;
+      return each.querySelector("svg.network")?.getBoundingClientRect().height || 0;
+    }).reduce((one, other) => Math.max(one, other), 0),
+    unfolded: sticking().length,
   };
   document.querySelector("pre").textContent = JSON.stringify(found);
 };
@@ -166,8 +177,80 @@ def test_a_page_fits_its_width(tmp_path: Path, width: int, name: str):
     assert found["wide"] == []
     assert found["heading"].startswith(name[:40])
     assert found["drawn"] > 150
+    assert found["unfolded"] == 0
     assert found["fetched"] == 0
     assert not found["ran"]
+
+
+TALLEST = 2500
+"""How many pixels a page may have at a width of 1400, before anything is unfolded."""
+
+
+def table(folder: Path, *, of_numbers: bool) -> dict[str, Any]:
+    """A table of people, and what a run on it is asked for."""
+    rng = np.random.default_rng(0)
+    age, job = rng.integers(18, 90, 900), rng.choice(["nurse", "driver", "teacher"], 900)
+    target = 100 * age + rng.normal(0, 500, 900)
+    cells = [f"{value:.0f}" if of_numbers else "yes" if value > 5400 else "no" for value in target]
+    rows = "".join(f"{a},{j},{c}\n" for a, j, c in zip(age, job, cells, strict=True))
+    (folder / "people.csv").write_text(f"age,job,outcome\n{rows}")
+    return {"data": folder / "people.csv", "budget": Budget(1.0), "assume_public_schema": True,
+            "target": "outcome", "regression": of_numbers, "out": folder / "run"}  # fmt: skip
+
+
+def page_of(kind: str, folder: Path) -> str:
+    """The report of a real run of every kind."""
+    digits = {"data": "digits", "budget": Budget(2.0), "out": folder / "run"}
+    match kind:
+        case "arch":
+            result = search_architecture(**digits)
+        case "paas":
+            result = search_architecture(**digits, strategy="paas", steps=5)
+        case "randomized":
+            result = search_architecture(**digits, strategy="rs", steps=5)
+        case "public":
+            result = search_architecture(**digits, data_is_public=True, steps=5)
+        case "train":
+            result = train(**digits, recipe="default", steps=5)
+        case "table":
+            result = search_architecture(**table(folder, of_numbers=False))
+        case "number":
+            result = search_architecture(**table(folder, of_numbers=True))
+        case "features":
+            result = select_features(**table(folder, of_numbers=False))
+        case "cfs":
+            result = select_features(**table(folder, of_numbers=False), method="cfs-greedy")
+        case "of numbers":
+            result = select_features(**table(folder, of_numbers=True))
+        case "crossover":
+            found = measure_crossover(
+                "digits", ("linear", "fcn"), data_is_public=True, epsilons=(0.5, 4.0),
+                repeats=2, steps=5, device="cpu", seed=1,
+            )  # fmt: skip
+            return crossover_html(found.to_json())
+        case "drowned":
+            result = search_architecture(**{**digits, "budget": Budget(0.02)})
+        case _:
+            raise AssertionError(kind)
+    return result.report
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "arch", "paas", "randomized", "public", "train", "table", "number", "features", "cfs",
+        "of numbers", "drowned", "crossover",
+    ],
+)  # fmt: skip
+def test_every_kind_of_page_is_short_and_fits(tmp_path: Path, kind: str):
+    page = page_of(kind, tmp_path)
+    found = measured(tmp_path, page, 1400)
+    assert found["height"] <= TALLEST
+    assert found["unlabelled"] == 0
+    for width in (360, 1400):
+        found = measured(tmp_path, page, width)
+        assert found["wide"] == []
+        assert found["unfolded"] == 0
 
 
 def test_a_page_that_is_too_wide_is_seen(tmp_path: Path):
