@@ -387,10 +387,14 @@ def sentence(
     said += f" (about as good: {'; '.join(close)})." if close else "."
     above = [each for each in found if each.epsilon > epsilon]
     below = [each for each in found if each.epsilon <= epsilon]
-    for each in above:
-        said += f" From about {each.epsilon:.2g} on it would be: {each.after}."
-    for each in reversed(below):
-        said += f" Below about {each.epsilon:.2g} it would be: {each.before}."
+    # Of two that read alike only what lies beyond both is said.
+    later = {f"{each.epsilon:.2g}": each.after for each in above}
+    earlier = {f"{each.epsilon:.2g}": each.before for each in reversed(below)}
+    for words, changes in ((" From about {} on", later), (" Below about {}", earlier)):
+        last = names[best]
+        for where, name in changes.items():
+            said += "" if name == last else f"{words.format(where)} it would be: {name}."
+            last = name
     if not found:
         said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
     return said

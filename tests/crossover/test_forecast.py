@@ -17,6 +17,7 @@ from pasearch.accounting.sketch import gaussian_epsilon, gaussian_mu
 from pasearch.crossover import forecast as forecasts
 from pasearch.crossover.forecast import (
     EPSILONS,
+    Crossing,
     Own,
     crossings,
     forecast,
@@ -364,6 +365,19 @@ class TestSentence:
         assert "Below about 2.1 it would be: a linear model." in high
 
     @pytest.mark.unit
+    def test_changes_at_one_epsilon_are_said_once(self):
+        means = np.array([line(0.8, 0.02), line(0.7, 0.02), line(0.6, 0.02)])
+        there = Crossing(epsilon=6.8, low=0.0, high=None, before="a", after="b")
+        back, on = (
+            Crossing(epsilon=6.81, low=0.0, high=None, before="b", after=each) for each in "ac"
+        )
+        names = ["a", "b", "c"]
+        assert "From" not in sentence(means, names, [there, back], 1.0)
+        assert sentence(means, names, [there, on], 1.0).endswith(
+            "From about 6.8 on it would be: c."
+        )
+
+    @pytest.mark.unit
     def test_what_is_about_as_good_is_named(self):
         means = np.array([line(0.8, 0.02), line(0.7995, 0.02), line(0.6, 0.02)])
         said = sentence(means, ["a", "b", "c"], [], 1.0)
@@ -406,7 +420,7 @@ def test_every_run_has_one_and_verify_makes_it_again(tmp_path):
     assert "digits" not in json.dumps(found)
     assert not api.verify(tmp_path / "run")[1]
     page = (tmp_path / "run" / "release" / "report.html").read_text()
-    assert "Simple or complex?" in page
+    assert "Was it worth it" in page
     assert found["sentence"].split(".")[0] in page
     place = tmp_path / "run" / "release" / "result.json"
     document = json.loads(place.read_text())
