@@ -126,7 +126,7 @@ class TestArch:
 
 class TestPlan:
     def test_prints_everything_and_writes_nothing(self, run: Run, tmp_path: Path):
-        code, out, _ = run("plan", "arch", "digits", "--eps", 2, "--strategy", "rs")
+        code, out, _ = run("plan", "arch", "digits", "--eps", 2, "--strategy", "rs", "--verbose")
         assert code == 0
         for word in ("training", "score", "test accuracy", "validation", "99.9%", "Price: "):
             assert word in out
@@ -153,7 +153,7 @@ class TestPlan:
         options = ["--data-root", mnist_root, "--eps", 3, "--split", "paper", "--strategy", "rs"]
         code, out, err = run("plan", "arch", "mnist", *options)
         assert code == 0, err
-        assert "train 60,000, validation 5,000, test 5,000" in out
+        assert "60,000 train, 5,000 validation, 5,000 test" in out
 
 
 class TestRefusals:
@@ -452,7 +452,7 @@ SMALL_TABLE = ["--strategy", "fixed", "--space", "tables", "--steps", "5", "--ba
 
 class TestTables:
     def test_one_about_which_nothing_is_said(self, run: Run, table: Path):
-        code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, "--out", "x")
+        code, out, err = run("arch", table, "--eps", 8, *SMALL_TABLE, "--out", "x", "--verbose")
         assert code == 0, err
         assert "schema, 3 times" in out
         assert (
@@ -571,7 +571,9 @@ class TestLedger:
 
 class TestAuto:
     def test_says_why_and_is_the_default(self, run: Run, npz: Path):
-        code, out, err = run("plan", "arch", npz, "--eps", 1, "--steps", 5, "--batch", 20)
+        code, out, err = run(
+            "plan", "arch", npz, "--eps", 1, "--steps", 5, "--batch", 20, "--verbose"
+        )  # fmt: skip
         assert code == 0, err
         (why,) = (line for line in out.splitlines() if line.startswith("Why "))
         assert "public data sets of this kind" in why
@@ -586,7 +588,7 @@ class TestAuto:
             "--out", "x",
         )  # fmt: skip
         assert code == 0, err
-        assert "searched on the public data others" in out
+        assert "on the public data others; trained once" in out
         names = [line["name"] for line in json.loads(Path("x/release/result.json").read_text())[
             "events"]]  # fmt: skip
         assert names == ["training", "test accuracy"]

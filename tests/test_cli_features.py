@@ -40,8 +40,9 @@ class TestFeatures:
     @pytest.mark.contract
     def test_leaves_a_result_and_says_where(self, run: Run, people: Path, tmp_path: Path):
         code, out, err = run(
-            "features", people, "--schema", "people.toml", *QUICK, "--method", "cfs-greedy"
-        )
+            "features", people, "--schema", "people.toml", *QUICK, "--method", "cfs-greedy",
+            "--verbose",
+        )  # fmt: skip
         assert (code, err) == (0, "")
         lines = out.strip().splitlines()
         assert lines[0].startswith("Budget: epsilon 2, delta 0.001, for everything this run reads")
@@ -70,7 +71,7 @@ class TestFeatures:
         self, run: Run, people: Path, tmp_path: Path
     ):
         before = left(tmp_path)
-        options = [people, "--schema", "people.toml", *QUICK, "--method", "pafs"]
+        options = [people, "--schema", "people.toml", *QUICK, "--method", "pafs", "--verbose"]
         dry = run("features", *options, "--dry-run")
         assert dry[0] == 0
         assert run("plan", "features", *options) == dry
@@ -158,7 +159,7 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
     "header only": (b"a,b,y\n", [], "a header and no row"),
     "few rows": (b"a,b,y\n1,2,0\n3,4,1\n", [], "too few"),
     "latin-1": ("n\xe4me,y\n".encode("latin-1") + b"1,0\n" * 50, [], "not UTF-8"),
-    "binary": (bytes(range(256)) * 20, [], "its first line is not a header"),
+    "binary": (bytes(range(256)) * 20, [], "column 2 has no name"),
     "utf-16": ("a,y\n1,0\n".encode("utf-16") * 50, [], "not UTF-8"),
     "open quote": (b'a,"b,y\n' + b"1,2,0\n" * 50, [], "its first line is not a header"),
     "no such target": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--target", "z"], "no column 'z'"),

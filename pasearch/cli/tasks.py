@@ -64,14 +64,14 @@ def do_task(
     signed = _signing(sign)
     prepared = _prepared(module, asked, show=not (as_json or quiet))
     if dry_run:
-        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True)
+        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
     from pasearch.api.resolve import device_of
     from pasearch.progress import Bar
 
     device_of(prepared.request)
     _check_out(prepared.request.out)
-    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, brief=not verbose)
+    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
     with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
         result = import_module(module).run(prepared, progress=bar)
     show_result(signed(result), as_json=as_json, quiet=quiet)
@@ -97,8 +97,9 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
     @plan_app.command(request.task, cls=Grouped, help=f"Print the plan of `pasearch {request.task}`"
                       ": nothing is written, and no private record is read.")  # fmt: skip
     @asks(request, run=False)
-    def plan_task(asked: dict[str, Any], as_json: Json = False) -> None:
-        _show_plan(_prepared(module, asked, show=not as_json), as_json=as_json, alone=True)
+    def plan_task(asked: dict[str, Any], as_json: Json = False, verbose: Verbose = False) -> None:
+        prepared = _prepared(module, asked, show=not as_json)
+        _show_plan(prepared, as_json=as_json, alone=True, verbose=verbose)
 
 
 for _task in TASKS:
@@ -241,9 +242,9 @@ def _show_plan(
     as_json: bool = False,
     quiet: bool = False,
     alone: bool,
-    brief: bool = False,
+    verbose: bool = False,
 ) -> None:
-    """Print a plan: whole or in brief, as JSON, or its price alone; these two if no run follows."""
+    """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
     from pasearch.report.plan import feature_plan_text, plan_text
     from pasearch.search.plan import Plan
     from pasearch.training.presets import said
@@ -261,7 +262,8 @@ def _show_plan(
         )
     elif not (as_json or quiet):
         text: Any = plan_text if isinstance(plan, Plan) else feature_plan_text
-        typer.echo(wrapped(with_flags(text(plan, usual=usual, brief=brief))) + "\n")
+        detail = "whole" if verbose else "prices" if alone else "summary"
+        typer.echo(wrapped(with_flags(text(plan, usual=usual, detail=detail))) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
 
@@ -299,47 +301,63 @@ def _best_words(document: dict[str, Any]) -> str:
 
     if document["task"] == FEATURES:
         return _features_words(document)
-    from pasearch.report.stages import TRAINING, recipe_of, setting_words, steps_words
+    from pasearch.report.networks import parts_of
+    from pasearch.report.stages import recipe_of, setting_words, steps_words
     from pasearch.spaces.candidate import Candidate
 
     best, recipe = document["best"], document["recipe"]
-    name = "Network" if document["task"] == TRAINING else "Best"
     total, trained = best["parameters"], best["trainable_parameters"]
     details = [f"{total:,} parameters, {'all' if total == trained else f'{trained:,}'} trained"]
     details += [f"{setting} {value}" for setting, value in setting_words(best["settings"])]
     if "steps_made" in recipe:
         details.append(f"{steps_words(recipe_of(recipe), recipe['steps_made'])} steps")
-    return f"{name}: {Candidate.from_json(best).describe_network()} ({'; '.join(details)})"
+    network = ", then ".join(parts_of(Candidate.from_json(best)))
+    return f"Model: {network} ({'; '.join(details)})"
+
+
+def _score_words(result: Result) -> str:
+    """Return how good the released model is, or that it is unknown."""
+    from pasearch.report.quality import quality
+
+    found, score = quality(result.document, result.schema), result.document["score"]
+    value = "unknown" if found["value"] == "unknown" else f"{score['test']:.3f}"
+    unit = " of the width of the target's bounds" if "scale" in score and value != "unknown" else ""
+    exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
+    return (
+        f"{found['name']}: {value}{unit} on {score['of']:,} records, {found['interval']}{exact}. "
+        f"{found['verdict']}"
+    )
+
+
+def _meaning_words(document: dict[str, Any]) -> str:
+    """Return what the price means of 100 people; nothing where no accountant tells."""
+    from pasearch.report.meaning import meaning
+
+    if (told := meaning(document)) is None:
+        return "What it protects: see the report."
+    return (
+        "What it protects: an attacker who knows everyone else's record, and is wrong about "
+        f"{told['wrong']} of 100 people, is right about at most {told['right']} of 100."
+    )
 
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a finished run found, and its price; or print its document."""
-    from pasearch.results import standard_error, useless
-    from pasearch.training.metrics import of_noun
+    from pasearch.results import useless
 
     document = result.document
     if as_json:
         typer.echo(json.dumps({**document, "path": str(result.path)}, indent=2))
         return
     if not quiet:
-        score = document["score"]
         typer.echo(shown(_best_words(document)))
-        noise = score["noise"]["standard_deviation"]
-        metric = of_noun(score["metric"])
-        unit = " of the width of the target's bounds" if "scale" in score else metric.unit
-        error = f"standard error about {standard_error(score):.3f}, of which noise {noise:.3f}"
-        if not metric.summed:
-            error = f"noise about {noise:.3f}; a class of few records errs by more"
-        exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
-        typer.echo(
-            f"Test {score['metric']}: {score['test']:.3f}{unit} on {score['of']:,} records "
-            f"({error}){exact}"
-        )
+        typer.echo(wrapped(shown(_score_words(result))))
         found = document.get("measured_crossover") or document.get("crossover") or {}
         if found.get("kind") == "measured":
             typer.echo(shown(found["sentence"]))
         for line in useless(document):
-            typer.echo(shown(line))
+            typer.echo(wrapped(shown(line)))
+        typer.echo(wrapped(_meaning_words(document)))
     price = document["price"]
     note = ""
     if document["reproducible"]:

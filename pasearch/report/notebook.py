@@ -81,8 +81,8 @@ def _row(
 def text_of(plan: Plan | FeaturePlan) -> str:
     """Return a plan as text, in brief."""
     if hasattr(plan, "choice"):
-        return feature_plan_text(plan, brief=True)  # type: ignore[arg-type]
-    return plan_text(plan, brief=True)  # type: ignore[arg-type]
+        return feature_plan_text(plan, detail="prices")  # type: ignore[arg-type]
+    return plan_text(plan, detail="prices")  # type: ignore[arg-type]
 
 
 def plan_html(plan: Plan | FeaturePlan) -> Markup:

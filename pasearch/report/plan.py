@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
 from pasearch.report import stages
+from pasearch.report.networks import parts_of
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING
 from pasearch.shown import shown
 
@@ -13,42 +14,50 @@ if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
     from pasearch.search.plan import Plan
 
+Detail = Literal["summary", "prices", "whole"]
+"""How much of a plan is said."""
 
-def plan_text(plan: Plan, *, usual: bool = False, brief: bool = False) -> str:
-    """Return the plan, one subject a line; the first line is the budget and what it covers.
+
+def plan_text(plan: Plan, *, usual: bool = False, detail: Detail = "whole") -> str:
+    """Return the plan, one subject a line: first a summary, last the price.
 
     Args:
         plan: Solved.
         usual: The user gave no epsilon, so that the usual one is announced.
-        brief: What will be released and what it costs, without how each noise comes about.
+        detail: "summary" says what is trained, how good that may be and what it costs; "prices"
+            also each release; "whole" also how it was chosen and how each noise comes about.
     """
+    whole = detail == "whole"
     recipe = [_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []
-    mechanism = [_row("Training", _training(plan)), _row("Input", _inputs(plan))]
+    mechanism = [*_chosen(plan), _row("Training", _training(plan)), _row("Input", _inputs(plan))]
     return _lines(
         *_head(plan, usual),
-        *_chosen(plan, brief),
+        _row("Model", _model(plan)),
         *recipe,
-        *([] if brief else mechanism),
+        _row("Score", _expected(plan)),
         _row("Time", time_text(plan)),
-        *_priced(plan, brief),
-        *_hint(plan),
+        *(mechanism if whole else []),
+        *_priced(plan, detail),
+        *(_hint(plan) if whole else []),
         _price(plan),
     )
 
 
-def feature_plan_text(plan: FeaturePlan, *, usual: bool = False, brief: bool = False) -> str:
+def feature_plan_text(plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole") -> str:
     """Return the plan of a feature selection, as `plan_text`."""
     from pasearch.features.trainers import TRAINERS
 
     choice, on = plan.choice, plan.searched_on
     public = "" if on is None else f"; on the public data {on}, which costs nothing"
+    why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
     return _lines(
         *_head(plan, usual),
         _row("Target", _target(plan)),
         _row("Method", f"{choice.selector.name}: {plan.selection_words}{public}"),
         _row("Model", TRAINERS[choice.trainer][0]),
-        *([] if plan.auto is None else [_row("Why", plan.auto["why"])]),
-        *_priced(plan, brief),
+        _row("Score", _expected(plan)),
+        *(why if detail == "whole" else []),
+        *_priced(plan, detail),
         _price(plan),
     )
 
@@ -68,36 +77,54 @@ def _target(plan: FeaturePlan) -> str:
 def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
     told = " (none was given: `epsilon=` sets it)" if usual else ""
     declared = "; declared public" if plan.public else ""
-    sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
+    sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
     return [
         f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
-        f"run reads and releases (unit: one of {plan.split.n:,} records).",
+        "run reads and releases.",
         "",
         _row("Data", f"{plan.name}: {plan.schema.describe()}{declared}"),
-        _row("Split", f"{sizes} records; a random split"),
+        _row("Records", f"{plan.split.n:,}: {sizes} (random split)"),
         *([] if plan.metric is None else [_row("Metric", plan.scored_by.noun)]),
     ]
 
 
-def _priced(plan: Plan | FeaturePlan, brief: bool) -> list[str]:
+def _model(plan: Plan) -> str:
+    """Return which network is trained, or among how many it is looked for."""
+    if task_of(plan) == CHOICE:
+        return f"{_named(plan)}; only its recipe is chosen"
+    if plan.searched_on is not None:
+        return f"the best of {_many(plan)} on the public data {plan.searched_on}; trained once"
+    if plan.strategy.only(plan.space) is None:
+        return f"the best of {_many(plan)} that {plan.strategy.name} finds"
+    why = "nothing is searched" if plan.auto is None else "a search is not expected to pay here"
+    return f"{_named(plan)}, fixed beforehand: {why}"
+
+
+def _many(plan: Plan) -> str:
+    return f"{plan.space.count():,} candidates"
+
+
+def _named(plan: Plan) -> str:
+    """Return the one network in words."""
+    return ", then ".join(parts_of(plan.space.candidate(plan.space.fixed())))
+
+
+def _expected(plan: Plan | FeaturePlan) -> str:
+    """Return what is known of the score beforehand: never anything of these records."""
+    tested = f"unknown until it is measured, with noise, on {plan.split.test:,} test records"
+    auto = plan.auto or {}
+    for each in auto.get("expected") or []:
+        if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
+            return f"{tested}; models like it reached about {each['expected']:.2f} on public data"
+    return tested
+
+
+def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     """Return every release with what it costs, what papers claim, and warnings."""
-    by_partition = plan.prices[1]
-    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by"]
-    seen: set[Event] = set()
-    for line in plan.lines:
-        name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
-        price = by_partition[line.partition]
-        share = f"{price.epsilon:8.3f}  {price.accountant}"
-        only = sum(other.partition == line.partition for other in plan.lines) == 1
-        lines.append(f"  {name:<27} {line.partition:<12}{share if only else '   part of the sum'}")
-        if brief:
-            continue
-        told = line.event in seen
-        lines += ["      as above"] if told else [f"      {text}" for text in _noise(line.event)]
-        seen.add(line.event)
-    lines.append("")
-    claims = [] if brief else plan.claims()
-    lines += [f"Beside: {claim.describe()}" for claim in claims if claim.value is not None]
+    released = [] if detail == "summary" else _released(plan, brief=detail == "prices")
+    claims = plan.claims() if detail == "whole" else []
+    beside = [f"Beside: {each.describe()}" for each in claims if each.value is not None]
+    lines = [*released, "", *beside]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     if plan.schema_estimate is not None:
         lines.append(_estimated(plan))
@@ -105,6 +132,27 @@ def _priced(plan: Plan | FeaturePlan, brief: bool) -> list[str]:
         lines.append(
             f"Warning: not charged, because you say it is public: {', '.join(plan.assumed_public)}."
         )
+    return lines
+
+
+def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
+    """Return a line a release: what it reads, and what that part of the records pays."""
+    by_partition = plan.prices[1]
+    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by"]
+    seen: set[Event] = set()
+    last = {line.partition: line for line in plan.lines}
+    for line in plan.lines:
+        name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
+        price = by_partition[line.partition]
+        several = sum(other.partition == line.partition for other in plan.lines) > 1
+        share = f"{price.epsilon:8.3f}  {price.accountant}{', together' if several else ''}"
+        shown_here = last[line.partition] is line
+        lines.append(f"  {name:<27} {line.partition:<12}{share if shown_here else ''}".rstrip())
+        if brief:
+            continue
+        told = line.event in seen
+        lines += ["      as above"] if told else [f"      {text}" for text in _noise(line.event)]
+        seen.add(line.event)
     return lines
 
 
@@ -120,7 +168,7 @@ def _hint(plan: Plan) -> list[str]:
 def _price(plan: Plan | FeaturePlan) -> str:
     return (
         f"Price: epsilon {plan.price.epsilon:.4f} at delta {plan.delta:g} "
-        f"({plan.price.accountant}): the largest of the partitions, because each record is in one."
+        f"({plan.price.accountant}): each record is in one part of the data, the dearest counts."
     )
 
 
@@ -159,31 +207,21 @@ def _estimated(plan: Plan | FeaturePlan) -> str:
     )
 
 
-def _auto(plan: Plan) -> list[str]:
-    """Return why `auto` took the strategy."""
-    return [] if plan.auto is None else [_row("Why", plan.auto["why"])]
-
-
 def _row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
-def _chosen(plan: Plan, brief: bool) -> list[str]:
-    """Return which network is trained, or how it will be found."""
+def _chosen(plan: Plan) -> list[str]:
+    """Return how the network is found, and why so."""
     if task_of(plan) == TRAINING:
-        return [_row("Network", _network(plan))]
-    strategy = _row("Strategy", f"{plan.strategy.name}: {plan.strategy.words()}")
-    if brief:
-        once = plan.strategy.only(plan.space) is not None
-        found = [_row("Network", _network(plan))] if once else []
-        if plan.searched_on is not None:
-            found.append(_row("Winner", _winner(plan)))
-        return [strategy, *_auto(plan), *found]
+        return []
+    why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
+    space = [_row("Space", _space(plan))] if task_of(plan) == SEARCH else []
     return [
-        strategy,
-        *_auto(plan),
+        _row("Strategy", f"{plan.strategy.name}: {plan.strategy.words()}"),
+        *why,
         _row("Winner", _winner(plan)),
-        _row("Space", _space(plan)) if task_of(plan) == SEARCH else _row("Network", _network(plan)),
+        *space,
     ]
 
 
@@ -246,13 +284,6 @@ def _space(plan: Plan) -> str:
     if plan.strategy.only(plan.space) is not None:
         return f"{text}; trained is its default, {_fixed(plan)}"
     return text
-
-
-def _network(plan: Plan) -> str:
-    if task_of(plan) == CHOICE:
-        return f"{_fixed(plan)}; only its recipe is chosen"
-    default = "" if plan.space.count() == 1 else f", the default of the {plan.space.name}"
-    return f"{_fixed(plan)}{default}; nothing is searched"
 
 
 def _fixed(plan: Plan) -> str:

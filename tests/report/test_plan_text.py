@@ -49,9 +49,9 @@ def test_what_is_estimated_is_a_line_and_a_sentence():
 def test_a_partition_with_several_lines_shows_its_price_as_a_sum():
     plan = planned()
     lines = [line for line in plan_text(plan).splitlines() if line.startswith("  ")]
-    shared = [line for line in lines if "part of the sum" in line]
-    assert len(shared) == 2
-    assert all(" test " in line for line in shared)
+    first, last = (line for line in lines if " test" in line and not line.startswith("      "))
+    assert first.endswith(" test")
+    assert last.endswith("PLD, together")
 
 
 @pytest.mark.unit
@@ -71,7 +71,7 @@ def test_why_auto_took_a_strategy_is_there_with_every_prediction():
 @pytest.mark.unit
 def test_a_training_names_its_network_and_no_search():
     text = plan_text(planned())
-    assert row(planned(), "Network").endswith(", the default of the small; nothing is searched")
+    assert row(planned(), "Model").endswith(", fixed beforehand: nothing is searched")
     for word in ("Strategy ", "Winner ", "Space "):
         assert f"\n{word}" not in text
         assert f"\n{word}" in plan_text(planned(strategy="rs"))
@@ -125,6 +125,19 @@ def test_an_undeclared_table_is_described_by_its_columns():
     assert row(replace(planned(), schema=table), "Data") == "Data      arrays: 2 columns, classes"
 
 
+@pytest.mark.unit
+def test_a_score_is_unknown_beforehand_and_never_promised():
+    told = "unknown until it is measured, with noise, on"
+    plan = planned(strategy="auto", space="auto")
+    assert told in row(plan, "Score")
+    assert "on public data" not in row(planned(), "Score")
+    auto = {"chosen": "a, b", "why": "", "expected": [
+        {"strategy": "a", "winner": "b", "expected": 0.87}]}  # fmt: skip
+    said = row(replace(plan, auto=auto), "Score")
+    assert said.endswith("; models like it reached about 0.87 on public data")
+    assert told in said
+
+
 @pytest.mark.contract
 def test_the_first_line_is_the_budget_and_the_last_the_price():
     for plan in (planned(), planned(strategy="rs"), planned(strategy="auto", space="auto")):
@@ -137,11 +150,14 @@ def test_the_first_line_is_the_budget_and_the_last_the_price():
 def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
     for way in ("fixed", "rs"):
         plan = planned(strategy=way)
-        brief, whole = plan_text(plan, brief=True), plan_text(plan)
-        assert len(brief.splitlines()) < len(whole.splitlines())
+        summary, brief = plan_text(plan, detail="summary"), plan_text(plan, detail="prices")
+        whole = plan_text(plan)
+        assert len(summary.splitlines()) < len(brief.splitlines()) < len(whole.splitlines())
         for line in plan.lines:
             assert f"\n  {line.name}" in brief
-        for line in ("Budget: ", "Split ", "Warning: ", "Price: "):
+            assert f"\n  {line.name}" not in summary
+        for line in ("Budget: ", "Records ", "Model ", "Score ", "Warning: ", "Price: "):
+            assert line in summary
             assert line in brief
         assert "Gaussian noise (multiplier" in whole
         assert "Gaussian noise (multiplier" not in brief

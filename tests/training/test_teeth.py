@@ -28,8 +28,7 @@ from pasearch.accounting.events import SelfComposed
 from pasearch.accounting.sketch import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import trainer
-from pasearch.training.bounding import bound
+from pasearch.training import per_example, trainer
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise
@@ -258,13 +257,13 @@ def test_a_wrong_training_is_caught_in_the_weights(
 
 @pytest.mark.statistical
 def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = bound.clipped_sum_and_counts
+    honest = per_example.clipped_sum_and_counts
 
     def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: int):
         sums, counts = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
         return [each * N / int(mask.sum()) for each in sums], counts
 
-    monkeypatch.setattr(bound, "clipped_sum_and_counts", mean)
+    monkeypatch.setattr(per_example, "clipped_sum_and_counts", mean)
     made = recipe()
     assert audited(by_sum, made, True) > paid(made)
 
