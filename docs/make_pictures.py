@@ -62,7 +62,7 @@ def digits(folder: Path) -> dict[str, str]:
     found = run(folder, "arch", "--eps", "2", "--out", "runs/digits")
     checked = run(folder, "verify", "runs/digits")
     return {
-        "digits plan": planned, "digits end": last(found, "Best"), "digits verify": checked,
+        "digits plan": planned, "digits end": last(found, "Model:"), "digits verify": checked,
     }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def table(folder: Path) -> dict[str, str]:
         "table schema": "\n".join(schema.splitlines()[:17]) + "\n...",
         "table refused": refused,
         "table plan": planned,
-        "table end": last(found, "Best"),
+        "table end": last(found, "Model:"),
         "table predict": run(folder, "predict", "runs/patients", "new.csv"),
     }
 
