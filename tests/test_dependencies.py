@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -67,6 +68,24 @@ def test_what_is_installed_is_within_the_caps(name: str):
 @pytest.mark.parametrize("name", ["dp-accounting", "optuna", "torch"])
 def test_what_sets_prices_or_samples_is_capped(name: str):
     assert any(each.operator == "<" for each in DECLARED[name].specifier)
+
+
+@pytest.mark.contract
+def test_the_oldest_versions_that_are_tested_are_those_that_are_declared():
+    extras = PROJECT["optional-dependencies"]
+    every = [*PROJECT["dependencies"], *extras["tools"], *extras["diffprivlib"], *extras["onnx"]]
+    least = {
+        each.name: bound.version
+        for each in map(Requirement, every)
+        for bound in each.specifier
+        if bound.operator == ">="
+    }
+    lines = (ROOT / ".ci" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert set(least) <= set(pinned)
+    assert {name: Version(pinned[name]) for name in least} == {
+        name: Version(bound) for name, bound in least.items()
+    }
 
 
 @pytest.mark.contract
