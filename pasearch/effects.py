@@ -54,7 +54,7 @@ def effects(schema: AnySchema, weights: Array) -> list[Values] | None:
     classes = [] if schema.regression else [str(each) for each in _classes(schema)]
     contrasts = _contrasts(weights, len(classes), _width(schema))
     found, place = [], 0
-    for column in schema.columns:
+    for column in schema.pieces:
         own = contrasts[:, place : place + column.width]
         place += column.width
         if column.width and np.isfinite(own).all():

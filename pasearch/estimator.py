@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 
-from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.cells import USUAL_READING, as_numbers
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -182,7 +182,8 @@ class TrainedClassifier(ClassifierMixin, _Trained):
         """
         aims = self._aims(X, y)
         if isinstance(self.schema, TableSchema):
-            aims = np.array(["" if each is None else each for each in as_text(np.asarray(aims))])
+            classes, known = self.schema.encode_labels(np.asarray(aims))
+            aims = np.where(known, self.schema.decode_class(classes), "")
         return float(accuracy_score(aims, self.predict(X), sample_weight=sample_weight))
 
 
@@ -191,7 +192,9 @@ class TrainedRegressor(RegressorMixin, _Trained):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R squared on new records; arguments and cost as of `TrainedClassifier.score`."""
-        aims = as_numbers(np.asarray(self._aims(X, y)))
+        schema = self.schema
+        reading = schema.target.reading if isinstance(schema, TableSchema) else USUAL_READING
+        aims = as_numbers(np.asarray(self._aims(X, y)), reading)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import MISSING
 from pasearch.data.column import Column
 from pasearch.data.schema import needed
 from pasearch.data.tables import TableSchema
@@ -124,8 +123,14 @@ def _number(graph: _Graph, column: Column, own: str) -> list[str]:
 def _category(graph: _Graph, column: Column, own: str) -> list[str]:
     """Write a category: which of the declared ones, other, or missing."""
     names = needed(column.categories)
+    if column.case is False:
+        raise UsageError(
+            f"Column {column.name!r} takes capitals and small letters for one, which standard ONNX "
+            "operators cannot: take `encoded=True`, and encode rows with the schema's "
+            "`encode_new` first."
+        )
     places = {name: place for place, name in enumerate(names)}
-    places |= dict.fromkeys(sorted(MISSING), len(names) + 1)
+    places |= dict.fromkeys(sorted(column.reading.marks), len(names) + 1)
     place = graph.add(
         "LabelEncoder", [graph.input(column.name, STRING)], f"{own}/place", domain="ai.onnx.ml",
         keys_strings=list(places), values_int64s=list(places.values()), default_int64=len(names),

@@ -53,11 +53,22 @@ class Budget:
         return self
 
     def warnings(self, n: int) -> list[str]:
-        """What a cautious reader would object to, for n slots."""
-        n = whole("n", n)
-        if self.delta is None or self.delta <= 1 / (10 * n):
-            return []
-        return [
-            f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}: cautious readers will "
-            f"want a delta of {10.0 ** math.floor(math.log10(1 / (10 * n))):g}."
-        ]
+        """What a cautious reader would object to, for n slots; never to the default delta."""
+        n, found = whole("n", n), []
+        if self.epsilon > MOST_EPSILON:
+            found.append(
+                f"epsilon {self.epsilon:g} is so large that it protects nobody: who sees the "
+                "result may tell whose records were used. Usual choices are 0.1 to 8."
+            )
+        usual = Budget(self.epsilon).resolve(n).delta
+        if self.delta is not None and self.delta > 1 / (10 * n) and self.delta != usual:
+            cautious = 10.0 ** math.floor(math.log10(1 / (10 * n)))
+            found.append(
+                f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}: cautious readers "
+                f"will want a delta of {cautious:g}."
+            )
+        return found
+
+
+MOST_EPSILON = 20.0
+"""Above it an attacker who is wrong once in 100 is right nearly always."""

@@ -1,7 +1,8 @@
 """Cells of a table: which are missing, and what a text or a number is, whatever an object holds.
 
-A cell is a text, a number, None, or any other object of a frame. Missing is an empty one, `?`, what
-pandas has for it, and what cannot be written as UTF-8. No cell raises.
+A cell is a text, a number, None, or any other object of a frame. Missing is an empty one, what is
+declared to mean that or usually does (`USUAL_MARKS`), what pandas has for it, and what cannot be
+written as UTF-8. No cell raises.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -10,22 +11,91 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
+from pasearch.data.numbers import PLAIN, NumberForm
 from pasearch.data.text_columns import TextColumn, TextTable
+from pasearch.errors import UsageError
 
 ColumnCells = np.ndarray | TextColumn
 TableCells = np.ndarray | TextTable
 Made = TypeVar("Made")
 
 MISSING = frozenset({"", "?"})
-"""What an absent cell is written as."""
+"""What an absent cell is written as, whatever else is declared."""
+
+USUAL_MARKS = frozenset(
+    {"NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "Null", "null", "NaT"}
+)
+"""What an absent cell is written as beside those, unless it is declared to be a category."""
+
+MOST_MARKS = 100_000
+"""The most texts that may be declared to mean an absent cell."""
 
 ABSENT = ("NAType", "NaTType")
 """The types of pandas's own absent cells, by name: pandas need not be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the cells of a column are read: public, as it is declared.
+
+    Args:
+        marks: Texts that mean an absent cell. A number that equals one of them is absent too.
+        form: How numbers are written.
+    """
+
+    marks: frozenset[str] = MISSING
+    form: NumberForm = PLAIN
+
+    def number(self, cell: object) -> float:
+        """Return the finite number that a cell holds, or NaN; a mark that is a number is one."""
+        # What is no text is a number as Python has it, however texts are written.
+        form = self.form if issubclass(type(cell), str | bytes) else PLAIN
+        return form.number(text_of(cell, self.marks))
+
+    @property
+    def absent_numbers(self) -> list[float]:
+        """The marks that are numbers."""
+        return _numbers_among(self.marks, self.form)
+
+
+USUAL_READING = Reading()
+"""Of cells about which nothing is declared."""
+
+
+@lru_cache(maxsize=1024)
+def _numbers_among(marks: frozenset[str], form: NumberForm) -> list[float]:
+    found = (each.number(mark) for mark in marks for each in {PLAIN, form})
+    return sorted({number for number in found if math.isfinite(number)})
+
+
+def checked_marks(marks: object) -> tuple[str, ...]:
+    """Return what an absent cell is written as, texts without space around them, each once.
+
+    Args:
+        marks: Texts or numbers, as declared.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    if not isinstance(marks, Sequence) or isinstance(marks, str):
+        raise UsageError(f'missing is {marks!r}: expected a list, such as ["-", "unknown"].')
+    found: dict[str, None] = {}
+    for each in marks:
+        number = isinstance(each, Real) and not isinstance(each, bool)
+        if not (number or isinstance(each, str)) or len(found) >= MOST_MARKS:
+            raise UsageError(
+                f"missing holds {each!r}: expected texts or numbers, at most {MOST_MARKS:,}."
+            )
+        found[text_of(each, frozenset()) or ""] = None
+    return tuple(found)
 
 
 def each_cell(function: Callable[[Any], Made], cells: ColumnCells) -> list[Made]:
@@ -49,40 +119,48 @@ def present(cells: TableCells) -> np.ndarray:
     return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
 
-def as_text(cells: ColumnCells) -> list[str | None]:
+def as_text(cells: ColumnCells, reading: Reading = USUAL_READING) -> list[str | None]:
     """Return each cell as text without space around it; None where it is missing."""
-    return each_cell(text_of, cells)
+    return each_cell(lambda cell: text_of(cell, reading.marks), cells)
 
 
-def count_texts(cells: ColumnCells) -> Counter[str]:
+def count_texts(cells: ColumnCells, reading: Reading = USUAL_READING) -> Counter[str]:
     """Return how often each text occurs; what is missing is not counted."""
     if not isinstance(cells, TextColumn):
-        return Counter(text for text in as_text(cells) if text is not None)
+        return Counter(text for text in as_text(cells, reading) if text is not None)
     counts: Counter[str] = Counter()
     for cell, times in cells.counts():
-        if (text := text_of(cell)) is not None:
+        if (text := text_of(cell, reading.marks)) is not None:
             counts[text] += times
     return counts
 
 
-def as_numbers(cells: ColumnCells) -> np.ndarray:
+def as_numbers(cells: ColumnCells, reading: Reading = USUAL_READING) -> np.ndarray:
     """Return each cell as a number, float64, (cells,); NaN where it is no finite one."""
+    absent = reading.absent_numbers
     if isinstance(cells, TextColumn):
-        return cells.numbers(lambda cell: number_of(text_of(cell)))
-    cells = np.asarray(cells)
-    with np.errstate(all="ignore"):
-        if cells.dtype.kind in "iufb":
-            numbers = cells.astype(np.float64)
-        else:
-            numbers = np.array([number_of(text) for text in as_text(cells)], np.float64)
-        return np.where(np.isfinite(numbers), numbers, np.nan)
+        numbers = cells.numbers(reading.number, plain=reading.form.plain)
+    else:
+        cells = np.asarray(cells)
+        with np.errstate(all="ignore"):
+            if cells.dtype.kind in "iufb":
+                numbers = cells.astype(np.float64)
+            else:
+                numbers = np.array([reading.number(cell) for cell in cells.tolist()], np.float64)
+            numbers = np.where(np.isfinite(numbers), numbers, np.nan)
+    return np.where(np.isin(numbers, absent), np.nan, numbers) if absent else numbers
 
 
-def text_of(cell: object) -> str | None:
+def text_of(cell: object, marks: frozenset[str] = MISSING) -> str | None:
     """Return a cell as text without space around it; None where it is missing.
 
-    So is one that cannot be written as UTF-8: bytes of another encoding, half a surrogate pair, a
-    whole number of thousands of digits, an object that raises when it is to be a text.
+    Args:
+        cell: Any object.
+        marks: What means that it is missing.
+
+    Missing is also one that cannot be written as UTF-8: bytes of another encoding, half a
+    surrogate pair, a whole number of thousands of digits, an object that raises when it is to be a
+    text.
     """
     if cell is None or type(cell).__name__ in ABSENT:
         return None
@@ -93,7 +171,7 @@ def text_of(cell: object) -> str | None:
             text.encode()
     except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return None
-    return None if text in MISSING else text
+    return None if text in marks else text
 
 
 def _spelled(cell: object) -> str:
@@ -109,8 +187,4 @@ def _spelled(cell: object) -> str:
 
 def number_of(text: str | None) -> float:
     """Return a finite number, or NaN."""
-    try:
-        number = math.nan if text is None else float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+    return PLAIN.number(text)

@@ -8,21 +8,22 @@ Source: docs/rules.md, rule 13.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from pasearch.data.cells import ColumnCells, as_numbers, as_text, count_texts
-from pasearch.data.column import IDENTIFIER, WORD, Column
-from pasearch.data.lines import Fault
+from pasearch.data.cells import ColumnCells
+from pasearch.data.column import Column
+from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.problems import Problem, at, column_problems, table_problems
+from pasearch.data.proposals import proposal
+from pasearch.data.seen import Seen
 from pasearch.data.table_file import read_with_faults
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
+from pasearch.errors import UsageError
 from pasearch.shown import shown
 
 WARNING = (
@@ -38,65 +39,11 @@ TOML_WARNING = """\
 proposed = true
 """
 
-TAILS, FAR = (0.01, 0.99), 2.0
-"""Between which quantiles the middle of a column lies, and how many times as far as that is wide a
-value lies from it that is a slip of the pen."""
-
-SHOWN = 20
-"""How many rows a problem lists."""
-
-MOST_CATEGORIES = 64
-"""How many categories are proposed for a column, the most frequent first."""
-
-MOSTLY = 0.9
-"""The share of a column's values that must be numbers for it to hold numbers."""
-
-FEW = 20
-"""So few different whole numbers in the target are classes; in a feature, no identifier."""
-
-SMALLEST_CLASS = 10
-"""A class of fewer records can hardly be learnt under any noise."""
-
-WORDY = 4
-"""So many words in a value, on average, are a text."""
-
 NULL = (
     "null records in a run (unreadable, or the target is not known): they train nothing, and count "
     "as errors in the test score"
 )
 """What is said of the rows that a run cannot use."""
-
-FIRST_ROW = 2
-"""The number of the first record: the header is row 1, as a spreadsheet shows it."""
-
-LONGEST_SHOWN = 40
-"""Characters of a cell that are shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong.
-
-    Args:
-        column: Where; None is the whole table.
-        what: In words, with values.
-        rows: The first rows concerned, from 2, as a spreadsheet numbers the records.
-        count: How many rows are concerned; 0 is the whole column.
-    """
-
-    column: str | None
-    what: str
-    rows: tuple[int, ...] = ()
-    count: int = 0
-
-    def text(self) -> str:
-        """Return one readable line."""
-        where = "table" if self.column is None else f"column {self.column!r}"
-        if not self.count:
-            return f"{where}: {self.what}"
-        rows = ", ".join(map(str, self.rows)) + (", ..." if self.count > len(self.rows) else "")
-        unit = "row" if self.count == 1 else "rows"
-        return f"{where}: {self.what} ({self.count:,} {unit}: {rows})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +81,7 @@ def check_table(
     quotes: bool = True,
     columns: str | Path | Sequence[str] | None = None,
     separator: str | None = None,
+    regression: bool = False,
 ) -> CheckReport:
     """Look at every value of a table's file.
 
@@ -144,9 +92,11 @@ def check_table(
         quotes: As of `read_table`, like columns and separator.
         columns: See there.
         separator: See there.
+        regression: A number is predicted, whatever the target looks like.
 
     Raises:
-        UsageError: The file's form is bad, or does not fit the schema.
+        UsageError: The file's form is bad, or does not fit the schema; a number is to be predicted,
+            and the schema declares something else.
 
     Cost: none is charged, for nothing is released: the report is private.
     """
@@ -154,219 +104,160 @@ def check_table(
     (declared, features, labels), faults = read_with_faults(
         path, target, schema, quotes=quotes, columns=columns, separator=separator
     )
+    if regression:
+        declared = _with_a_number(declared)
     parsed = features.present()
     whole = TextTable(cells=(*features.cells, labels))
-    in_table, in_columns, proposed = _table_problems(whole, faults), list[Problem](), []
-    for column in (*declared.columns, declared.target):
-        is_target = column.name == declared.target.name
-        seen = _Seen.of(*declared.find(column.name, features, labels))
-        proposed.append(column if column.declared else _proposal(seen, is_target))
-        in_columns += _column_problems(seen, proposed[-1], parsed, is_target)
-    *others, aim = proposed
-    complete = replace(declared, columns=tuple(others), target=aim)
+    in_table = table_problems(whole, faults)
+    read = [
+        _Read.of(column, cells, parsed, column.name == declared.target.name)
+        for column, cells in declared.each(features, labels)
+    ]
+    if any(each.needs_form and all(f.decimal == "," for f in each.fits) for each in read):
+        # Where one column has decimal commas for certain, they decide about the others.
+        read = [each.with_commas() for each in read]
+    complete = _schema_of(declared, read)
+    in_columns = [problem for each in read for problem in each.problems]
     usable = parsed & complete.encode_labels(labels)[1]
     return CheckReport(
         path=path,
         n=len(labels),
-        problems=(*in_table, *_at(None, NULL, ~usable), *in_columns),
+        problems=(*in_table, *at(None, NULL, ~usable), *in_columns),
         proposed=complete,
     )
 
 
+def _with_a_number(schema: TableSchema) -> TableSchema:
+    """Return the schema with a number as its target."""
+    if schema.target.kind not in (None, "number"):
+        raise UsageError(
+            f"A number is to be predicted, but the schema declares column {schema.target.name!r} "
+            f"as a {schema.target.kind}: change one of them."
+        )
+    return replace(schema, target=replace(schema.target, kind="number"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """A column and its values, read in each of the ways that the questions below need."""
+class _Read:
+    """What was found out about a column; its values are not kept.
+
+    Args:
+        column: What is declared of it.
+        cells: (rows,).
+        is_target: Whether it is predicted.
+        parsed: Which rows are no null records.
+        proposed: What is to be declared of it.
+        problems: What is wrong with it.
+        numeric: Whether it holds numbers.
+        read: How many of its cells are numbers.
+        fits: The forms in which these are written, if that had to be found.
+        dotted: Whether a point is in one of them.
+        marks: The texts that are proposed to mean missing.
+    """
 
     column: Column
-    texts: list[str | None]
-    numbers: np.ndarray
-    counts: Counter[str]
+    cells: ColumnCells
+    is_target: bool
+    parsed: np.ndarray = field(repr=False)
+    proposed: Column
+    problems: list[Problem]
+    numeric: bool
+    read: int
+    fits: tuple[NumberForm, ...]
+    dotted: bool
+    marks: tuple[str, ...]
 
     @classmethod
-    def of(cls, column: Column, cells: ColumnCells) -> _Seen:
-        texts, numbers, counts = as_text(cells), as_numbers(cells), count_texts(cells)
-        return cls(column=column, texts=texts, numbers=numbers, counts=counts)
-
-    @property
-    def finite(self) -> np.ndarray:
-        """The values that are numbers."""
-        return self.numbers[np.isfinite(self.numbers)]
-
-    @property
-    def whole(self) -> bool:
-        """Whether no value is a number with a fraction."""
-        return bool((self.finite == np.floor(self.finite)).all())
-
-    @property
-    def constant(self) -> bool:
-        """Whether there are not two values that differ."""
-        return len(self.counts) < 2
-
-    @property
-    def identifier(self) -> bool:
-        """Whether no value occurs twice; or most do not, and the name says what they are."""
-        present, distinct = self.counts.total(), len(self.counts)
-        named = IDENTIFIER.search(self.column.name) is not None and distinct > present / 2
-        unique = distinct == present or named
-        return unique and distinct > FEW and self.whole and not self.wordy
-
-    @property
-    def wordy(self) -> bool:
-        """Whether the values are texts of several words, mostly different."""
-        present, distinct = self.counts.total(), len(self.counts)
-        words = sum(len(WORD.findall(text)) * times for text, times in self.counts.items())
-        return distinct > max(FEW, present / 2) and words >= WORDY * present
-
-
-def _table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
-    parsed = np.array([fault is None for fault in faults], bool)
-    # Sixteen bytes a row: rows that differ have hashes that differ.
-    marks = np.empty((len(table), 2), np.uint64)
-    for mark, row in zip(marks, table.rows(), strict=True):
-        mark[:] = np.frombuffer(blake2b(repr(row).encode(), digest_size=16).digest(), np.uint64)
-    order = np.lexsort(marks.T)
-    repeated = np.zeros(len(table), bool)
-    repeated[order[1:]] = (marks[order[1:]] == marks[order[:-1]]).all(axis=1)
-    found = [p for fault in Fault for p in _at(None, fault.value, [f is fault for f in faults])]
-    twice = "the same as an earlier row: one person with k rows pays k times"
-    return found + _at(None, twice, repeated & parsed)
-
-
-def _column_problems(
-    seen: _Seen, guess: Column, parsed: np.ndarray, is_target: bool
-) -> list[Problem]:
-    """Return what is wrong in the rows that parse."""
-    column, name = seen.column, seen.column.name
-    present = np.array([text is not None for text in seen.texts], bool)
-    problems = _at(name, "missing", parsed & ~present)
-    if column.kind == "ignore":
-        return problems
-    if seen.constant:
-        value = f"always {_quoted(next(iter(seen.counts)))}" if seen.counts else "always missing"
-        problems.append(Problem(column=name, what=f"{value}: nothing can be learnt from it"))
-    elif seen.identifier and not is_target and column.kind is None:
-        what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
-        problems.append(Problem(column=name, what=what))
-    elif guess.kind == "ignore":
-        what = 'looks like text: declare kind = "text" and a vocabulary from general knowledge'
-        problems.append(Problem(column=name, what=what))
-    if guess.kind == "number":
-        problems += _number_problems(seen, present)
-    elif guess.kind == "category":
-        problems += _category_problems(seen)
-        problems += _class_problems(seen, guess) if is_target else []
-    return problems
-
-
-def _quoted(text: object) -> str:
-    """Return a cell in quotation marks; of a long one how it begins, and its length."""
-    said = str(text)
-    if len(said) <= LONGEST_SHOWN:
-        return repr(said)
-    return f"{said[:LONGEST_SHOWN]!r}... ({len(said):,} characters)"
-
-
-def _number_problems(seen: _Seen, present: np.ndarray) -> list[Problem]:
-    column, values = seen.column, seen.numbers
-    unread = present & np.isnan(values)
-    examples = list(dict.fromkeys(_quoted(seen.texts[i]) for i in np.flatnonzero(unread)))[:3]
-    problems = _at(column.name, f"not a number, such as {', '.join(examples)}", unread)
-    if column.low is not None and column.high is not None:
-        below, above = values < column.low, values > column.high
-        problems += _at(column.name, f"below the declared {column.low:g}", below)
-        problems += _at(column.name, f"above the declared {column.high:g}", above)
-    return problems
-
-
-def _category_problems(seen: _Seen) -> list[Problem]:
-    """Return the values that are not declared; or that they are too many to propose."""
-    name, declared = seen.column.name, seen.column.categories
-    if declared is None:
-        most, found = MOST_CATEGORIES, len(seen.counts)
-        what = f"{found:,} different values: the {most} most frequent are proposed"
-        return [Problem(column=name, what=what)] if found > most else []
-    alien = [value for value in _by_frequency(seen.counts) if value not in declared]
-    problems: list[Problem] = []
-    for value in alien[:SHOWN]:
-        there = [text == value for text in seen.texts]
-        problems += _at(name, f"{_quoted(value)} is not declared", there)
-    if len(alien) > SHOWN:
-        what = f"{len(alien) - SHOWN:,} more values are not declared"
-        problems.append(Problem(column=name, what=what))
-    return problems
-
-
-def _class_problems(seen: _Seen, guess: Column) -> list[Problem]:
-    classes = guess.categories or ()
-    problems = [
-        Problem(
-            column=guess.name,
-            what=f"class {_quoted(name)} has {seen.counts[name]} "
-            f"record{'s' * (seen.counts[name] != 1)}: too few to learn it with noise",
+    def of(
+        cls,
+        column: Column,
+        cells: ColumnCells,
+        parsed: np.ndarray,
+        is_target: bool,
+        decimal: str | None = None,
+    ) -> _Read:
+        seen = Seen.of(column, cells, is_target, decimal)
+        numeric = seen.kind == "number"
+        open_ = not column.declared
+        return cls(
+            column=column,
+            cells=cells,
+            is_target=is_target,
+            parsed=parsed,
+            proposed=proposal(seen) if open_ else column,
+            problems=list(column_problems(seen, parsed)),
+            numeric=numeric,
+            read=len(seen.finite) if numeric else 0,
+            fits=tuple(seen.fits) if numeric and seen.open_form else (),
+            dotted=numeric and any("." in text for text in seen.values),
+            marks=tuple(sorted(seen.words)) if open_ and seen.kind in ("number", "date") else (),
         )
-        for name in classes
-        if seen.counts[name] < SMALLEST_CLASS
-    ]
-    if not len(classes) >= 2:
-        what = f"the target has {len(classes)} classes: expected two or more"
-        problems.append(Problem(column=guess.name, what=what))
-    return problems
+
+    @property
+    def needs_form(self) -> bool:
+        """Whether its numbers are not written as usual, and nothing says how."""
+        return bool(self.fits) and self.fits[0] != PLAIN
+
+    def with_commas(self) -> _Read:
+        """Return it read as in a table with decimal commas, if it can be read so."""
+        open_ = self.fits and (self.dotted or self.needs_form)
+        if not open_ or all(form.decimal == "," for form in self.fits):
+            return self
+        again = _Read.of(self.column, self.cells, self.parsed, self.is_target, decimal=",")
+        return again if again.read >= self.read and again.needs_form else self
 
 
-def _proposal(seen: _Seen, is_target: bool) -> Column:
-    """Return a column with what is not declared guessed from its values."""
-    column = seen.column
-    numeric = column.kind == "number"
-    if column.kind is None:
-        many = len(seen.finite) > 0 and len(seen.finite) >= MOSTLY * seen.counts.total()
-        classes = is_target and len(seen.counts) <= FEW and seen.whole
-        numeric = many and not classes
-        useless = seen.constant or seen.identifier or (seen.wordy and not numeric)
-        if useless and not is_target:
-            return Column(name=column.name, kind="ignore")
-    if numeric:
-        low, high = _outwards(seen.finite)
-        return replace(column, kind="number", low=low, high=high)
-    common = _by_frequency(seen.counts)[:MOST_CATEGORIES]
-    return replace(column, kind="category", categories=tuple(common))
+def _schema_of(declared: TableSchema, read: Sequence[_Read]) -> TableSchema:
+    """Return the complete schema: what several columns have in common is said once."""
+    columns, top = [each.proposed for each in read], dict[str, object]()
+    if form := _common_form(declared, read):
+        own = {"decimal": None, "thousands": None}
+        top = {key: getattr(each, key) for each in [form] for key in own}
+        top["decimal"] = None if form.decimal == PLAIN.decimal else form.decimal
+        columns = [
+            replace(column, decimal=None, thousands=None) if each.needs_form else column
+            for column, each in zip(columns, read, strict=True)
+        ]
+    if marks := _common_marks(declared, read):
+        top["missing"] = marks
+        columns = [
+            _with_marks(column, each, marks) for column, each in zip(columns, read, strict=True)
+        ]
+    *others, aim = columns
+    return replace(declared, columns=tuple(others), target=aim, **top)
 
 
-def _by_frequency(counts: Counter[str]) -> list[str]:
-    return sorted(counts, key=lambda value: (-counts[value], value))
+def _common_form(declared: TableSchema, read: Sequence[_Read]) -> NumberForm | None:
+    """Return a form that all columns of numbers may be read in, if two need it."""
+    needing = [each for each in read if each.needs_form]
+    if declared.decimal is not None or declared.thousands is not None or len(needing) < 2:
+        return None
+    dotted = any(each.dotted and not each.needs_form for each in read)
+    for form in needing[0].fits:
+        if all(form in each.fits for each in needing) and not (form.decimal == "," and dotted):
+            return form
+    return None
 
 
-def _outwards(values: np.ndarray) -> tuple[float, float]:
-    """Return bounds around all values but slips of the pen, rounded outwards by their range.
-
-    Bounds as wide as the worst slip would leave the others next to no differences.
-    """
-    if not len(values):
-        return 0.0, 1.0
-    low, high = (float(each) for each in np.quantile(values, TAILS, method="closest_observation"))
-    reach = FAR * (high - low) if high > low else math.inf
-    near = values[(values >= low - reach) & (values <= high + reach)]
-    low, high = float(near.min()), float(near.max())
-    if low == high:
-        low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
-    if not math.isfinite(high - low):
-        return -8e307, 8e307
-    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
-    if not step > 0.0:
-        return low, high
-    return _rounded(low, step, math.floor), _rounded(high, step, math.ceil)
+def _common_marks(declared: TableSchema, read: Sequence[_Read]) -> tuple[str, ...]:
+    """Return the texts that mean missing in the whole table, if two columns have such."""
+    marks = {mark for each in read for mark in each.marks}
+    used = {
+        name
+        for each in read
+        if each.column.declared or each.is_target
+        for name in (each.proposed.categories or ())
+    }
+    several = sum(bool(each.marks) for each in read) > 1
+    return tuple(sorted(marks)) if several and declared.missing is None and not marks & used else ()
 
 
-def _rounded(value: float, step: float, towards: Callable[[float], int]) -> float:
-    """Return a multiple of a step, without the digits that a computer adds."""
-    if not abs(value / step) < 1e12:
-        return value
-    found = float(f"{towards(value / step) * step:.12g}")
-    outside = found <= value if towards is math.floor else found >= value
-    return found if outside else value
-
-
-def _at(column: str | None, what: str, where: Sequence[bool] | np.ndarray) -> list[Problem]:
-    """Return a problem of the rows where it holds; none if it holds nowhere."""
-    places = np.flatnonzero(np.asarray(where, bool))
-    rows = tuple(int(place) + FIRST_ROW for place in places[:SHOWN])
-    return [Problem(column=column, what=what, rows=rows, count=len(places))] if rows else []
+def _with_marks(column: Column, read: _Read, marks: tuple[str, ...]) -> Column:
+    """Return a proposed column of a table whose marks are these."""
+    if read.column.declared or column.kind == "ignore":
+        return column
+    if column.categories is not None:
+        return replace(column, categories=tuple(c for c in column.categories if c not in marks))
+    own = [mark for mark in column.missing or () if mark not in marks]
+    # What a column says of its own stands instead of what the table says.
+    return replace(column, missing=(*marks, *own) if own else None)

@@ -5,12 +5,17 @@
 | `number` | (clamp(x) - low) / (high - low); its bin; whether it is missing | bins + 2 |
 | `category` | which of the declared ones it is, or `other`; whether it is missing | them + 2 |
 | `text` | for each word of the vocabulary, whether it occurs; whether it is missing | words + 1 |
+| `date` | its days since `lower`, a number; year, month, weekday (hour), categories | 12 + them |
 | `ignore` | nothing | 0 |
 
 A number has ten bins, unless others are declared: a linear model on bins may bend. Where its bounds
 are estimated privately, so are the edges between its bins, at quantiles; with declared bounds the
 bins are of equal width, or at quantiles where `bins = "quantiles"` asks for it.
-Missing is an empty cell, `?`, and in a column of numbers whatever is no finite number.
+Missing is an empty cell, `?`, what else is declared or usual (`data.cells`), and in a column of
+numbers or dates whatever is none. How numbers and dates are written is declared.
+
+A date becomes columns of its own, its `pieces`: `signed.days`, `signed.year` and so on. Whoever
+asks what an encoded record holds looks at these.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -19,19 +24,35 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import MISSING, ColumnCells, as_numbers, as_text, each_whole, text_of
+from pasearch.data import dates
+from pasearch.data.cells import (
+    MISSING,
+    USUAL_MARKS,
+    ColumnCells,
+    Reading,
+    as_numbers,
+    as_text,
+    checked_marks,
+    count_texts,
+    each_cell,
+    each_whole,
+    text_of,
+)
+from pasearch.data.numbers import form_of
 from pasearch.data.schema import needed, rising
 from pasearch.errors import UsageError
 
-KINDS = ("number", "category", "text", "ignore")
+KINDS = ("number", "category", "text", "date", "ignore")
 
 BINS = 10
 """How many bins a number has unless its column says otherwise."""
@@ -54,7 +75,24 @@ MOST_BINS = 10_000
 MOST_NAMES = 100_000
 """The most categories of a column, or words of a vocabulary: each is a feature."""
 
-COLUMN_KEYS = ("kind", "low", "high", "bins", "categories", "vocabulary")
+MOST_YEARS = 30
+"""So many years of a date are categories; of more, the year is a number."""
+
+READING_KEYS = ("missing", "decimal", "thousands")
+"""How the cells of a column are read."""
+
+KEYS_OF = {
+    "number": ("low", "high", "bins"),
+    "category": ("categories", "case"),
+    "text": ("vocabulary",),
+    "date": ("lower", "upper", "format", "parts"),
+}
+"""What is declared of columns of one kind alone."""
+
+COLUMN_KEYS = (
+    "kind", "low", "high", "bins", "categories", "case", "vocabulary", "lower", "upper", "format",
+    "parts", *READING_KEYS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +138,17 @@ class Column:
             the bounds are declared, and at quantiles where they are estimated.
         categories: Of a category; None: to be estimated privately.
         vocabulary: Of a text: single words in lower case.
+        case: Of a category: whether capitals matter; False takes YES, Yes and yes for one, and
+            what means missing too.
+        lower: The first day of a date, "2015-01-01" or a `datetime.date`; those before are clamped.
+        upper: The last day of a date.
+        format: How dates are written, such as "%d.%m.%Y"; ISO (2015-01-31) is read in any case.
+        parts: What is told of a date beside its days since `lower`: some of "year", "month",
+            "weekday", "hour"; None: all but the hour.
+        missing: What an absent cell is written as, beside an empty one, `?` and what is usual
+            (`data.cells.USUAL_MARKS`); a number means every cell of that value.
+        decimal: What stands before the decimals of a number, "." or ","; None: a point.
+        thousands: What stands between groups of its digits; None: nothing.
 
     Raises:
         UsageError: Something declared that is no bound, category or word, or not of this kind.
@@ -112,27 +161,37 @@ class Column:
     bins: int | tuple[float, ...] | str | None = None
     categories: tuple[str, ...] | None = None
     vocabulary: tuple[str, ...] | None = None
+    case: bool | None = None
+    lower: str | None = None
+    upper: str | None = None
+    format: str | None = None
+    parts: tuple[str, ...] | None = None
+    missing: tuple[str, ...] | None = None
+    decimal: str | None = None
+    thousands: str | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a name.")
         self._set("kind", self._checked_kind())
+        self._check_reading()
         if self.kind == "number":
             self._check_bounds()
             self._set("bins", self._checked_bins())
-        if self.kind == "category" and self.categories is not None:
-            self._set("categories", self._checked_names("categories", self.categories))
+        if self.kind == "category":
+            self._check_categories()
         if self.kind == "text":
             self._set("vocabulary", self._checked_vocabulary())
+        if self.kind == "date":
+            self._check_date()
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
 
     def _checked_kind(self) -> str | None:
         by_kind = {
-            "number": [key for key in ("low", "high", "bins") if getattr(self, key) is not None],
-            "category": ["categories"] if self.categories is not None else [],
-            "text": ["vocabulary"] if self.vocabulary is not None else [],
+            kind: [key for key in keys if getattr(self, key) is not None]
+            for kind, keys in KEYS_OF.items()
         }
         told = [kind for kind, keys in by_kind.items() if keys]
         kind = told[0] if self.kind is None and told else self.kind
@@ -145,6 +204,53 @@ class Column:
                 "kind."
             )
         return kind
+
+    def _check_reading(self) -> None:
+        """Check how cells are read: a mark that is declared is no category."""
+        try:
+            form_of(self.decimal, self.thousands)
+        except UsageError as error:
+            raise self._refusal(str(error)) from None
+        if self.missing is not None:
+            try:
+                self._set("missing", checked_marks(self.missing))
+            except UsageError as error:
+                raise self._refusal(str(error)) from None
+
+    def _check_categories(self) -> None:
+        if self.case is not None and type(self.case) is not bool:
+            raise self._refusal(f"case is {self.case!r}: expected true or false.")
+        if self.categories is None:
+            return
+        names = self._checked_names("categories", self.categories)
+        marks = set(map(self._folded, self.missing or ()))
+        if both := [name for name in names if self._folded(name) in marks]:
+            raise self._refusal(
+                f"{both[0]!r} is a category and means missing too: leave it out of one of them. "
+                "If it means missing in other columns alone, write missing = [] for this one."
+            )
+        self._set("categories", names)
+
+    def _check_date(self) -> None:
+        days = [dates.day_of(each) for each in (self.lower, self.upper)]
+        first, last = days
+        if first is None or last is None or not first < last:
+            raise self._refusal(
+                f"lower is {self.lower!r} and upper is {self.upper!r}: expected two days, lower "
+                'before upper, such as "2015-01-01" and "2024-12-31". They cannot be estimated '
+                "privately: take what a form, a law or a study's plan allows."
+            )
+        self._set("lower", first)
+        self._set("upper", last)
+        if self.format is not None and (problem := dates.format_problem(self.format)):
+            raise self._refusal(f"format is {self.format!r}: {problem}.")
+        if self.parts is not None:
+            told = tuple(self.parts) if isinstance(self.parts, list | tuple) else ("",)
+            if not all(each in dates.PARTS and told.count(each) == 1 for each in told):
+                raise self._refusal(
+                    f"parts is {self.parts!r}: expected some of {', '.join(dates.PARTS)}."
+                )
+            self._set("parts", told)
 
     def _check_bounds(self) -> None:
         if self.low is None and self.high is None:
@@ -183,7 +289,7 @@ class Column:
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise self._refusal(f"{what} is {names!r}: expected a list of texts.")
         self._check_most(what, len(names), MOST_NAMES)
-        checked: dict[str, None] = {}
+        checked: dict[str, str] = {}
         for each in names:
             whole = isinstance(each, Integral) and not isinstance(each, bool)
             text = str(each).strip() if whole or isinstance(each, str) else ""
@@ -192,10 +298,13 @@ class Column:
                     f"{what} holds {each!r}: expected texts or whole numbers. An empty cell and "
                     "'?' are missing by themselves."
                 )
-            if text in checked:
+            if (same := self._folded(text)) in checked:
                 raise self._refusal(f"{what} holds {text!r} twice: leave one out.")
-            checked[text] = None
-        return tuple(checked)
+            checked[same] = text
+        return tuple(checked.values())
+
+    def _folded(self, text: str) -> str:
+        return text.casefold() if self.case is False else text
 
     def _checked_vocabulary(self) -> tuple[str, ...]:
         words = self._checked_names("vocabulary", self.vocabulary or ())
@@ -227,6 +336,35 @@ class Column:
         if self.kind == "number":
             return self.low is not None and self.bins != QUANTILES
         return self.categories is not None if self.kind == "category" else self.kind is not None
+
+    @property
+    def reading(self) -> Reading:
+        """How its cells are read."""
+        usual = USUAL_MARKS
+        if self.categories:
+            named = set(map(self._folded, self.categories))
+            usual = frozenset(mark for mark in usual if self._folded(mark) not in named)
+        marks = MISSING | usual | frozenset(self.missing or ())
+        return Reading(marks, form_of(self.decimal, self.thousands))
+
+    def read_as(self, usual: Mapping[str, Any]) -> Column:
+        """Return the column, read as its table is where nothing else is declared of it.
+
+        Args:
+            usual: The table's values of `READING_KEYS`.
+        """
+        own = {key: getattr(self, key) for key in READING_KEYS}
+        if own["decimal"] is None and own["thousands"] is None:
+            own |= {key: usual.get(key) for key in ("decimal", "thousands")}
+        if own["missing"] is None:
+            own["missing"] = usual.get("missing")
+        same = self.kind == "ignore" or all(getattr(self, key) == own[key] for key in own)
+        return self if same else replace(self, **own)
+
+    @property
+    def pieces(self) -> tuple[Column, ...]:
+        """What an encoded record holds of it, as columns of no dates: itself, or a date's."""
+        return _pieces(self) if self.kind == "date" else (self,)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -261,6 +399,8 @@ class Column:
             return 2 + (many if many > 1 else 0)
         if self.kind == "ignore":
             return 0
+        if self.kind == "date":
+            return sum(piece.width for piece in self.pieces)
         if self.kind == "category":
             return len(needed(self.categories)) + 2
         return len(needed(self.vocabulary)) + 1
@@ -273,12 +413,16 @@ class Column:
             return f"{self.name}: a number in [{self.low:g}, {self.high:g}]{own}"
         if self.kind == "category":
             return f"{self.name}: one of {', '.join(needed(self.categories)) or 'no known value'}"
+        if self.kind == "date":
+            return f"{self.name}: a date from {self.lower} to {self.upper}"
         return f"{self.name}: {self.kind}"
 
     def feature_names(self) -> list[str]:
         """Return a readable name for each number that a cell becomes."""
         if self.kind == "ignore":
             return []
+        if self.kind == "date":
+            return [name for piece in self.pieces for name in piece.feature_names()]
         if self.kind == "number":
             own = [self.name, *self._bin_names()]
         elif self.kind == "category":
@@ -302,14 +446,75 @@ class Column:
             cells: (rows,).
             out: (rows, width), all 0; written to.
         """
-        self.encoded(cells).write(out)
+        start = 0
+        for piece, encoded in zip(self.pieces, self.encoded(cells), strict=True):
+            encoded.write(out[:, start : start + piece.width])
+            start += piece.width
 
-    def encoded(self, cells: ColumnCells) -> Encoded:
-        """Return what the cells become.
+    def encoded(self, cells: ColumnCells) -> list[Encoded]:
+        """Return what the cells become, for each of `pieces`.
 
         Args:
             cells: (rows,).
         """
+        if self.kind != "date":
+            return [self._encoded(cells)]
+        days = self.days(cells)
+        first, last = dates.day_number(needed(self.lower)), dates.day_number(needed(self.upper))
+        clamped = np.clip(days, first, last + 1 - 1 / dates.DAY)
+        found = [self.pieces[0]._encoded(clamped - first)]
+        for part, piece in zip(self.told_parts, self.pieces[1:], strict=True):
+            # A year beyond the bounds is the last one; a month is that of the day itself.
+            values = dates.part_of(clamped if part == "year" else days, part)
+            if piece.kind == "number":
+                found.append(piece._encoded(values))
+            else:
+                values = values - (dates.year_of(needed(self.lower)) if part == "year" else 0)
+                known = np.isfinite(values)
+                codes = np.where(known, values, piece.width - 1).astype(np.int64)
+                found.append(Encoded(ones=codes))
+        return found
+
+    @property
+    def told_parts(self) -> tuple[str, ...]:
+        """What is told of a date beside its days."""
+        return dates.USUAL_PARTS if self.parts is None else self.parts
+
+    def days(self, cells: ColumnCells) -> np.ndarray:
+        """Return the cells of a date as days since 1970-01-01, float64, NaN where missing."""
+        marks = self.reading.marks
+        days = each_cell(lambda cell: dates.days_of(text_of(cell, marks), self.format), cells)
+        return np.array(days, np.float64)
+
+    def codes(self, cells: ColumnCells) -> np.ndarray:
+        """Return which category each cell is, int64, (rows,): k of k is another, k + 1 missing."""
+        marks = self._folded_marks
+        places = {self._folded(name): i for i, name in enumerate(needed(self.categories))}
+        other, missing = len(places), len(places) + 1
+        places |= dict.fromkeys(marks, missing)
+
+        def place(cell: object) -> int:
+            text = text_of(cell)
+            return missing if text is None else places.get(self._folded(text), other)
+
+        return each_whole(place, cells)
+
+    def count(self, cells: ColumnCells) -> Counter[str]:
+        """Return how often each text occurs that is not missing; capitals as in `codes`."""
+        counts = count_texts(cells, self.reading)
+        if self.case is not False:
+            return counts
+        marks, folded = self._folded_marks, Counter[str]()
+        for text, times in counts.items():
+            if (name := self._folded(text)) not in marks:
+                folded[name] += times
+        return folded
+
+    @property
+    def _folded_marks(self) -> frozenset[str]:
+        return frozenset(map(self._folded, self.reading.marks))
+
+    def _encoded(self, cells: ColumnCells) -> Encoded:
         if self.kind == "number":
             values, known = self._clamped(cells)
             edges, missing = self.edges, self.width - 1
@@ -318,18 +523,11 @@ class Column:
             scaled = np.where(known, self._scaled(values), 0.0)
             return Encoded(ones=np.where(known, bins, missing), numbers=scaled.astype(np.float32))
         if self.kind == "category":
-            places = {name: i for i, name in enumerate(needed(self.categories))}
-            other, missing = len(places), len(places) + 1
-
-            def place(cell: object) -> int:
-                text = text_of(cell)
-                return missing if text is None else places.get(text, other)
-
-            return Encoded(ones=each_whole(place, cells))
+            return Encoded(ones=self.codes(cells))
         if self.kind == "text":
             places = {word: i for i, word in enumerate(needed(self.vocabulary))}
             words = np.zeros((len(cells), len(places) + 1), bool)
-            for row, text in zip(words, as_text(cells), strict=True):
+            for row, text in zip(words, as_text(cells, self.reading), strict=True):
                 row[-1] = text is None
                 for word in WORD.findall((text or "").lower()):
                     if word in places:
@@ -344,7 +542,7 @@ class Column:
 
     def _clamped(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers within the bounds, the lower one if missing; and which are not."""
-        low, high, values = needed(self.low), needed(self.high), as_numbers(cells)
+        low, high, values = needed(self.low), needed(self.high), as_numbers(cells, self.reading)
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 
@@ -368,3 +566,25 @@ class Column:
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
         return cls(**plain)
+
+
+@lru_cache(maxsize=4096)
+def _pieces(column: Column) -> tuple[Column, ...]:
+    """Return the columns that a date becomes."""
+    first, last = needed(column.lower), needed(column.upper)
+    days = dates.day_number(last) - dates.day_number(first) + 1
+    found = [Column(name=f"{column.name}.days", low=0, high=days)]
+    years = range(dates.year_of(first), dates.year_of(last) + 1)
+    names = {
+        "year": [str(year) for year in years],
+        "month": [str(month + 1) for month in range(12)],
+        "weekday": list(dates.WEEKDAYS),
+        "hour": [str(hour) for hour in range(24)],
+    }
+    for part in column.told_parts:
+        name = f"{column.name}.{part}"
+        if part == "year" and len(years) > MOST_YEARS:
+            found.append(Column(name=name, low=years[0], high=years[-1]))
+        else:
+            found.append(Column(name=name, categories=tuple(names[part])))
+    return tuple(found)

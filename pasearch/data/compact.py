@@ -177,7 +177,7 @@ class Room:
     """Where the encoded records of a table are put, a column of a block at a time.
 
     Args:
-        columns: Of the schema, complete.
+        columns: The pieces of the schema, complete.
         rows: How many records.
     """
 

@@ -207,7 +207,8 @@ class _Parsed:
         Raises:
             UsageError: It has no row.
         """
-        found = read_columns(self.form, blocks(self.file, self.start), len(self.header))
+        width = len(self.header)
+        found = read_columns(self.form, blocks(self.file, self.start, width=width), width)
         if not len(found[0]):
             raise self.empty()
         return found
@@ -256,8 +257,9 @@ def row_faults(
     """
     form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
     with _parsed(Path(path), form) as parsed:
-        found = blocks(parsed.file, parsed.start)
-        yield from read_faults(parsed.form, found, len(parsed.header))
+        width = len(parsed.header)
+        found = blocks(parsed.file, parsed.start, width=width)
+        yield from read_faults(parsed.form, found, width)
 
 
 def _slots(parsed: _Parsed) -> Rows:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pasearch.data import tables
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -43,7 +42,7 @@ def schema_of_given(given: DeclaredSchema) -> TableSchema:
             proposed = values.pop("proposed", False)
             return replace(TableSchema.from_json(values), proposed=proposed)
         try:
-            return tables._from_toml(dict(given), KIND)
+            return TableSchema.from_dict(given)
         except UsageError as error:
             raise UsageError(f"schema: {error}") from None
     if isinstance(given, (str, Path)):

@@ -24,7 +24,7 @@ import numpy as np
 
 from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
-from pasearch.data.cells import ColumnCells, as_numbers, count_texts
+from pasearch.data.cells import ColumnCells, as_numbers
 from pasearch.data.column import BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
@@ -85,8 +85,10 @@ class SchemaEstimate:
         if isinstance(schema, Schema):
             return self._of_arrays(schema, features, labels, stream)
         estimated = {}
-        for name in schema.undeclared:
-            column, cells = schema.find(name, features, labels)
+        for column, cells in schema.each(features, labels):
+            if column.declared:
+                continue
+            name = column.name
             own = stream.child("column", name)
             target = name == schema.target.name
             estimated[name] = self._of_column(column, cells, schema.is_class(name), target, own)
@@ -122,7 +124,7 @@ class SchemaEstimate:
     def _of_column(
         self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
-        kind, share, numbers = column.kind, 1.0, as_numbers(cells)
+        kind, share, numbers = column.kind, 1.0, as_numbers(cells, column.reading)
         if kind is None and is_class:
             kind = "category"
         elif kind is None:
@@ -136,7 +138,7 @@ class SchemaEstimate:
             binned = NumberBins(noise_multiplier=self._sigma(share), most=BINS)
             low, high, edges = binned.release(numbers, own, column.bounds)
             return replace(column, kind=kind, low=low, high=high, bins=edges)
-        counts = count_texts(cells)
+        counts = column.count(cells)
         found = self._categories(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
 
@@ -178,17 +180,18 @@ def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySc
                 values["classes"] = max(2, int(labels.max()) + 1)
         return replace(schema, **values)
     read = {}
-    for name in schema.undeclared:
-        column, cells = schema.find(name, features, labels)
-        target = name == schema.target.name
-        read[name] = _read_column(column, cells, most, schema.is_class(name), target)
+    for column, cells in schema.each(features, labels):
+        if not column.declared:
+            name = column.name
+            target = name == schema.target.name
+            read[name] = _read_column(column, cells, most, schema.is_class(name), target)
     return schema.completed(read)
 
 
 def _read_column(
     column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
 ) -> Column:
-    numbers, kind = as_numbers(cells), column.kind
+    numbers, kind = as_numbers(cells, column.reading), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"
@@ -198,7 +201,7 @@ def _read_column(
         if not target and column.open_bins:
             bins = bins_of(numbers, low, high, BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
-    counts = count_texts(cells)
+    counts = column.count(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
     return replace(column, kind="category", categories=tuple(sorted(common)))
 

@@ -34,6 +34,10 @@ from pasearch.errors import UsageError
 BLOCK = 2**19
 """How many bytes are read at a time: few enough for a processor's cache."""
 
+WIDE, MOST_BLOCKS = 256, 32
+"""Of each so many columns one `BLOCK` is read at a time, so that it has rows enough to be worth it:
+columns are made from a block at once, of few rows at the price of many. So many blocks at most."""
+
 LONGEST_HEADER = 2**24
 """The most bytes of a header."""
 
@@ -152,15 +156,25 @@ class LineForm:
         return csv.reader(lines, strict=True, quoting=quoting, delimiter=self.separator)
 
 
-def blocks(file: BinaryIO, start: bytes = b"") -> Iterator[bytes]:
+def block_size(width: int) -> int:
+    """Return how many bytes of a file are read at a time.
+
+    Args:
+        width: How many columns the header has: public.
+    """
+    return BLOCK * min(MOST_BLOCKS, max(1, width // WIDE))
+
+
+def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
     """Yield the rest of a file in blocks of whole lines; only the last line may have no end.
 
     Args:
         file: Open; from where it stands.
         start: What comes before that.
+        width: How many columns it has.
     """
     pieces = [start]
-    while part := file.read(BLOCK):
+    while part := file.read(block_size(width)):
         if cut := part.rfind(b"\n") + 1:
             yield b"".join((*pieces, part[:cut]))
             pieces = []

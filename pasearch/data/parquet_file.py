@@ -346,7 +346,7 @@ class Numbers(TextColumn):
         """Return which cells are not None: all, for what is missing is an empty text."""
         return np.ones(len(self), bool)
 
-    def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
+    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         """Return each cell as it is, NaN where it is absent; `function` is for texts."""
         values = self.values.astype(np.float64)
         return np.where(self.missing | ~np.isfinite(values), np.nan, values)

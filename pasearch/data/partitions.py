@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,22 @@ class Records:
     def parts(self) -> Iterator[Records]:
         """Go through the records, in order: here they are one part."""
         yield self
+
+    def write(self, folder: Path) -> None:
+        """Write them to an empty folder, which `mapped` reads."""
+        for name in ("x", "y", "valid"):
+            np.save(folder / f"{name}.npy", getattr(self, name).numpy())
+
+    @classmethod
+    def mapped(cls, folder: Path, *, public: bool) -> Records:
+        """Return records that were written: their pages are shared, and never written back."""
+        import torch
+
+        own = {
+            name: torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c"))
+            for name in ("x", "y", "valid")
+        }
+        return cls(**own, public=public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +235,10 @@ class Partition(_Part[Records]):
         """Return the same partition, whose records are seen through a front end."""
         return Partition(self._name, self._dataset, self._slots, front)
 
+    def filed(self, folder: Path) -> Filed:
+        """Return the same partition, whose records are written to a private folder, once."""
+        return Filed(self, folder)
+
     def cells(self) -> Cells:
         """Return the same partition, whose records are opened as they are: to estimate a schema."""
         return Cells(self._name, self._dataset, self._slots)
@@ -234,6 +255,22 @@ class InParts(_Part[AnyRecords]):
 
     def _shown(self) -> AnyRecords:
         return self._dataset._any_records(self._name, self._slots, self._front)
+
+
+class Filed(_Part[Path]):
+    """One part of the slots as a folder of files, which other processes map into their memory.
+
+    The files are as private as the records, and lie where whoever asks for them says.
+    """
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, part: Partition, folder: Path):
+        super().__init__(part._name, part._dataset, part._slots, part._front)
+        self._folder = folder
+
+    def _shown(self) -> Path:
+        return self._dataset._filed(self._name, self._slots, self._front, self._folder)
 
 
 class Cells(_Part[tuple[TableCells, ColumnCells]]):
@@ -276,6 +313,7 @@ class Dataset:
         public: True when the user declared the data public.
         official_test: How many of the last records are the data set's own test set.
         cache: A private folder for what costly front ends make; None keeps it in memory.
+        assumed: What its form takes as public, and may have been read from the records.
 
     Raises:
         UsageError: Arrays whose form does not fit the schema.
@@ -288,11 +326,13 @@ class Dataset:
     public: bool = False
     official_test: int = 0
     cache: Path | None = None
+    assumed: tuple[str, ...] = ()
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
     _compact: dict[str, CompactRecords] = field(default_factory=dict, init=False, repr=False)
+    _files: dict[tuple[str, str, Path], Path] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
@@ -322,6 +362,7 @@ class Dataset:
             raise UsageError(f"The split is of {split.n} records, the data has {self.n}.")
         slots = split.slots(generator)
         self._compact.clear()
+        self._files.clear()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
     def adopt(self, schema: AnySchema) -> None:
@@ -329,6 +370,7 @@ class Dataset:
         self.schema = schema
         self._behind.clear()
         self._compact.clear()
+        self._files.clear()
 
     def all_records(self, front: Fitted | None) -> Records:
         """Return every record; only of data that the user declared public.
@@ -418,6 +460,15 @@ class Dataset:
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
 
+    def _filed(self, name: str, slots: np.ndarray, front: Fitted | None, folder: Path) -> Path:
+        """Return the folder with a partition's records: written the first time it is asked for."""
+        key = name, "" if front is None else front.digest, folder
+        if key not in self._files:
+            own = Path(tempfile.mkdtemp(dir=folder))  # 0700
+            self._records(slots, front).write(own)
+            self._files[key] = own
+        return self._files[key]
+
     def _any_records(self, name: str, slots: np.ndarray, front: Fitted | None) -> AnyRecords:
         """Return a partition's records: of which kind, only slots and schema decide."""
         raw = front is None or isinstance(front.front_end, Raw)
@@ -432,12 +483,14 @@ class Dataset:
         import torch
 
         y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
-        features, room = Sealed(self.features)._array, Room(schema.columns, len(slots))
+        features, room = Sealed(self.features)._array, Room(schema.pieces, len(slots))
         for part in _chunks(len(slots)):
             cells = features[slots[part]]
             valid[part] &= present(cells)
-            for place, column in enumerate(schema.columns):
-                room.put(place, part, column.encoded(cells[:, place]), valid[part])
+            columns = enumerate(schema.columns)
+            found = (each for at, column in columns for each in column.encoded(cells[:, at]))
+            for place, encoded in enumerate(found):
+                room.put(place, part, encoded, valid[part])
         y[~valid] = 0
         return CompactRecords(
             x=room.finished(),

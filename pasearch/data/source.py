@@ -107,7 +107,10 @@ class Source(Stage):
         Raises:
             UsageError: No such records, records of another kind, or a column is not there.
         """
-        raise UsageError(f"{data}: new records are not read from {self.kind}.")
+        raise UsageError(
+            f"{data}: new records are not read from {self.kind}. Name a file of them, as the model "
+            "was trained on: a table or a .npz."
+        )
 
 
 SOURCES = Registry(

@@ -8,12 +8,9 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -21,24 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import ColumnCells, TableCells, each_whole, present, text_of
-from pasearch.data.column import COLUMN_KEYS, Column
+from pasearch.data.cells import ColumnCells, TableCells, checked_marks, present
+from pasearch.data.column import READING_KEYS, Column
+from pasearch.data.frames import columns_of_frame
 from pasearch.data.lines import separator_of
+from pasearch.data.numbers import form_of
 from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
+from pasearch.data.schema_file import check_classes, nearest_of, parts_of, toml_text
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
-from pasearch.shown import shown
-
-BARE = re.compile(r"[A-Za-z0-9_-]+")
-"""A key that TOML takes without quotes."""
 
 MOST_NUMBERS = 2_000_000
 """The most numbers that a row may become: a network's first layer has as many weights a neuron."""
-
-TOP_KEYS = (
-    "name", "target", "official_test", "quotes", "header", "separator", "columns", "proposed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +48,10 @@ class TableSchema:
         quotes: Whether a quotation mark around a cell of the file is none of its characters.
         order: The names of the file's columns, in order, where it has no header; otherwise empty.
         separator: What stands between two cells of the file; None: the header tells.
+        missing: What an absent cell is written as, in every column that says nothing else; this,
+            `decimal` and `thousands` are as of `Column`.
+        decimal: What stands before the decimals of numbers, likewise.
+        thousands: What stands between groups of their digits, likewise.
         proposed: Whether it was read from the records (as `pasearch check` does), so that it is
             as private as they are until somebody has edited it.
 
@@ -70,15 +66,19 @@ class TableSchema:
     quotes: bool = True
     order: tuple[str, ...] = ()
     separator: str | None = None
+    missing: tuple[str, ...] | None = None
+    decimal: str | None = None
+    thousands: str | None = None
     proposed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
+        self._read_columns()
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():
             if times > 1:
                 raise UsageError(f"Column {name!r} is there twice: expected each name once.")
-        if self.target.kind in ("text", "ignore") or self.target.bins is not None:
+        if self.target.kind in ("text", "date", "ignore") or self.target.bins is not None:
             has = self.target.kind if self.target.bins is None else "a number with bins"
             raise UsageError(
                 f"Column {self.target.name!r} is the target and is declared as {has}: expected a "
@@ -101,6 +101,37 @@ class TableSchema:
         for name in ("quotes", "proposed"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
+
+    def _read_columns(self) -> None:
+        """Let columns be read as the table is."""
+        if self.missing is not None:
+            object.__setattr__(self, "missing", checked_marks(self.missing))
+        form_of(self.decimal, self.thousands)
+        if usual := self._reading:
+            columns = tuple(column.read_as(usual) for column in self.columns)
+            object.__setattr__(self, "columns", columns)
+            object.__setattr__(self, "target", self.target.read_as(usual))
+
+    @property
+    def _reading(self) -> dict[str, Any]:
+        """How the table's cells are read, as far as it is declared."""
+        return {key: getattr(self, key) for key in READING_KEYS if getattr(self, key) is not None}
+
+    def _columns_json(self) -> dict[str, dict[str, Any]]:
+        """Return what is declared of each column, the target too, by name, and not of the table."""
+        usual, found = self._reading, {}
+        alike = {key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()}
+        for column in (*self.columns, self.target):
+            values = column.to_json()
+            # What a table says does not reach the columns that it ignores.
+            reached = column.kind != "ignore"
+            if reached and values.get("missing") == alike.get("missing"):
+                values.pop("missing", None)
+            number = ("decimal", "thousands")
+            if reached and all(values.get(key) == alike.get(key) for key in number):
+                values = {key: value for key, value in values.items() if key not in number}
+            found[column.name] = values
+        return found
 
     @property
     def shape(self) -> tuple[int]:
@@ -179,7 +210,7 @@ class TableSchema:
         A category or a bin is 1 once, a number at most 1 beside it, and every word may be there.
         """
         most = 0
-        for column in self.columns:
+        for column in self.pieces:
             if column.kind == "text":
                 most += len(column.vocabulary or ())
             elif column.kind != "ignore":
@@ -187,10 +218,15 @@ class TableSchema:
         return math.sqrt(most)
 
     @property
+    def pieces(self) -> tuple[Column, ...]:
+        """What an encoded record holds, as columns of no dates: a date is several of them."""
+        return tuple(piece for column in self.columns for piece in column.pieces)
+
+    @property
     def row_form(self) -> RowForm:
         """What is public about an encoded record; texts are no columns that are paired."""
         found, start = [], 0
-        for column in self.columns:
+        for column in self.pieces:
             if column.kind in ("number", "category"):
                 edges = column.scaled_edges if column.kind == "number" else None
                 found.append(RowColumn(start=start, width=column.width, edges=edges, may_miss=True))
@@ -211,6 +247,19 @@ class TableSchema:
             return self.target, labels
         place = [column.name for column in self.columns].index(name)
         return self.columns[place], features[:, place]
+
+    def each(
+        self, features: TableCells, labels: ColumnCells
+    ) -> Iterator[tuple[Column, ColumnCells]]:
+        """Go through the columns, the target last, with their cells.
+
+        Args:
+            features: (rows, columns).
+            labels: (rows,).
+        """
+        for place, column in enumerate(self.columns):
+            yield column, features[:, place]
+        yield self.target, labels
 
     def is_class(self, name: str) -> bool:
         """Return whether a column holds the classes to predict."""
@@ -254,9 +303,9 @@ class TableSchema:
         if self.regression:
             scaled, known = self.target.scale(labels)
             return scaled.astype(np.float32), known
-        places = {name: i for i, name in enumerate(needed(self.target.categories))}
-        classes = each_whole(lambda cell: places.get(text_of(cell), -1), labels)
-        return np.maximum(classes, 0), classes >= 0
+        classes = self.target.codes(labels)
+        known = classes < len(needed(self.target.categories))
+        return np.where(known, classes, 0), known
 
     def completed_by(self, other: object) -> TableSchema:
         """Return the schema with what is undeclared taken from the schema of another table."""
@@ -348,7 +397,7 @@ class TableSchema:
         for name in (aim, *declared):
             if name not in known:
                 whose = ", which the schema declares" if name in declared and name != target else ""
-                hint = _nearest(name, header).removesuffix("?")
+                hint = nearest_of(name, header).removesuffix("?")
                 raise UsageError(f"{where} has no column {name!r}{whose}{hint}.")
         columns = {name: declared.get(name, Column(name=name)) for name in header}
         return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
@@ -369,15 +418,17 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
+        columns, usual = self._columns_json(), self._reading
         return {
             "kind": "table",
             "name": self.name,
-            "target": self.target.to_json(),
+            "target": columns.pop(self.target.name),
             "official_test": self.official_test,
-            "columns": [column.to_json() for column in self.columns],
+            "columns": list(columns.values()),
             **({} if self.quotes else {"quotes": False}),
             **({"order": list(self.order)} if self.order else {}),
             **({"separator": self.separator} if self.separator else {}),
+            **{key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()},
         }
 
     @classmethod
@@ -395,6 +446,9 @@ class TableSchema:
                 quotes=values.get("quotes", True),
                 order=tuple(values.get("order", ())),
                 separator=values.get("separator"),
+                missing=values.get("missing"),
+                decimal=values.get("decimal"),
+                thousands=values.get("thousands"),
                 columns=tuple(map(Column.from_json, values["columns"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -402,23 +456,15 @@ class TableSchema:
 
     def to_toml_text(self) -> str:
         """Return it as a schema file, which `from_toml` reads."""
-        lines = [f"name = {_quoted(self.name)}", f"target = {_quoted(self.target.name)}"]
-        if self.official_test:
-            lines.append(f"official_test = {self.official_test}")
-        if not self.quotes:
-            lines.append("quotes = false")
-        if self.separator:
-            lines.append(f"separator = {_quoted(self.separator)}")
-        columns = {column.name: column for column in (*self.columns, self.target)}
-        if self.order:
-            lines.append("header = false")
-            columns = {name: columns[name] for name in self.order}
-        for column in columns.values():
-            key = column.name if BARE.fullmatch(column.name) else _quoted(column.name)
-            lines += ["", f"[columns.{key}]"]
-            values = column.to_json()
-            lines += [f"{key} = {_toml(values[key])}" for key in COLUMN_KEYS if key in values]
-        return "\n".join(lines) + "\n"
+        top: dict[str, Any] = {"name": self.name, "target": self.target.name}
+        top |= {"official_test": self.official_test} if self.official_test else {}
+        top |= {} if self.quotes else {"quotes": False}
+        top |= {"separator": self.separator} if self.separator else {}
+        top |= self._reading
+        columns = self._columns_json()
+        order = self.order or [column.name for column in (*self.columns, self.target)]
+        top |= {"header": False} if self.order else {}
+        return toml_text(top, {name: columns[name] for name in order})
 
     @classmethod
     def from_toml(cls, path: str | Path) -> TableSchema:
@@ -429,6 +475,9 @@ class TableSchema:
             quotes = false                    # a quotation mark is an ordinary character
             header = false                    # the columns below are all, in the file's order
             separator = ";"                   # what stands between two cells
+            missing = ["-", "unknown"]        # absent cells, beside empty ones, ?, NA and the like
+            decimal = ","                     # what stands before decimals; [default: a point]
+            thousands = "."                   # what stands between groups of digits
             proposed = true                   # read from the records: delete it when you edit them
             [columns.age]
             low = 17                          # bounds make it a number
@@ -439,7 +488,8 @@ class TableSchema:
             [columns.fnlwgt]
             kind = "ignore"
 
-        A column that is not mentioned, or has nothing under its name, is not declared.
+        A column that is not mentioned, or has nothing under its name, is not declared. docs/data.md
+        has every key.
 
         Raises:
             UsageError: No such file, no TOML, an unknown key, or a declaration that makes no sense.
@@ -447,9 +497,86 @@ class TableSchema:
         path = Path(path)
         values = read_toml(path, "a schema file (TOML)")
         try:
-            return _from_toml(values, path.stem)
+            return cls.from_dict({"name": path.stem, **values})
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
+        """Return a schema from plain values, with the keys of a schema's file.
+
+            Schema.from_dict(
+                {
+                    "target": "income",
+                    "columns": {
+                        "age": {"low": 17, "high": 90},
+                        "income": {"categories": ["<=50K", ">50K"]},
+                    },
+                }
+            )
+
+        Args:
+            values: As of `from_toml`: `target`, `columns` by name, and so on.
+
+        Raises:
+            UsageError: An unknown key, or a declaration that makes no sense.
+        """
+        parts = parts_of(values)
+        return cls(**parts)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        target: str | None = None,
+        declared: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        estimate: bool = False,
+        categories_are_public: bool = False,
+    ) -> TableSchema:
+        """Return the schema of a pandas frame from the names and types of its columns alone.
+
+        Guarantee: no value is read, so frames with columns of the same names and types have the
+        same schema, whatever their rows are.
+
+        A type may come from values itself: `pandas.read_csv` makes numbers of a column unless one
+        cell is none. So a run lists the types of a frame among what it takes as public; read with
+        `dtype="str", keep_default_na=False`, or give the file, and there are none. What categories
+        a `category` column has usually comes from the records too (`astype("category")`,
+        `get_dummies`): they are used only where you say that they are public.
+
+        | type of a column | what is taken from it |
+        |---|---|
+        | whole numbers, fractions | a number: declare `low` and `high` |
+        | bool | the categories False and True |
+        | category | with `categories_are_public`, its categories; otherwise declare them |
+        | datetime | a date: declare `lower` and `upper` |
+        | object, text | nothing: declare `categories`, `vocabulary`, bounds, or `kind` |
+
+        Args:
+            frame: With a column for each feature and the target.
+            target: The column to predict; the last one, if None.
+            declared: What is known of columns, by name, with the keys of a schema's file:
+                `{"age": {"low": 17, "high": 90}, "id": {"kind": "ignore"}}`.
+            estimate: What nothing is declared of is left open: a run estimates it privately,
+                within its budget. False: it is an error that names each such column.
+            categories_are_public: The categories of `category` columns were fixed without a look
+                at the records.
+
+        Raises:
+            UsageError: A column that must be declared and is not, one that is not there, or a
+                declaration that makes no sense.
+        """
+        columns = columns_of_frame(
+            frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
+        )
+        names = list(columns)
+        aim = names[-1] if target is None else str(target)
+        if aim not in columns:
+            raise UsageError(f"The frame has no column {aim!r}{nearest_of(aim, names)}.")
+        found = columns.pop(aim)
+        check_classes(found)
+        return cls(columns=tuple(columns.values()), target=found, name="frame")
 
 
 AnySchema = Schema | TableSchema
@@ -461,76 +588,6 @@ def undeclared(header: Sequence[str], target: str, name: str = "table") -> Table
     return TableSchema(columns=columns, target=Column(name=target), name=name)
 
 
-def _from_toml(values: dict[str, Any], stem: str) -> TableSchema:
-    _check_keys("the file", values, TOP_KEYS)
-    declared, target = values.get("columns", {}), values.get("target")
-    if not (isinstance(target, str) and target):
-        raise UsageError(
-            'it does not say what is predicted: write target = "..." above the columns.'
-        )
-    if not isinstance(declared, dict) or not all(isinstance(v, dict) for v in declared.values()):
-        raise UsageError("its columns are not tables: write [columns.age] and the like.")
-    name = values.get("name", stem)
-    if not (isinstance(name, str) and name):
-        raise UsageError(f"name is {name!r}: expected a name.")
-    columns = {each: _toml_column(each, declared[each]) for each in declared}
-    order = _toml_order(values.get("header", True), columns, target)
-    aim = columns.pop(target, Column(name=target))
-    if aim.categories is not None and not len(aim.categories) >= 2:
-        raise UsageError(
-            f"Column {target!r} is the target and has {len(aim.categories)} classes: expected two "
-            "or more."
-        )
-    # A file may declare the target alone; the others join in `for_header`.
-    return TableSchema(
-        columns=tuple(columns.values()), target=aim, name=name,
-        official_test=values.get("official_test", 0), quotes=values.get("quotes", True),
-        order=order, separator=values.get("separator"), proposed=values.get("proposed", False),
-    )  # fmt: skip
-
-
-def _toml_order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
-    """Return the columns of a file without a header, in order."""
-    if type(header) is not bool:
-        raise UsageError(f"header is {header!r}: expected true or false.")
-    if not header and (target not in columns or len(columns) < 2):
-        raise UsageError(
-            "it says `header = false`: write every column of the file under it, the target too, in "
-            "the file's order, as [columns.age] and the like."
-        )
-    return () if header else tuple(columns)
-
-
-def _toml_column(name: str, values: dict[str, Any]) -> Column:
-    _check_keys(f"column {name!r}", values, COLUMN_KEYS)
-    column = Column(name=name, **values)
-    if column.kind == "number" and isinstance(column.bins, tuple) and column.low is not None:
-        outside = [e for e in column.bins if not column.low < e < needed(column.high)]
-        if outside:
-            raise UsageError(
-                f"Column {name!r}: the edge {outside[0]:g} of its bins is not between low and "
-                f"high, {column.low:g} and {column.high:g}: leave it out, or widen the bounds."
-            )
-    return column
-
-
-def _check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
-    for key in values:
-        if key not in known:
-            raise UsageError(
-                f"{where} has an unknown key {key!r}{_nearest(key, known)}: "
-                f"expected {', '.join(known)}."
-            )
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    """Return a hint to end a sentence with."""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; there are {', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
-
-
 def _widest(column: Column, most: int) -> int:
     if column.declared:
         return column.width
@@ -538,26 +595,3 @@ def _widest(column: Column, most: int) -> int:
     number = Column(name=column.name, low=0.0, high=1.0, bins=column.bins).width
     by_kind = {"number": number, "category": most + 2}
     return by_kind.get(column.kind or "", max(by_kind.values()))
-
-
-def _toml(value: object) -> str:
-    """Return a value as TOML, a long list over several lines."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if not isinstance(value, list):
-        whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-        return repr(int(value) if whole else value)  # type: ignore[arg-type]
-    lines, items = [""], [_toml(each) for each in value]
-    for item in items:
-        if lines[-1] and len(lines[-1]) + len(item) > 90:
-            lines.append("")
-        lines[-1] += f"{' ' if lines[-1] else ''}{item},"
-    if len(lines) == 1:
-        return f"[{lines[0].removesuffix(',')}]"
-    return "[\n" + "".join(f"    {line}\n" for line in lines) + "]"
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
-    plain = json.dumps(text, ensure_ascii=False)
-    return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)

@@ -105,12 +105,13 @@ class TextColumn(ABC):
         """Return the whole number that a function makes of each cell, int64, (rows,)."""
 
     @abstractmethod
-    def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
+    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         """Return each cell as a number, float64, (rows,).
 
         Args:
-            function: What makes a number of a cell that is not a decimal one; it must return
-                `float(text)` for a decimal one.
+            function: What makes a number of a cell.
+            plain: Whether it returns `float(text)` for every decimal number, so that it need not
+                be asked for these.
         """
 
     @abstractmethod
@@ -182,8 +183,13 @@ class Coded(TextColumn):
             return np.ones(len(self), bool)
         return self.codes != self.texts.index(None)
 
-    def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
-        """Return each cell as a number; `function` is for texts and for more than 53 bits."""
+    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
+        """Return each cell as a number; `function` is for texts and for more than 53 bits.
+
+        Unless decimal numbers are plain: it is then for every different cell.
+        """
+        if not plain:
+            return np.array(self.map(function), np.float64)
         whole, decimals = _split(self.codes)
         numbers = whole / POWERS[decimals]
         others = _is_text(self.codes) | (np.abs(whole) > EXACT)
@@ -234,7 +240,7 @@ class Packed(TextColumn):
     def whole(self, function: Callable[[str | None], int]) -> np.ndarray:
         return np.fromiter(map(function, self._cells()), np.int64, len(self))
 
-    def numbers(self, function: Callable[[str | None], float]) -> np.ndarray:
+    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         return np.fromiter(map(function, self._cells()), np.float64, len(self))
 
     def feed(self, digest: Hash) -> None:

@@ -18,8 +18,6 @@ Measured in benchmarks/models, "Images".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +28,7 @@ from pasearch.data import patches
 from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 
 MOST_IMAGES = 3000
@@ -101,7 +100,7 @@ class Whitening(nn.Module):
         """Take the directions of so many made-up images."""
         *channels, height, width = self.shape
         generator = np.random.Generator(np.random.Philox(SEED))
-        with _one_thread():
+        with threads(1):  # rounded alike however many a run may use: a cache knows its records
             made = dead_leaves(images, math.prod(channels), height, width, generator)
             self.prepare(torch.from_numpy(made), generator)
             parts = torch.from_numpy(made.reshape(-1, *self.shape)).split(500)
@@ -155,17 +154,6 @@ def learned(shape: tuple[int, ...]) -> dict[str, Tensor]:
     module = WhitenedImage(shape, views=1)
     module.learn(images_for(len(module.directions)))
     return module.state_dict()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums are rounded alike however many threads a run may use: so a cache knows its records."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:

@@ -183,7 +183,7 @@ def attributes_of(schema: AnySchema) -> Attributes:
         names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
         items = [Attribute(name=n, size=BINS, reads="cut", features=(_SAME,)) for n in names]
     else:
-        items = [each for column in schema.columns for each in _of_column(column)]
+        items = [each for column in schema.pieces for each in _of_column(column)]
     return Attributes(items=(*items, _of_target(schema)))
 
 

@@ -68,7 +68,7 @@ def one_hot_sets(schema: AnySchema) -> np.ndarray:
         schema: Complete, or as far as it is declared.
     """
     plain = [np.zeros(0, bool)]
-    for column in getattr(schema, "columns", ()):
+    for column in getattr(schema, "pieces", ()):
         own = np.zeros(column.width, bool)
         two = column.kind == "category" and len(column.categories or ()) == 2
         own[:1] = column.kind == "number" or two

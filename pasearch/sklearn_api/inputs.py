@@ -1,7 +1,8 @@
 """The form of what scikit-learn hands over: kinds of columns, their declared bounds, labels.
 
 Of data in memory only the form may raise an error or decide what is public: the shape, the number
-type chosen before there were values, the columns' names. A value never does.
+type, the columns' names. A value never does; so a type must not come from values either, as those
+of `pandas.read_csv` do: docs/python.md says what to do.
 
 Source: docs/rules.md, rules 3 and 13.
 """

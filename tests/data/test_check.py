@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.data.check import MOST_CATEGORIES, SHOWN, CheckReport, Problem, check_table
-from pasearch.data.check import _outwards as outwards
+from pasearch.data.check import CheckReport, check_table
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
+from pasearch.data.problems import SHOWN, Problem
+from pasearch.data.proposals import MOST_CATEGORIES, outwards
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -304,3 +308,338 @@ class TestReport:
         report = check(tmp_path, good_rows(), schema)
         assert report.problems == ()
         assert "no problem found" in report.text()
+
+
+def table(path: Path, columns: dict[str, list[str]], **options: Any) -> CheckReport:
+    """Check a table of these columns; the last one is the target."""
+    lines = [";".join(row) for row in zip(*columns.values(), strict=True)]
+    file = path / "table.csv"
+    file.write_text("\n".join([";".join(columns), *lines]) + "\n", encoding="utf-8")
+    report = check_table(file, **options)
+    written = path / "table.toml"
+    written.write_text(report.toml(), encoding="utf-8")
+    again = TableSchema.from_toml(written)
+    assert again == report.proposed, "what is proposed is a file that is read back"
+    _, features, labels = read_table(file, schema=again)
+    x = np.zeros((len(labels), *again.shape), np.float32)
+    again.encode(features, out=x)
+    return report
+
+
+YES = ["yes", "no"] * 30
+INTS = [str(i % 37) for i in range(60)]
+
+
+def column(report: CheckReport, name: str) -> Column:
+    return next(c for c in (*report.proposed.columns, report.proposed.target) if c.name == name)
+
+
+class TestNumberForms:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("values", "decimal", "thousands", "bounds"),
+        [
+            ([f"{i + 10},{i:03}" for i in range(60)], None, ",", (10000, 70000)),
+            ([f"{i},5" for i in range(60)], ",", None, (0, 60)),
+            ([f"1.{i:03},50" for i in range(60)], ",", ".", (1000, 1060)),
+            ([f"1,{i:03}.50" for i in range(60)], None, ",", (1000, 1060)),
+            ([f"1 {i:03},50" for i in range(60)], ",", " ", (1000, 1060)),
+            ([f"1'{i:03}.50" for i in range(60)], None, "'", (1000, 1060)),
+        ],
+        ids=lambda value: str(value)[:20],
+    )
+    def test_of_one_column_is_proposed_there(
+        self,
+        tmp_path: Path,
+        values: list[str],
+        decimal: str | None,
+        thousands: str | None,
+        bounds: tuple[float, float],
+    ):
+        report = table(tmp_path, {"x": values, "n": INTS, "y": YES})
+        x = column(report, "x")
+        assert (x.kind, x.decimal, x.thousands) == ("number", decimal, thousands)
+        assert x.bounds == pytest.approx(bounds)
+        assert (report.proposed.decimal, report.proposed.thousands) == (None, None)
+        assert column(report, "n").decimal is None
+        found(report, "x", "proposed to be read with")
+
+    @pytest.mark.unit
+    def test_of_several_columns_is_proposed_for_the_table(self, tmp_path: Path):
+        a, b = [f"{i},5" for i in range(60)], [f"1.{i:03},50" for i in range(60)]
+        report = table(tmp_path, {"a": a, "b": b, "n": INTS, "y": YES})
+        assert (report.proposed.decimal, report.proposed.thousands) == (",", ".")
+        assert "decimal" not in report.toml().split("[columns.a]")[1]
+        assert column(report, "a").bounds == (0, 60)
+        assert column(report, "n").bounds == pytest.approx((0, 36))
+
+    @pytest.mark.unit
+    def test_columns_that_do_not_agree_say_it_each(self, tmp_path: Path):
+        a, point = [f"{i},5" for i in range(60)], [f"{i}.25" for i in range(60)]
+        report = table(tmp_path, {"a": a, "b": a, "point": point, "y": YES})
+        assert report.proposed.decimal is None
+        assert [column(report, n).decimal for n in ("a", "b", "point")] == [",", ",", None]
+        assert column(report, "point").bounds == (0, 60)
+
+    @pytest.mark.unit
+    def test_what_can_be_read_in_two_ways_is_said(self, tmp_path: Path):
+        groups = [f"{i + 10},{i:03}" for i in range(60)]
+        alone = table(tmp_path, {"x": groups, "y": YES})
+        assert column(alone, "x").thousands == ","
+        found(alone, "x", "'10,000' could be 10000 or 10")
+        commas = [f"{i},5" for i in range(60)]
+        beside = table(tmp_path, {"x": groups, "commas": commas, "y": YES})
+        assert (beside.proposed.decimal, column(beside, "x").bounds) == (",", (10, 70))
+        points = [each.replace(",", ".") for each in groups]
+        beside = table(tmp_path, {"x": points, "commas": commas, "y": YES})
+        assert (beside.proposed.decimal, beside.proposed.thousands) == (",", ".")
+        assert column(beside, "x").bounds == (10000, 70000)
+        found(beside, "x", "'10.000' could be 10000 or 10")
+
+    @pytest.mark.unit
+    def test_a_declared_number_is_told_what_would_read_it(self, tmp_path: Path):
+        schema = TableSchema(columns=(Column(name="x", low=0, high=60),), target=Column(name="y"))
+        report = table(tmp_path, {"x": [f"{i},5" for i in range(60)], "y": YES}, schema=schema)
+        problem = found(report, "x", 'decimal = "," would read it')
+        assert problem.count == 60
+        assert report.proposed.columns == schema.columns
+
+    @pytest.mark.unit
+    def test_a_declared_form_stands(self, tmp_path: Path):
+        schema = TableSchema(
+            columns=(Column(name="x", decimal=","),), target=Column(name="y"), missing=("-",)
+        )
+        values = [f"{i},5" for i in range(59)] + ["-"]
+        report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
+        assert column(report, "x").bounds == (0, 59)
+        assert found(report, "x", "missing, also written '-'").rows == (61,)
+
+
+class TestMarks:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("mark", ["-", "--", ".", "unknown", "Unknown", "n.a.", "none", "*"])
+    def test_among_numbers_are_proposed(self, tmp_path: Path, mark: str):
+        values = [mark if i % 3 == 0 else str(i % 17) for i in range(60)]
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert (column(report, "x").kind, column(report, "x").missing) == ("number", (mark,))
+        assert report.proposed.missing is None
+        problem = found(report, "x", "stands among numbers: proposed to mean missing")
+        assert (problem.count, problem.rows[:2]) == (20, (2, 5))
+        assert not [p for p in report.problems if "not a number" in p.what]
+
+    @pytest.mark.unit
+    def test_usual_ones_are_missing_without_a_word_in_the_schema(self, tmp_path: Path):
+        values = ["N/A" if i % 10 == 0 else "NaN" if i % 10 == 1 else str(i) for i in range(60)]
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert column(report, "x").missing is None
+        assert found(report, "x", "missing, also written 'N/A', 'NaN'").count == 12
+
+    @pytest.mark.unit
+    def test_of_several_columns_are_proposed_for_the_table(self, tmp_path: Path):
+        a = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
+        b = ["unknown" if i % 5 == 0 else "-" if i == 1 else str(i % 17) for i in range(60)]
+        c = [("-", "cook", "nurse")[i % 3] for i in range(60)]
+        report = table(tmp_path, {"a": a, "b": b, "c": c, "y": YES})
+        assert report.proposed.missing == ("-", "unknown")
+        assert column(report, "c").categories == ("cook", "nurse")
+        assert "missing" not in report.toml().split("[columns.a]")[1]
+
+    @pytest.mark.unit
+    def test_that_are_classes_or_declared_stay_categories(self, tmp_path: Path):
+        a = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
+        report = table(tmp_path, {"a": a, "b": a, "y": ["-", "+"] * 30})
+        assert report.proposed.missing is None
+        assert column(report, "a").missing == column(report, "b").missing == ("-",)
+        assert column(report, "y").categories == ("+", "-")
+
+    @pytest.mark.unit
+    def test_among_categories_are_said_and_stay(self, tmp_path: Path):
+        report = table(tmp_path, {"x": ["a", "b", "unknown"] * 20, "y": YES})
+        assert "unknown" in (column(report, "x").categories or ())
+        assert found(report, "x", 'write missing = ["unknown"]').count == 20
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("code", ["-999", "-1", "999", "9999", "-99"])
+    def test_numbers_that_lie_far_apart_and_occur_often_are_proposed(
+        self, tmp_path: Path, code: str
+    ):
+        values = [code if i % 6 == 0 else f"{i % 7 / 10:.1f}" for i in range(60)]
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert column(report, "x").missing == (code,)
+        assert column(report, "x").bounds == pytest.approx((0, 0.6))
+        assert found(report, "x", "as if it meant missing; proposed so").count == 10
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("values", "said"),
+        [
+            (["-1" if i % 6 == 0 else str(i) for i in range(60)], True),
+            (["99" if i % 6 == 0 else str(i) for i in range(60)], True),
+            (["-999" if i == 0 else str(i) for i in range(60)], False),
+            ([str(i % 5 - 2) for i in range(60)], False),
+            (["-999"] * 57 + ["1", "2", "3"], False),
+        ],
+        ids=["near", "near above", "once", "among others", "nothing else"],
+    )
+    def test_other_numbers_are_at_most_said(self, tmp_path: Path, values: list[str], said: bool):
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert column(report, "x").missing is None
+        assert any("if so: missing" in p.what for p in report.problems) is said
+
+    @pytest.mark.unit
+    def test_a_number_that_means_missing_stands_beside_the_marks_of_the_table(self, tmp_path: Path):
+        a = ["-" if i % 5 == 0 else "-999" if i % 5 == 1 else str(i % 9) for i in range(60)]
+        b = ["-" if i % 5 == 0 else str(i % 17) for i in range(60)]
+        report = table(tmp_path, {"a": a, "b": b, "y": YES})
+        assert report.proposed.missing == ("-",)
+        assert column(report, "a").missing == ("-", "-999")
+
+    @pytest.mark.unit
+    def test_a_slip_of_the_pen_is_said(self, tmp_path: Path):
+        values = [*[str(i % 50) for i in range(199)], "16020"]
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 100})
+        assert found(report, "x", "far from all others, such as '16020'").rows == (201,)
+
+
+class TestDates:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("pattern", "days", "lower", "upper", "parts"),
+        [
+            (None, 1, "2020-02-01", "2020-04-30", None),
+            ("%d.%m.%Y", 30, "2020-01-01", "2025-12-31", None),
+            ("%m/%d/%Y", 1, "2020-02-01", "2020-04-30", None),
+            ("%d %b %Y", 1, "2020-02-01", "2020-04-30", None),
+            ("%Y%m%d", 1, "2020-02-01", "2020-04-30", None),
+            ("%d.%m.%y %H:%M", 1, "2020-02-01", "2020-04-30", ("year", "month", "weekday", "hour")),
+            ("%Y-%m", 30, "2020-01-01", "2025-12-31", ("year", "month")),
+        ],
+    )
+    def test_are_proposed(
+        self,
+        tmp_path: Path,
+        pattern: str | None,
+        days: int,
+        lower: str,
+        upper: str,
+        parts: tuple[str, ...] | None,
+    ):
+        first = datetime(2020, 2, 10, 9, 30)
+        moments = [first + timedelta(days=days * i) for i in range(61)]
+        values = [moment.strftime(pattern or "%Y-%m-%d") for moment in moments]
+        report = table(tmp_path, {"x": values, "y": [*YES, "no"]})
+        x = column(report, "x")
+        assert (x.kind, x.format, x.parts) == ("date", pattern, parts)
+        assert (x.lower, x.upper) == (lower, upper)
+        assert not [p for p in report.problems if p.column == "x"]
+
+    @pytest.mark.unit
+    def test_a_mark_and_what_is_no_date_are_said(self, tmp_path: Path):
+        values = ["unknown", "31.02.2020", *[f"{i % 28 + 1:02}.03.2020" for i in range(58)]]
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert column(report, "x").missing == ("unknown",)
+        assert found(report, "x", "'unknown' stands among dates").rows == (2,)
+        assert found(report, "x", "not a date of the format %d.%m.%Y").rows == (3,)
+
+    @pytest.mark.unit
+    def test_the_day_stands_first_where_nothing_decides_and_that_is_said(self, tmp_path: Path):
+        values = [f"{i % 12 + 1:02}/{i % 11 + 1:02}/2020" for i in range(60)]
+        report = table(tmp_path, {"x": values, "y": YES})
+        assert column(report, "x").format == "%d/%m/%Y"
+        found(report, "x", "all values fit both %d/%m/%Y and %m/%d/%Y")
+
+    @pytest.mark.unit
+    def test_a_day_far_away_is_no_bound(self, tmp_path: Path):
+        values = ["31.12.9999", *[f"{i % 28 + 1:02}.{i % 12 + 1:02}.2020" for i in range(199)]]
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 100})
+        assert column(report, "x").upper == "2020-12-31"
+        assert found(report, "x", "far from all others").rows == (2,)
+
+    @pytest.mark.unit
+    def test_declared_ones_are_held_against_the_records(self, tmp_path: Path):
+        signed = Column(name="x", lower="2020-03-05", upper="2020-03-20")
+        schema = TableSchema(columns=(signed,), target=Column(name="y"))
+        values = [f"2020-03-{i % 28 + 1:02}" for i in range(59)] + ["05.03.2020"]
+        report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
+        assert found(report, "x", "before the declared 2020-03-05").count == 11
+        assert found(report, "x", "after the declared 2020-03-20").count == 16
+        found(report, "x", 'format = "%d.%m.%Y" would')
+
+    @pytest.mark.unit
+    def test_cannot_be_predicted(self, tmp_path: Path):
+        values = [f"2020-03-{i % 28 + 1:02}" for i in range(60)]
+        report = table(tmp_path, {"x": INTS, "y": values})
+        assert report.proposed.target.kind == "category"
+        found(report, "y", "looks like a date, which cannot be predicted")
+
+
+class TestCategories:
+    @pytest.mark.unit
+    def test_that_differ_in_capitals_are_proposed_as_one(self, tmp_path: Path):
+        values = ["Cook", "cook", "cook", "nurse", "NURSE", "nurse"] * 10
+        report = table(tmp_path, {"x": values, "y": ["Yes", "yes", "no"] * 20})
+        assert column(report, "x").categories == ("cook", "nurse")
+        assert column(report, "x").case is column(report, "y").case is False
+        found(report, "x", "'Cook', 'cook' differ in capitals alone")
+        assert column(report, "y").categories == ("Yes", "no")
+
+    @pytest.mark.unit
+    def test_that_differ_in_spaces_are_said(self, tmp_path: Path):
+        report = table(tmp_path, {"x": ["New York", "New  York", "NewYork"] * 20, "y": YES})
+        assert column(report, "x").case is None
+        found(report, "x", "differ in spaces alone")
+
+    @pytest.mark.unit
+    def test_a_declared_one_of_other_capitals_is_named(self, tmp_path: Path):
+        values = ["cook", "Nurse"] * 30
+        jobs = Column(name="x", categories=("cook", "nurse"))
+        for case, problems in ((None, 1), (False, 0)):
+            schema = TableSchema(columns=(replace(jobs, case=case),), target=Column(name="y"))
+            report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
+            assert len([p for p in report.problems if "but 'nurse' is" in p.what]) == problems
+            assert len([p for p in report.problems if p.column == "x"]) == problems
+
+    @pytest.mark.unit
+    def test_few_whole_numbers_are_classes_unless_a_number_is_predicted(self, tmp_path: Path):
+        grades = [str(i % 5 + 1) for i in range(60)]
+        report = table(tmp_path, {"x": INTS, "y": grades})
+        assert report.proposed.target.kind == "category"
+        found(report, "y", "5 different whole numbers: proposed as classes")
+        report = table(tmp_path, {"x": INTS, "y": grades}, regression=True)
+        assert (report.proposed.target.kind, report.proposed.target.bounds) == ("number", (1, 5))
+        schema = TableSchema(columns=(), target=Column(name="y", categories=("1", "2")))
+        with pytest.raises(UsageError, match="number is to be predicted, but the schema"):
+            table(tmp_path, {"x": INTS, "y": grades}, schema=schema, regression=True)
+
+
+@pytest.mark.property
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            *[
+                st.one_of(
+                    st.text(st.characters(codec="utf-8", exclude_characters=';"\r\n'), max_size=8),
+                    st.sampled_from(
+                        ["1,5", "1.500", "12,300", "-", "N/A", "-999", "2020-01-01", "01.02.2020",
+                         "03/04/2021", "20200101", "7", "yes", "YES", "9999-12-31", "1e400"]
+                    ),
+                )
+            ] * 3
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)  # fmt: skip
+def test_no_cells_stop_it_and_what_is_proposed_is_read_back(rows: list, tmp_path_factory):
+    path = tmp_path_factory.mktemp("check")
+    columns = {name: [row[i] or "x" for row in rows] for i, name in enumerate(("a", "b", "y"))}
+    for regression in (False, True):
+        try:
+            table(path, columns, regression=regression)
+        except UsageError as error:
+            told = str(error)
+        else:
+            continue
+        # Of such tables the report says so, and the file of its schema is refused.
+        assert "classes: expected two or more" in told

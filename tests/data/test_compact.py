@@ -179,7 +179,8 @@ def table() -> tuple[CompactRows, np.ndarray]:
     whole[~usable] = 0.0
     for part in (slice(0, 130), slice(130, 200)):
         for place, column in enumerate(COLUMNS):
-            room.put(place, part, column.encoded(cells[part, place]), usable[part])
+            (encoded,) = column.encoded(cells[part, place])
+            room.put(place, part, encoded, usable[part])
     return room.finished(), whole
 
 

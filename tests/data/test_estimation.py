@@ -104,6 +104,56 @@ class TestTables:
         assert any(low.estimate(schema, cells, labels, stream(i)) != first for i in range(1, 20))
 
 
+class TestReading:
+    """What is said of how cells are read holds for what is estimated too."""
+
+    @staticmethod
+    def found(column: Column, values: list[str], times: int = 400) -> Column:
+        cells = np.array(values * times, object)
+        schema = TableSchema(columns=(column,), target=Column(name="t", low=0, high=1))
+        features, labels = cells[:, None], np.zeros(len(cells))
+        free = read_free(schema, features, labels, 8).columns[0]
+        kept = estimate().estimate(schema, features, labels, stream()).columns[0]
+        assert kept.kind == free.kind
+        return free
+
+    @pytest.mark.unit
+    def test_a_date_that_is_not_declared_is_a_category_or_compact_a_number(self):
+        days = [f"2020-01-{day:02}" for day in range(1, 6)]
+        found = self.found(Column(name="c"), days)
+        assert (found.kind, found.categories) == ("category", tuple(days))
+        found = self.found(Column(name="c"), [day.replace("-", "") for day in days])
+        assert (found.kind, found.low, found.high) == ("number", 20200101, 20200105)
+
+    @pytest.mark.unit
+    def test_numbers_with_commas_are_categories_unless_it_is_said_how_they_are_written(self):
+        values = ["1,5", "2,5", "9,25"]
+        assert self.found(Column(name="c"), values).kind == "category"
+        found = self.found(Column(name="c", decimal=","), values)
+        assert (found.kind, found.low, found.high) == ("number", 1.5, 9.25)
+
+    @pytest.mark.unit
+    def test_marks_are_in_no_bound_and_no_category(self):
+        found = self.found(
+            Column(name="c", missing=("-999", "-")), ["1", "5", "6", "9", "-999", "-", "NA"]
+        )
+        assert (found.kind, found.low, found.high) == ("number", 1, 9)
+        found = self.found(Column(name="c", missing=("-",)), ["a", "b", "-", "N/A", "?"])
+        assert found.categories == ("a", "b")
+
+    @pytest.mark.unit
+    def test_capitals_do_not_matter_where_it_says_so(self):
+        column = Column(name="c", kind="category", case=False, missing=("unknown",))
+        values = ["Yes", "YES", "yes", "no", "NO", "Unknown", "nan", "NAN"]
+        assert self.found(column, values).categories == ("no", "yes")
+        # Noise may not tell two spellings of one value apart, nor stop at them.
+        cells = np.array(values * 400, object)
+        schema = TableSchema(columns=(column,), target=Column(name="t", low=0, high=1))
+        for i in range(5):
+            kept = estimate().estimate(schema, cells[:, None], np.zeros(len(cells)), stream(i))
+            assert set(kept.columns[0].categories or ()) == {"no", "yes"}
+
+
 class TestArrays:
     SCHEMA = Schema(shape=(2, 3))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,6 +231,19 @@ class TestColumn:
             ({"vocabulary": ("two words",)}, "one word"),
             ({"vocabulary": ("Upper",)}, "one word"),
             ({"vocabulary": ("a", "a")}, "twice"),
+            ({"categories": ("a", "b"), "case": 0}, "case is 0: expected true or false"),
+            ({"categories": ("a", "A"), "case": False}, "'A' twice"),
+            ({"categories": ("a", "-"), "missing": ("-",)}, "is a category and means missing too"),
+            ({"categories": ("a", "No"), "missing": ("NO",), "case": False}, "means missing too"),
+            ({"kind": "number", "case": False}, "has no case"),
+            ({"missing": "-"}, "missing is '-': expected a list"),
+            ({"missing": (True,)}, "missing holds True: expected texts or numbers"),
+            ({"missing": (None,)}, "missing holds None"),
+            ({"decimal": ";"}, "decimal is ';': expected"),
+            ({"decimal": ""}, "decimal is ''"),
+            ({"thousands": "."}, "another than decimal, which is '.'"),
+            ({"decimal": ",", "thousands": ","}, "another than decimal, which is ','"),
+            ({"thousands": "_"}, "thousands is '_'"),
         ],
         ids=str,
     )
@@ -401,6 +417,10 @@ class TestSchema:
             ({"official_test": -1}, "official_test"),
             ({"official_test": 2.0}, "official_test"),
             ({"official_test": True}, "official_test"),
+            ({"missing": "-"}, "missing is '-': expected a list"),
+            ({"decimal": ";"}, "decimal is ';'"),
+            ({"thousands": "."}, "thousands is '.'"),
+            ({"missing": ("Private",), "columns": (WORK,)}, "write missing = \\[\\] for this one"),
         ],
         ids=str,
     )
@@ -434,24 +454,40 @@ class TestSchema:
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 FINITE = st.floats(-1e300, 1e300)
+MARKS = ("-", "n.a.", "-999", "\u2013")
+READINGS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "missing": st.lists(st.sampled_from(MARKS), unique=True),
+        "decimal": st.just(","),
+        "thousands": st.sampled_from([" ", "'"]),
+    },
+)
 
 
 @st.composite
 def columns(draw: st.DrawFn, name: str, *, is_target: bool) -> Column:
-    kinds = ["number", "category"] + ([] if is_target else ["none", "ignore", "text"])
+    kinds = ["number", "category"] + ([] if is_target else ["none", "ignore", "text", "date"])
     kind = draw(st.sampled_from(kinds))
+    reading = draw(READINGS)
     if kind == "number":
         edges = draw(st.lists(FINITE, min_size=2, max_size=5, unique=True))
         low, *inner, high = sorted(edges)
         bins = None if is_target else draw(st.sampled_from([None, 0, 7, tuple(inner)]))
-        return Column(name=name, low=low, high=high, bins=bins)
+        return Column(name=name, low=low, high=high, bins=bins, **reading)
     if kind == "category":
-        texts = NAMES.filter(lambda text: text.strip() not in ("", "?"))
-        found = draw(st.lists(texts, min_size=2, max_size=30, unique_by=str.strip))
-        return Column(name=name, categories=tuple(found))
+        texts = NAMES.filter(lambda text: text.strip() not in ("", "?", *MARKS))
+        unique = st.lists(texts, min_size=2, max_size=30, unique_by=lambda t: t.strip().casefold())
+        case = draw(st.sampled_from([None, True, False]))
+        return Column(name=name, categories=tuple(draw(unique)), case=case, **reading)
     if kind == "text":
-        return Column(name=name, vocabulary=("free", "£"))
-    return Column(name=name, kind=None if kind == "none" else kind)
+        return Column(name=name, vocabulary=("free", "£"), **reading)
+    if kind == "date":
+        days = sorted(draw(st.lists(st.dates(), min_size=2, max_size=2, unique=True)))
+        form = draw(st.sampled_from([None, "%d.%m.%Y", "%b %d, %Y"]))
+        parts = draw(st.none() | st.lists(st.sampled_from(["year", "hour"]), unique=True))
+        return Column(name=name, lower=days[0], upper=days[1], format=form, parts=parts, **reading)
+    return Column(name=name, kind=None if kind == "none" else kind, **reading)
 
 
 @st.composite
@@ -460,8 +496,9 @@ def schemas(draw: st.DrawFn) -> TableSchema:
     made = [draw(columns(name, is_target=i == 0)) for i, name in enumerate(names)]
     tail = draw(st.integers(0, 9))
     return TableSchema(
-        columns=tuple(made[1:]), target=made[0], official_test=tail, name=draw(NAMES)
-    )
+        columns=tuple(made[1:]), target=made[0], official_test=tail, name=draw(NAMES),
+        **draw(READINGS),
+    )  # fmt: skip
 
 
 ADULT = """
@@ -503,6 +540,8 @@ class TestToml:
         path = tmp_path_factory.mktemp("toml") / "schema.toml"
         path.write_bytes(schema.to_toml_text().encode())
         assert TableSchema.from_toml(path) == schema
+        assert TableSchema.from_dict(tomllib.loads(path.read_text("utf-8"))) == schema
+        assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
     @pytest.mark.unit
     def test_a_long_list_is_written_over_several_lines(self):
@@ -529,6 +568,15 @@ class TestToml:
             ("target = 'y'\n[columns]\nx = 3", "not tables"),
             ("target = 'y'\nname = 3", "name is 3"),
             ("target = 'y'\nofficial_test = 'no'", "official_test is 'no'"),
+            ("target = 'y'\nmissing = 3", "missing is 3: expected a list"),
+            ("target = 'y'\nmissings = ['-']", "unknown key 'missings'; did you mean 'missing'"),
+            ("target = 'y'\ndecimal = ';'", "decimal is ';'"),
+            ("target = 'y'\nthousands = '.'", "thousands is '.'"),
+            ("target = 'y'\n[columns.x]\nlow = 2020-01-01\nhigh = 2021-01-01", "lower and upper"),
+            ("target = 'y'\n[columns.x]\nkind = 'date'", "'x'.*expected two days"),
+            ("target = 'y'\n[columns.x]\nformat = '%d.%m.%Y'", "'x'.*expected two days"),
+            ("target = 'y'\n[columns.x]\nformats = 'x'", "did you mean 'format'"),
+            ("target = 'y'\n[columns.x]\ncase = false\nlow = 1\nhigh = 2", "has no case"),
             ("target = ", "cannot be read as TOML"),
         ],
         ids=lambda text: text[:40],
@@ -548,6 +596,79 @@ class TestToml:
         (tmp_path / "latin.toml").write_bytes(b'target = "\xe9"')
         with pytest.raises(UsageError, match="cannot be read as TOML"):
             TableSchema.from_toml(tmp_path / "latin.toml")
+
+
+READ = """
+target = "won"
+missing = ["-", -999]
+decimal = ","
+thousands = "."
+[columns.signed]
+lower = 2015-01-01
+upper = "2024-12-31"
+format = "%d.%m.%Y"
+parts = ["year"]
+[columns.price]
+low = 0
+high = 10000
+[columns.share]
+low = 0
+high = 1
+decimal = "."
+missing = []
+[columns.region]
+categories = ["North", "South"]
+case = false
+[columns.won]
+categories = ["yes", "no"]
+"""
+
+
+class TestReading:
+    @pytest.mark.unit
+    def test_what_a_table_says_holds_for_columns_that_say_nothing_else(self, tmp_path: Path):
+        schema = TableSchema.from_toml(write(tmp_path / "deals.toml", READ))
+        signed, price, share, region = schema.columns
+        assert (signed.lower, signed.upper) == ("2015-01-01", "2024-12-31")
+        assert (price.decimal, price.thousands, price.missing) == (",", ".", ("-", "-999"))
+        assert (share.decimal, share.thousands, share.missing) == (".", None, ())
+        assert region.missing == schema.target.missing == ("-", "-999")
+        rows = encoded(schema, cells(
+            ("01.07.2020", "2.500,0", "0.5", "NORTH"), ("-", "-999,0", "-999", "-"),
+        ))  # fmt: skip
+        found = dict(zip(schema.names, rows.T.tolist(), strict=True))
+        assert found["signed.year = 2020"] == [1, 0]
+        assert (found["price"], found["price missing"]) == ([0.25, 0], [0, 1])
+        assert (found["share"], found["share missing"]) == ([0.5, 0], [0, 0])
+        assert (found["region = North"], found["region missing"]) == ([1, 0], [0, 1])
+        assert found["signed.days missing"] == [0, 1]
+
+    @pytest.mark.unit
+    def test_is_said_once_in_a_file(self, tmp_path: Path):
+        schema = TableSchema.from_toml(write(tmp_path / "deals.toml", READ))
+        text = schema.to_toml_text()
+        assert text.count("thousands") == text.count("'-'") + 1 == 1
+        values = schema.to_json()
+        assert values["missing"] == ["-", "-999"]
+        assert "missing" not in values["columns"][0]
+
+    @pytest.mark.unit
+    def test_capitals_do_not_matter_where_it_says_so(self):
+        column = Column(name="x", categories=("Yes", "Na"), case=False, missing=("-", "unknown"))
+        found = column.codes(column_of("YES", "yes", "NA", "na", "Unknown", "n/a", "N/a", "no"))
+        assert found.tolist() == [0, 0, 1, 1, 3, 3, 3, 2]
+        exact = Column(name="x", categories=("Yes", "NA"))
+        assert exact.codes(column_of("YES", "Yes", "NA", "n/a", "na")).tolist() == [2, 0, 1, 3, 2]
+
+    @pytest.mark.property
+    @given(values=st.lists(ODD, min_size=1, max_size=12), case=st.sampled_from([None, False]))
+    def test_categories_are_counted_as_they_are_encoded(self, values: list, case: bool | None):
+        column = Column(name="x", kind="category", case=case, missing=("private",))
+        counts = column.count(column_of(*values))
+        found = replace(column, categories=tuple(counts))
+        codes = found.codes(column_of(*values)).tolist()
+        assert [codes.count(place) for place in range(len(counts))] == list(counts.values())
+        assert codes.count(len(counts)) == 0, "nothing is another category"
 
 
 class TestHeader:
@@ -803,3 +924,40 @@ class TestExamples:
         model = LogisticRegression(max_iter=1000).fit(x[:cut], y[:cut])
         assert model.score(x[cut:], y[cut:]) > 0.864
         assert roc_auc_score(y[cut:], model.decision_function(x[cut:])) > 0.918
+
+
+@pytest.mark.unit
+def test_dates_commas_and_marks_go_the_whole_way(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
+    draw = np.random.default_rng(0)
+    rows = ["signed;price;region;won"]
+    for i in range(300):
+        day, month, year = draw.integers(1, 29), draw.integers(1, 13), draw.integers(2015, 2025)
+        price = f"{draw.integers(1, 9)}.{draw.integers(0, 1000):03},{draw.integers(0, 100):02}"
+        region = draw.choice(["North", "north", "South", "N/A"])
+        signed = f"{day:02}.{month:02}.{year}" if i % 9 else "-"
+        rows.append(f"{signed};{price if i % 7 else '-'};{region};{draw.choice(['yes', 'no'])}")
+    table = write(tmp_path / "deals.csv", "\n".join(rows) + "\n")
+    code, out, err = run("check", table, "--propose", "deals.toml")
+    assert code == 0, err
+    schema = (tmp_path / "deals.toml").read_text()
+    for line in ('decimal = ","', 'format = "%d.%m.%Y"', 'missing = ["-"]', "case = false"):
+        assert line in schema
+    (tmp_path / "deals.toml").write_text(schema.replace("proposed = true\n", ""))
+    options = ["--schema", "deals.toml", "--strategy", "fixed", "--space", "tables", "--steps", 5,
+               "--batch", 20, "--eps", 4]  # fmt: skip
+    code, out, err = run("arch", table, *options, "--out", "x")
+    assert code == 0, err
+    document = json.loads((tmp_path / "x/release/result.json").read_text())
+    assert not any(name in str(document["estimated_privately"]) for name in ("signed", "price"))
+    assert run("verify", "x")[0] == 0
+    new = write(tmp_path / "new.csv", "\n".join(each.rsplit(";", 1)[0] for each in rows) + "\n")
+    code, out, err = run("predict", "x", new)
+    assert code == 0, err
+    assert set(out.split()) - {"won", "prediction", "label", "class"} <= {"yes", "no"}
+    # What cells hold changes nothing that is printed before the budget is spent.
+    other = [rows[0], *(f"soon;{i}.5;?;no" for i in range(300))]
+    code, plan, err = run("plan", "arch", table, *options)
+    write(table, "\n".join(other) + "\n")
+    assert run("plan", "arch", table, *options) == (code, plan, err)

@@ -1,0 +1,95 @@
+"""What the names and types of a frame's columns say about them; no value is looked at.
+
+A type says nothing of the records if it was chosen before them: by a database's table, a Parquet
+file, or whoever wrote `dtype=`. `pandas.read_csv` chooses it from all values: one cell that is no
+number makes texts of a whole column. So types are listed among what is taken as public.
+
+Source: docs/rules.md, rule 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pasearch.data.cells import text_of
+from pasearch.data.column import KEYS_OF, Column
+from pasearch.data.schema_file import column_of, nearest_of
+from pasearch.errors import UsageError
+
+TYPES = "the types of the frame's columns"
+"""What is taken as public of a frame that has others than texts."""
+
+TRUTH = ("False", "True")
+"""The categories of a column of truth values, which its type declares."""
+
+TELLING = {"kind", *(key for keys in KEYS_OF.values() for key in keys)}
+"""What tells the kind of a column by being declared."""
+
+NEEDED = {
+    "number": '"low" and "high"; or "categories", if its numbers are codes or classes',
+    "date": '"lower" and "upper"',
+    "category": '"categories", or say that those of its type are public',
+    None: '"categories", "vocabulary", or "low" and "high"',
+}
+"""What must be declared of a column by what its type says."""
+
+
+def columns_of_frame(
+    frame: Any,
+    declared: Mapping[str, Mapping[str, Any]],
+    *,
+    estimate: bool,
+    categories_are_public: bool,
+) -> dict[str, Column]:
+    """Return the columns of a frame, by name; arguments and errors as of `Schema.from_frame`."""
+    if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
+        raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas frame.")
+    types = {str(name): dtype for name, dtype in zip(frame.columns, frame.dtypes, strict=True)}
+    if len(types) < len(frame.columns):
+        raise UsageError("The frame has two columns of one name: rename one.")
+    if len(types) < 2:
+        raise UsageError("The frame has fewer than two columns: expected features and a target.")
+    declared = {str(name): values for name, values in declared.items()}
+    for name, values in declared.items():
+        if name not in types:
+            raise UsageError(f"The frame has no column {name!r}{nearest_of(name, list(types))}.")
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                f"declared[{name!r}] is {values!r}: expected what is known of the column, such as "
+                '{"low": 0, "high": 120}.'
+            )
+    found, open_ = {}, []
+    for name, dtype in types.items():
+        kind = kind_of(dtype)
+        told = dict(declared.get(name, {}))
+        # What says another kind than the type does is the user's to say.
+        if not TELLING & set(told):
+            if kind == "truth":
+                told |= {"categories": list(TRUTH), "case": False}
+            if kind == "category" and categories_are_public:
+                told["categories"] = [text_of(each) or "" for each in dtype.categories]
+            if kind == "number":
+                told["kind"] = "number"
+        column = column_of(name, told) if told else Column(name=name)
+        if not (column.declared or estimate or name in declared):
+            open_.append(f"{name!r} ({dtype}): {NEEDED[kind]}")
+        found[name] = column
+    if open_:
+        raise UsageError(
+            "Nothing is declared of these columns, and their types do not tell what they may hold. "
+            'Declare them, `declared={"age": {"low": 0, "high": 120}}`, leave them out with '
+            '{"kind": "ignore"}, or let the run estimate them privately, `estimate=True`:',
+            *open_,
+        )
+    return found
+
+
+def kind_of(dtype: Any) -> str | None:
+    """Return what a type says of its cells: a number, truth, a category, a date; None: nothing."""
+    if type(dtype).__name__ == "CategoricalDtype":
+        return "category"
+    kind = getattr(dtype, "kind", "O")
+    if kind in "iuf":
+        return "number"
+    return {"b": "truth", "M": "date"}.get(kind)

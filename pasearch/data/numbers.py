@@ -1,0 +1,157 @@
+"""How a table writes its numbers: what stands before the decimals, and between groups of digits.
+
+| declared | 12,300 | 12.300 | 3,5 | 3.5 | 1,234.5 | 1.234,5 |
+|---|---|---|---|---|---|---|
+| nothing | missing | 12.3 | missing | 3.5 | missing | missing |
+| thousands "," | 12300 | 12.3 | missing | 3.5 | 1234.5 | missing |
+| decimal "," | 12.3 | missing | 3.5 | missing | missing | missing |
+| decimal ",", thousands "." | 12.3 | 12300 | 3.5 | missing | missing | 1234.5 |
+
+Groups are whole or the cell is no number: behind the first, of one to three digits and not 0, each
+has three digits (two in the middle, as in India, will do). What is no number is missing; nothing
+raises.
+
+Source: docs/rules.md, rules 3 and 13.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from pasearch.errors import UsageError
+
+DECIMALS = ".,"
+"""What may stand before the decimals."""
+
+THOUSANDS = ",. '"
+"""What may stand between groups of digits."""
+
+ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
+"""Characters that are written for one of them: spaces that do not break a line, an apostrophe."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForm:
+    """How numbers are written.
+
+    Args:
+        decimal: What stands before the decimals, "." or ",".
+        thousands: What stands between groups of digits; None: nothing does.
+
+    Raises:
+        UsageError: Other characters, or one for both.
+    """
+
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.decimal, str) and self.decimal in (*DECIMALS,)):
+            raise UsageError(f'decimal is {self.decimal!r}: expected "." or ",".')
+        known = self.thousands is None or (
+            isinstance(self.thousands, str) and self.thousands in (*THOUSANDS,)
+        )
+        if not known or self.thousands == self.decimal:
+            raise UsageError(
+                f"thousands is {self.thousands!r}: expected one of "
+                f"{', '.join(repr(each) for each in THOUSANDS if each != self.decimal)}, and "
+                f"another than decimal, which is {self.decimal!r}."
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether 1234.5 means what it does where nothing is declared."""
+        return self.decimal == "."
+
+    def number(self, text: str | None) -> float:
+        """Return a finite number, or NaN."""
+        if text is None:
+            return math.nan
+        if self.decimal != "." or self.thousands is not None:
+            text = self._in_plain_form(text)
+        try:
+            number = float(text)
+        except ValueError:
+            return math.nan
+        return number if math.isfinite(number) else math.nan
+
+    def _in_plain_form(self, text: str) -> str:
+        """Return a number as Python has it; what is none stays none."""
+        if _pattern(self.decimal, self.thousands).fullmatch(text) is None:
+            return "" if self.decimal != "." and "." in text else text
+        for each in ALIKE.get(self.thousands or "", self.thousands or ""):
+            text = text.replace(each, "")
+        return text.replace(self.decimal, ".")
+
+
+PLAIN = NumberForm()
+"""How numbers are written where nothing is declared: as Python has them."""
+
+
+def form_of(decimal: object, thousands: object) -> NumberForm:
+    """Return the form that is declared; None of either: nothing is.
+
+    Raises:
+        UsageError: As of `NumberForm`.
+    """
+    point: Any = PLAIN.decimal if decimal is None else decimal
+    group: Any = thousands
+    return NumberForm(point, group)
+
+
+FORMS = (
+    PLAIN, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."), NumberForm(".", " "),
+    NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
+)  # fmt: skip
+"""The forms that a proposal tries, the likeliest first."""
+
+SAMPLE = 32
+"""So many different texts tell whether forms other than the plain one are worth a try."""
+
+
+def fitting_forms(counts: Mapping[str, int], *, decimal: str | None = None) -> list[NumberForm]:
+    """Return the forms that read the most of some texts, the likeliest first; none if none does.
+
+    It looks at values: for the curator's check alone. Where the plain form reads everything, it is
+    the only one.
+
+    Args:
+        counts: How often each text occurs.
+        decimal: What stands before decimals elsewhere in the table, if that is known.
+    """
+    tried = [form for form in FORMS if decimal is None or form.decimal == decimal]
+    if decimal in (None, PLAIN.decimal) and _read(counts, PLAIN) == sum(counts.values()):
+        return [PLAIN] if counts else []
+    sample = {text: 1 for text in islice(counts, SAMPLE)}
+    if not any(2 * _read(sample, form) >= len(sample) for form in tried):
+        return []
+    read, there = dict[NumberForm, int](), set("".join(counts))
+    for form in tried:
+        # What stands in no text groups no digits, so all such forms read the same.
+        mark = form.thousands or ""
+        groups = form.thousands is None or not there.isdisjoint(ALIKE.get(mark, mark))
+        same = next((each for each in read if each.decimal == form.decimal), form)
+        read[form] = read[same] if not groups and same in read else _read(counts, form)
+    most = max(read.values())
+    return [form for form, times in read.items() if times == most > 0]
+
+
+def _read(counts: Mapping[str, int], form: NumberForm) -> int:
+    """Return how many cells are numbers in a form."""
+    return sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
+
+
+@lru_cache(maxsize=32)
+def _pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    """Return what numbers that have one of the marks look like."""
+    point, whole = re.escape(decimal), "[0-9]*"
+    if thousands is not None:
+        mark = f"[{re.escape(ALIKE.get(thousands, thousands))}]"
+        whole = rf"(?:[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{2,3}})*{mark}[0-9]{{3}}|[0-9]*)"
+    return re.compile(rf"[+-]?{whole}(?:{point}[0-9]*)?(?:[eE][+-]?[0-9]+)?")

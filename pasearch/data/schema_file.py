@@ -1,0 +1,179 @@
+"""A table's schema as plain values and as a file: reading both, and writing the file.
+
+Source: docs/rules.md, rule 13; docs/data.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
+from pasearch.data.schema import needed
+from pasearch.errors import UsageError
+from pasearch.shown import shown
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that TOML takes without quotes."""
+
+TOP_KEYS = (
+    "name", "target", "official_test", "quotes", "header", "separator", *READING_KEYS, "columns",
+    "proposed",
+)  # fmt: skip
+
+
+def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schema is made of, by the names of its arguments.
+
+    Args:
+        values: With the keys of a schema's file.
+
+    Raises:
+        UsageError: An unknown key, or a declaration that makes no sense.
+    """
+    check_keys("the file", values, TOP_KEYS)
+    declared, target = values.get("columns", {}), values.get("target")
+    if not (isinstance(target, str) and target):
+        raise UsageError(
+            'it does not say what is predicted: write target = "..." above the columns.'
+        )
+    if not isinstance(declared, Mapping) or not all(
+        isinstance(each, Mapping) for each in declared.values()
+    ):
+        raise UsageError("its columns are not tables: write [columns.age] and the like.")
+    name = values.get("name", "table")
+    if not (isinstance(name, str) and name):
+        raise UsageError(f"name is {name!r}: expected a name.")
+    columns = {each: column_of(each, declared[each]) for each in declared}
+    order = _order(values.get("header", True), columns, target)
+    aim = columns.pop(target, Column(name=target))
+    check_classes(aim)
+    # A file may declare the target alone; the others join in `for_header`.
+    return {
+        "columns": tuple(columns.values()), "target": aim, "name": name,
+        "official_test": values.get("official_test", 0), "quotes": values.get("quotes", True),
+        "order": order, "separator": values.get("separator"),
+        "proposed": values.get("proposed", False),
+        **{key: values.get(key) for key in READING_KEYS},
+    }  # fmt: skip
+
+
+def check_classes(target: Column) -> None:
+    """Refuse a target that is declared with fewer than two classes.
+
+    Raises:
+        UsageError: It is.
+    """
+    if target.categories is not None and not len(target.categories) >= 2:
+        raise UsageError(
+            f"Column {target.name!r} is the target and has {len(target.categories)} classes: "
+            "expected two or more."
+        )
+
+
+def _order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
+    """Return the columns of a file without a header, in order."""
+    if type(header) is not bool:
+        raise UsageError(f"header is {header!r}: expected true or false.")
+    if not header and (target not in columns or len(columns) < 2):
+        raise UsageError(
+            "it says `header = false`: write every column of the file under it, the target too, in "
+            "the file's order, as [columns.age] and the like."
+        )
+    return () if header else tuple(columns)
+
+
+def column_of(name: str, values: Mapping[str, Any]) -> Column:
+    """Return a column from plain values.
+
+    Args:
+        name: Of the column.
+        values: With keys of `COLUMN_KEYS`.
+
+    Raises:
+        UsageError: An unknown key, or a declaration that makes no sense.
+    """
+    check_keys(f"column {name!r}", values, COLUMN_KEYS)
+    if isinstance(values.get("low"), date) or isinstance(values.get("high"), date):
+        raise UsageError(
+            f"Column {name!r}: its bounds are days: call them lower and upper, of a date."
+        )
+    column = Column(name=name, **values)
+    if column.kind == "number" and isinstance(column.bins, tuple) and column.low is not None:
+        outside = [e for e in column.bins if not column.low < e < needed(column.high)]
+        if outside:
+            raise UsageError(
+                f"Column {name!r}: the edge {outside[0]:g} of its bins is not between low and "
+                f"high, {column.low:g} and {column.high:g}: leave it out, or widen the bounds."
+            )
+    return column
+
+
+def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse keys that nothing is known by.
+
+    Args:
+        where: They are, for messages.
+        values: With keys.
+        known: Which there are.
+
+    Raises:
+        UsageError: Another key.
+    """
+    for key in values:
+        if key not in known:
+            raise UsageError(
+                f"{where} has an unknown key {key!r}{nearest_of(str(key), known)}: "
+                f"expected {', '.join(known)}."
+            )
+
+
+def nearest_of(name: str, names: Sequence[str]) -> str:
+    """Return a hint to end a sentence with: which names are near, or which there are."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; there are {', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
+
+
+def toml_text(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a schema's file.
+
+    Args:
+        top: What stands above the columns, by key.
+        columns: Of each column, by name, what is declared.
+    """
+    lines = [f"{key} = {_toml(value)}" for key, value in top.items()]
+    for name, values in columns.items():
+        lines += ["", f"[columns.{name if BARE.fullmatch(name) else _quoted(name)}]"]
+        lines += [f"{key} = {_toml(values[key])}" for key in COLUMN_KEYS if key in values]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML, a long list over several lines."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, list | tuple):
+        whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        return repr(int(value) if whole else value)  # type: ignore[arg-type]
+    lines, items = [""], [_toml(each) for each in value]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) > 90:
+            lines.append("")
+        lines[-1] += f"{' ' if lines[-1] else ''}{item},"
+    if len(lines) == 1:
+        return f"[{lines[0].removesuffix(',')}]"
+    return "[\n" + "".join(f"    {line}\n" for line in lines) + "]"
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)

@@ -1,0 +1,346 @@
+"""Dates: read as `strptime` reads them, never an error, and what a column of them becomes."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime, time, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasearch.data import dates
+from pasearch.data.column import MOST_YEARS, Column
+from pasearch.data.dates import (
+    DAY,
+    FORMATS,
+    TIMES,
+    day_at,
+    day_number,
+    day_of,
+    days_of,
+    fitting_formats,
+    format_problem,
+    part_of,
+)
+from pasearch.data.tables import TableSchema
+from pasearch.errors import UsageError
+
+PATTERNS = [day + clock for day in FORMATS for clock in TIMES]
+MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2068, 12, 31))
+ODD = st.one_of(
+    st.none(), st.text(), st.integers(), st.floats(), st.binary(max_size=9), st.datetimes(),
+    st.dates(), st.text("0123456789-/.: TZ+", max_size=20),
+    st.sampled_from(["2024-02-30", "0000-01-01", "9999-12-31", "2024-01-01 24:00", "31/12/9999",
+                     10**5000, pd.NaT, pd.NA, np.datetime64("NaT"), object()]),
+)  # fmt: skip
+
+
+def days(moment: datetime) -> float:
+    return (moment - datetime(1970, 1, 1)).total_seconds() / DAY
+
+
+def by_strptime(text: str, pattern: str) -> float:
+    try:
+        return days(datetime.strptime(text, pattern))
+    except ValueError:
+        return math.nan
+
+
+def encoded(column: Column, *values: object) -> dict[str, np.ndarray]:
+    cells = np.empty(len(values), object)
+    cells[:] = values
+    out = np.zeros((len(values), column.width), np.float32)
+    column.encode(cells, out=out)
+    return dict(zip(column.feature_names(), out.T, strict=True))
+
+
+class TestFormats:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("pattern", [*PATTERNS, "%d%m%Y", "%H:%M:%S.%f %d %m %y", "%Y%m"])
+    @given(moment=MOMENTS)
+    def test_what_is_written_is_read_as_strptime_does(self, pattern: str, moment: datetime):
+        text = moment.strftime(pattern)
+        assert days_of(text, pattern) == pytest.approx(by_strptime(text, pattern), abs=1e-9)
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("pattern", ["%d%m%Y", "%Y%m%d", "%d.%m.%y", "%d/%m/%Y %H:%M"])
+    @given(text=st.text("0123456789/.: ", min_size=5, max_size=16).map(str.strip))
+    def test_any_digits_are_read_as_strptime_does(self, pattern: str, text: str):
+        found, known = days_of(text, pattern), by_strptime(text, pattern)
+        assert found == pytest.approx(known, abs=1e-9, nan_ok=True)
+
+    @pytest.mark.oracle
+    @given(moment=MOMENTS, mark=st.sampled_from(["T", " "]))
+    def test_iso_is_read_whatever_is_declared(self, moment: datetime, mark: str):
+        for pattern in (None, "%d.%m.%Y"):
+            assert days_of(moment.isoformat(mark), pattern) == pytest.approx(days(moment))
+            assert days_of(moment.date().isoformat(), pattern) == math.floor(days(moment))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "pattern", "day"),
+        [
+            ("2024-1-5", None, "2024-01-05"),
+            ("2024-01-31T12:30:59.5+02:00", None, "2024-01-31"),
+            ("2024-01-31 12:30Z", None, "2024-01-31"),
+            ("31 JAN 2024", "%d %b %Y", "2024-01-31"),
+            ("31  january   2024", "%d %B %Y", "2024-01-31"),
+            ("31 January 2024", " %d  %B %Y ", "2024-01-31"),
+            ("100% 31.01.2024", "100%% %d.%m.%Y", "2024-01-31"),
+            ("5112020", "%d%m%Y", "2020-11-05"),
+            ("2024-03", "%Y-%m", "2024-03-01"),
+            ("01.02.68", "%d.%m.%y", "2068-02-01"),
+            ("01.02.69", "%d.%m.%y", "1969-02-01"),
+            ("30.02.2024", "%d.%m.%Y", None),
+            ("29.02.2023", "%d.%m.%Y", None),
+            ("32.01.2024", "%d.%m.%Y", None),
+            ("01/13/2024", "%d/%m/%Y", None),
+            ("31 Jam 2024", "%d %b %Y", None),
+            ("31.01.2024 ?", "%d.%m.%Y", None),
+            ("2024-01-31 25:00", None, None),
+            ("2024-01-31 12:61", None, None),
+            ("0000-01-01", None, None),
+            ("\u0661\u0662.01.2024", "%d.%m.%Y", None),
+            ("13:00 PM 01.01.2024", "%I:%M %p %d.%m.%Y", None),
+        ],
+    )
+    def test_is_read(self, text: str, pattern: str | None, day: str | None):
+        found = days_of(text, pattern)
+        assert math.isnan(found) if day is None else day_at(found).isoformat() == day
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("hour", "text"), [(0, "12:30 am"), (12, "12:30 PM"), (13, "1:30 Pm")])
+    def test_noon_and_midnight(self, hour: int, text: str):
+        found = days_of(f"01.01.2024 {text}", "%d.%m.%Y %I:%M %p")
+        assert found % 1 * 24 == pytest.approx(hour + 0.5)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("pattern", "word"),
+        [
+            (3, "expected a text"),
+            ("", "at least a year and a month"),
+            ("%d.%m", "at least a year and a month"),
+            ("%d %Y", "at least a year and a month"),
+            ("%j %Y", "it has %j"),
+            ("%Y-%m-%", "it has %:"),
+            ("%Y-%m %", "it has %:"),
+            ("%d.%m.%Y %d", "twice"),
+            ("%d.%m.%Y %y", "say the same thing"),
+            ("%d %m %b %Y", "say the same thing"),
+            ("%d.%m.%Y %H %I %p", "say the same thing"),
+            ("%d.%m.%Y %I:%M", "go together"),
+            ("%d.%m.%Y %M %p", "go together"),
+        ],
+    )
+    def test_what_makes_no_sense_is_said(self, pattern: object, word: str):
+        assert word in (format_problem(pattern) or "")
+        with pytest.raises(UsageError, match="Column 'signed': format is"):
+            Column(name="signed", lower="2000-01-01", upper="2001-01-01", format=pattern)  # type: ignore[arg-type]
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("pattern", PATTERNS)
+    def test_each_that_is_proposed_makes_sense(self, pattern: str):
+        assert format_problem(pattern) is None
+
+    @pytest.mark.property
+    @given(text=st.text(), pattern=st.sampled_from([None, *PATTERNS]))
+    def test_no_text_raises(self, text: str, pattern: str | None):
+        assert not math.isinf(days_of(text, pattern))
+
+
+class TestFitting:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("pattern", PATTERNS)
+    @given(moments=st.lists(MOMENTS, min_size=1, max_size=20))
+    def test_the_format_that_wrote_them_is_among_those_that_fit(
+        self, pattern: str, moments: list[datetime]
+    ):
+        texts = [moment.strftime(pattern) for moment in moments]
+        found = fitting_formats(dict.fromkeys(texts, 1))
+        assert pattern in found
+        for other in found:
+            assert all(not math.isnan(days_of(text, other)) for text in texts)
+
+    @pytest.mark.unit
+    def test_the_day_stands_first_where_nothing_decides(self):
+        assert fitting_formats({"03/04/2020": 9}) == ["%d/%m/%Y", "%m/%d/%Y"]
+        assert fitting_formats({"03/04/2020": 9, "03/14/2020": 1}) == ["%m/%d/%Y"]
+        assert fitting_formats({"2020-03-04": 9, "2020-03-04T12:00": 1}) == [None]
+
+    @pytest.mark.unit
+    def test_few_dates_among_texts_are_no_dates(self):
+        counts = {"2020-03-04": 1, "soon": 1, "later": 1}
+        assert fitting_formats(counts, least=0.9) == []
+        assert fitting_formats({}) == fitting_formats({"cook": 1}) == []
+        assert fitting_formats({"1" * 50: 1}) == []
+
+    @pytest.mark.property
+    @given(st.dictionaries(st.text(max_size=12), st.integers(1, 9), max_size=6))
+    def test_never_raises(self, counts: dict[str, int]):
+        assert isinstance(fitting_formats(counts), list)
+
+
+class TestBounds:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("given_", "day"),
+        [
+            ("2015-01-31", "2015-01-31"),
+            (" 2015-1-31 ", "2015-01-31"),
+            (date(2015, 1, 31), "2015-01-31"),
+            (datetime(2015, 1, 31, 12), "2015-01-31"),
+            (pd.Timestamp("2015-01-31"), "2015-01-31"),
+            (pd.NaT, None),
+            ("31.01.2015", None),
+            ("2015-02-30", None),
+            (2015, None),
+            (None, None),
+        ],
+    )
+    def test_are_days(self, given_: object, day: str | None):
+        assert day_of(given_) == day
+
+    @pytest.mark.oracle
+    @given(st.dates())
+    def test_are_counted_from_1970(self, day: date):
+        number = day_number(day.isoformat())
+        assert number == (day - date(1970, 1, 1)).days
+        assert day_at(number) == day_at(number + 0.99) == day
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("declared", "word"),
+        [
+            ({"kind": "date"}, "expected two days"),
+            ({"lower": "2020-01-01"}, "expected two days"),
+            ({"format": "%d.%m.%Y"}, "expected two days"),
+            ({"lower": "2020-01-01", "upper": "2020-01-01"}, "expected two days"),
+            ({"lower": "2021-01-01", "upper": "2020-01-01"}, "expected two days"),
+            ({"lower": "01.01.2020", "upper": "01.01.2021"}, "expected two days"),
+            ({"lower": pd.NaT, "upper": "2021-01-01"}, "expected two days"),
+            ({"lower": 2020, "upper": 2021}, "expected two days"),
+            ({"parts": ["day"]}, "expected some of year"),
+            ({"parts": "year"}, "expected some of year"),
+            ({"parts": [["year"]]}, "expected some of year"),
+            ({"parts": ["year", "year"]}, "expected some of year"),
+            ({"low": 0}, "which has no"),
+            ({"categories": ["a"]}, "which has no"),
+            ({"kind": "number"}, "'number', which has no lower"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, declared: dict, word: str):
+        both = {"lower": "2020-01-01", "upper": "2021-01-01"}
+        whole = declared if "expected two" in word else both | declared
+        with pytest.raises(UsageError, match=word) as caught:
+            Column(name="signed", **whole)
+        assert "'signed'" in str(caught.value)
+
+
+class TestParts:
+    @pytest.mark.oracle
+    @given(st.lists(st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)), max_size=20))
+    def test_are_those_of_a_datetime(self, moments: list[datetime]):
+        moments = [moment.replace(microsecond=0) for moment in moments]
+        found = np.array([*map(days, moments), math.nan])
+        for part, want in {
+            "year": [m.year for m in moments],
+            "month": [m.month - 1 for m in moments],
+            "weekday": [m.weekday() for m in moments],
+            "hour": [m.hour for m in moments],
+        }.items():
+            np.testing.assert_array_equal(part_of(found, part), [*want, math.nan])
+
+
+SIGNED = Column(
+    name="signed", lower="2020-01-01", upper="2021-12-31", format="%d.%m.%Y", missing=["-"]
+)
+
+
+class TestColumn:
+    @pytest.mark.unit
+    def test_becomes_days_year_month_and_weekday(self):
+        found = encoded(SIGNED, "01.03.2021", "-", None, "soon", "N/A")
+        assert found["signed.days"][0] == pytest.approx((366 + 59) / 731)
+        ones = {name for name, values in found.items() if values[0] == 1}
+        assert ones >= {"signed.year = 2021", "signed.month = 3", "signed.weekday = Monday"}
+        assert len([name for name in ones if ".days" not in name]) == 3
+        missing = [name for name in found if name.endswith("missing")]
+        assert len(missing) == 4
+        for row in range(1, 5):
+            assert all(found[name][row] == 1 for name in missing)
+            assert sum(values[row] for values in found.values()) == 4
+
+    @pytest.mark.unit
+    def test_days_and_years_are_clamped_and_the_month_is_its_own(self):
+        found = encoded(SIGNED, "15.06.1999", "15.06.2050", "2021-12-31 23:59:59")
+        assert found["signed.days"][0] == 0.0
+        assert found["signed.days"][1] == found["signed.days"][2] == pytest.approx(1, abs=1e-4)
+        assert found["signed.days"].max() <= 1.0
+        assert found["signed.year = 2020"].tolist() == [1, 0, 0]
+        assert found["signed.year = 2021"].tolist() == [0, 1, 1]
+        assert found["signed.month = 6"].tolist() == [1, 1, 0]
+
+    @pytest.mark.unit
+    def test_many_years_are_a_number(self):
+        long = Column(name="born", lower="1900-01-01", upper="2020-12-31")
+        assert 121 > MOST_YEARS
+        assert long.pieces[1].kind == "number"
+        assert encoded(long, "1960-05-05")["born.year"][0] == pytest.approx(0.5)
+
+    @pytest.mark.unit
+    def test_parts_are_chosen(self):
+        hours = Column(name="at", lower="2020-01-01", upper="2020-12-31", parts=["hour"])
+        assert [piece.name for piece in hours.pieces] == ["at.days", "at.hour"]
+        assert encoded(hours, "2020-05-05 13:45")["at.hour = 13"][0] == 1
+        bare = Column(name="at", lower="2020-01-01", upper="2020-12-31", parts=[])
+        assert [piece.name for piece in bare.pieces] == ["at.days"]
+
+    @pytest.mark.unit
+    def test_times_of_frames_are_read(self):
+        moment = datetime(2021, 3, 1, 12, 30)
+        zone = timezone(timedelta(hours=2))
+        kinds = [moment, moment.date(), pd.Timestamp(moment), np.datetime64(moment, "ns"),
+                 moment.replace(tzinfo=zone), pd.Timestamp(moment, tz="UTC")]  # fmt: skip
+        found = encoded(SIGNED, *kinds, time(12), pd.NaT)
+        assert found["signed.month = 3"].tolist() == [1] * 6 + [0, 0]
+        assert found["signed.month missing"].tolist() == [0] * 6 + [1, 1]
+        frame = pd.DataFrame({"signed": pd.to_datetime(["2021-03-01", None])})
+        schema = TableSchema(columns=(SIGNED,), target=Column(name="y", categories=("a", "b")))
+        names = list(schema.names)
+        rows = schema.encode_new(frame)
+        assert rows[:, names.index("signed.month = 3")].tolist() == [1, 0]
+
+    @pytest.mark.property
+    @given(
+        values=st.lists(ODD, min_size=1, max_size=6), parts=st.sets(st.sampled_from(dates.PARTS))
+    )
+    def test_no_cell_raises_and_a_row_depends_on_its_own(self, values: list, parts: set[str]):
+        column = Column(
+            name="at", lower="1999-05-05", upper="2031-01-01", format="%d/%m/%Y",
+            parts=sorted(parts),
+        )  # fmt: skip
+        together = np.array(list(encoded(column, *values).values()))
+        assert np.isfinite(together).all()
+        assert together.min() >= 0
+        assert together.max() <= 1
+        alone = [np.array(list(encoded(column, value).values())) for value in values]
+        np.testing.assert_array_equal(together, np.hstack(alone))
+
+    @pytest.mark.property
+    @given(values=st.lists(ODD, min_size=1, max_size=6))
+    def test_a_row_is_no_longer_than_its_bound(self, values: list):
+        schema = TableSchema(columns=(SIGNED,), target=Column(name="y", categories=("a", "b")))
+        rows = np.array(list(encoded(SIGNED, *values).values())).T
+        assert np.linalg.norm(rows, axis=1).max() <= schema.row_bound + 1e-6
+        assert schema.shape == (rows.shape[1],)
+        form = schema.row_form
+        assert sum(column.width for column in form.columns) == rows.shape[1]
+
+    @pytest.mark.unit
+    def test_cannot_be_predicted(self):
+        with pytest.raises(UsageError, match="declared as date"):
+            TableSchema(columns=(Column(name="x", low=0, high=1),), target=SIGNED)
