@@ -245,8 +245,10 @@ READERS = {
     "json.load": set(),
     "tomllib.loads": {"files.py"},
     "tomllib.load": set(),
-    "np.load": {"data/cache.py"},
-    "torch.load": {"search/engine.py", "results.py", "data/backbones.py"},
+    "np.load": {"data/cache.py", "data/partitions.py"},
+    "torch.load": {
+        "search/weights.py", "search/population.py", "results.py", "data/backbones.py",
+    },
     "Image.open": {"data/image_folder.py"},
     "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
     "pickle.load": set(),

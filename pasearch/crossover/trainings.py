@@ -16,7 +16,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 
 from pasearch.crossover.models import Model
 from pasearch.data.front_ends import Fitted, Raw, ready
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.keys import Keys, Stream
@@ -247,7 +247,7 @@ def _trained(
 ) -> Iterator[tuple[Point, float]]:
     """Yield points and their errors, in any order."""
     if workers == 1 or len(points) <= few or study.device != "cpu":
-        with one_thread():
+        with threads(1):  # results do not depend on how many are at hand
             for point in points:
                 yield point, study.error(point)
         return
@@ -264,7 +264,7 @@ def _trained(
 
 def _error_of(path: str, point: Point) -> tuple[Point, float]:
     """Return a point and its error: in another process, which reads the study once."""
-    with one_thread():
+    with threads(1):
         return point, _study(path).error(point)
 
 
@@ -273,16 +273,3 @@ def _study(path: str) -> Study:
     from joblib import load
 
     return load(path)  # this program wrote it just now, into a folder of its own
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Train with one thread, so that results do not depend on how many are at hand."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,258 @@
+"""A generation at once: the same as one by one, to the bit; charged before it begins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from search.test_engine import records_of, same, searching
+
+from pasearch.data.partitions import Records, UnchargedReadError
+from pasearch.data.threads import threads
+from pasearch.search import engine, population
+from pasearch.search.plan import Plan
+from pasearch.search.population import Course, Job, shares, side_by_side, stop_workers
+from pasearch.training.recipe import Recipe
+from pasearch.training.screening import Annealing
+
+
+@pytest.fixture(autouse=True)
+def _no_workers_left() -> Iterator[None]:
+    yield
+    stop_workers()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch):
+    """Train every round of two and more side by side, in so many processes."""
+
+    def set_up(workers: int) -> None:
+        monkeypatch.setattr(engine, "WORTH", 0.0)
+        monkeypatch.setattr(engine, "shares", lambda candidates, at_hand: (1, workers))
+
+    return set_up
+
+
+@pytest.mark.property
+@given(candidates=st.integers(1, 100), at_hand=st.integers(1, 256))
+def test_all_threads_are_used_and_none_twice(candidates: int, at_hand: int):
+    each, workers = shares(candidates, at_hand)
+    assert each >= 1 <= workers
+    assert at_hand - each < each * workers <= at_hand
+
+
+ROUNDS = ["rs", "mgrs", "paas", "paas retrained", "portions", "stw", "rs pca"]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ROUNDS)
+def test_is_what_it_is_one_by_one_to_the_bit(tmp_path: Path, way: str, at_once: Any):
+    with threads(1), searching(tmp_path / "one", way) as search:
+        expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
+    at_once(1)
+    with searching(tmp_path / "x", way) as search:
+        found = search.run()
+        assert search.ledger.spent() == spent
+        assert records_of(search) == trials
+    assert same(found, expected)
+    assert found.curve == expected.curve
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["paas", "stw"])
+def test_processes_change_no_bit(tmp_path: Path, way: str, at_once: Any):
+    at_once(1)
+    with searching(tmp_path / "one", way) as search:
+        expected, trials = search.run(), records_of(search)
+    at_once(2)
+    with searching(tmp_path / "x", way) as search:
+        found = search.run()
+        assert records_of(search) == trials
+    assert same(found, expected)
+    assert found.curve == expected.curve
+
+
+@pytest.mark.unit
+def test_a_bit_that_changes_is_seen(tmp_path: Path, at_once: Any, monkeypatch: Any):
+    """Teeth of the two tests above: a job with another's key gives another outcome."""
+    at_once(1)
+    with searching(tmp_path / "one", "paas") as search:
+        expected = search.run()
+    genuine = engine.Job
+    monkeypatch.setattr(
+        engine, "Job", lambda stream, **rest: genuine(stream=stream.child("other"), **rest)
+    )
+    with searching(tmp_path / "x", "paas") as search:
+        assert not same(search.run(), expected)
+
+
+@pytest.mark.contract
+def test_all_are_charged_before_the_first_begins_and_share_no_key(
+    tmp_path: Path, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(1)
+    seen: list[tuple[int, set[Any], list[int]]] = []
+    with searching(tmp_path / "x", "paas") as search:
+
+        def watched(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
+            charged = sum(count for line, *_, count in search.ledger.spent() if "train" in line)
+            modes = [stat.S_IMODE(job.records.stat().st_mode) for job in jobs]
+            seen.append((charged, {job.stream for job in jobs}, modes))
+            return side_by_side(jobs, each, workers)
+
+        monkeypatch.setattr(engine, "side_by_side", watched)
+        search.run()
+        assert not [*search.folder.private.glob("records-*")], "the records' files are gone"
+    total = 0
+    for charged, streams, modes in seen:
+        total += len(modes)
+        assert charged == total
+        assert len(streams) == len(modes) >= 2
+        assert set(modes) == {0o700}
+
+
+@pytest.mark.contract
+def test_without_a_charge_no_file_is_written(tmp_path: Path):
+    with searching(tmp_path / "x", "paas") as search:
+        part = search.dataset["train"].filed(tmp_path)
+        with pytest.raises(UnchargedReadError):
+            part.open(None)  # type: ignore[arg-type]
+        with pytest.raises(UnchargedReadError):
+            part.public_records()
+        assert not [*tmp_path.glob("tmp*")]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_an_interruption_costs_nothing_twice(
+    tmp_path: Path, finished: int, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(1)
+    with searching(tmp_path / "whole", "paas") as search:
+        whole, spent = search.run(), search.ledger.spent()
+
+    def broken(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
+        yield from side_by_side(jobs[:finished], each, workers)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "side_by_side", broken)
+        with (
+            pytest.raises(KeyboardInterrupt),
+            searching(tmp_path / "x", "paas", stored=True) as search,
+        ):
+            search.run()
+    left = tmp_path / "x" / "private" / "records-of-a-run-that-was-killed"
+    left.mkdir()
+    with searching(tmp_path / "x", "paas", stored=True) as search:
+        assert len(records_of(search)) == finished
+        outcome = search.run()
+        assert search.ledger.spent() == spent
+    assert not left.exists()
+    assert same(outcome, whole)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_asks_for_more_than_records_is_trained_by_this_process(
+    tmp_path: Path, asks: bool, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Queries are charged while a training goes on, and a worker cannot charge."""
+    at_once(1)
+    taken: list[int] = []
+
+    def counted(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
+        taken.append(len(jobs))
+        raise KeyboardInterrupt
+
+    def asking(plan: Plan, candidate: Any, shape: Any) -> Recipe:
+        recipe = genuine(plan, candidate, shape)
+        return replace(recipe, screening=Annealing(q0=0.1, mu0=1)) if asks else recipe
+
+    genuine = Plan.trial_recipe
+    monkeypatch.setattr(engine, "side_by_side", counted)
+    monkeypatch.setattr(Plan, "trial_recipe", asking)
+    with searching(tmp_path / "x", "paas") as search, pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert taken == [0 if asks else 3]
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
+def test_what_a_killed_process_was_doing_is_done_again(tmp_path: Path):
+    parent = os.getpid()
+
+    @dataclass(frozen=True)
+    class Deadly:
+        number: int
+
+        def done(self) -> tuple[Any, Course]:
+            if self.number == 1 and os.getpid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return torch.nn.Linear(1, 1), Course(steps=self.number)
+
+        @property
+        def candidate(self) -> Any:
+            return self
+
+        @property
+        def schema(self) -> Any:
+            return type("Any", (), {"shape": (1,), "outputs": 1})()
+
+        def build(self, shape: Any, outputs: int) -> torch.nn.Module:
+            return torch.nn.Linear(1, 1)
+
+    jobs: list[Any] = [Deadly(number) for number in range(4)]
+    assert [course.steps for _, course in side_by_side(jobs, 1, 2)] == [0, 1, 2, 3]
+
+
+@pytest.mark.unit
+def test_records_are_read_as_they_were_written_and_never_written_back(tmp_path: Path):
+    generator = np.random.Generator(np.random.PCG64(1))
+    own = Records(
+        x=torch.from_numpy(generator.random((5, 2), dtype=np.float32)), y=torch.arange(5),
+        valid=torch.tensor([True, True, False, True, True]), public=False,
+    )  # fmt: skip
+    own.write(tmp_path)
+    for _ in range(2):
+        found = Records.mapped(tmp_path, public=False)
+        assert torch.equal(found.x, own.x)
+        assert torch.equal(found.y, own.y)
+        assert torch.equal(found.valid, own.valid)
+        assert found.public is False
+        found.x.zero_()
+
+
+@pytest.mark.unit
+def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from search.test_fitness import CANDIDATE, RECIPE, SCHEMA
+
+    from pasearch.runs.keys import Keys
+    from pasearch.search.fitness import failed
+
+    def without(*arguments: Any, **options: Any) -> Any:
+        raise MemoryError
+
+    Records(
+        x=torch.zeros((4, *SCHEMA.shape)), y=torch.zeros(4, dtype=torch.int64),
+        valid=torch.ones(4, dtype=torch.bool), public=False,
+    ).write(tmp_path)  # fmt: skip
+    monkeypatch.setattr(population, "train_candidate", without)
+    job = Job(
+        candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE, stream=Keys.from_seed(1).stream("x"),
+        records=tmp_path,
+    )  # fmt: skip
+    ((network, _),) = side_by_side([job], 1, 1)
+    assert failed(network)
