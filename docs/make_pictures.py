@@ -24,7 +24,7 @@ DOCS = Path(__file__).resolve().parent
 PASEARCH = (sys.executable, "-m", "pasearch")
 OUTPUT = re.compile(r"<!-- output: ([\w ]+) -->\n.*?<!-- end of output -->", re.DOTALL)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ("tutorial-digits.md", "tutorial-table.md")
+PAGES = ("tutorial-digits.md", "tutorial-table.md", "../README.md", "index.md", "howto-resume.md")
 READING = "reading-the-report.md"
 WIDTH, TOP, MOST = 1000, 1180, 3600
 NUMBERS = """<style>
@@ -61,8 +61,13 @@ def digits(folder: Path) -> dict[str, str]:
     planned = run(folder, "plan", "arch", "--eps", "2")
     found = run(folder, "arch", "--eps", "2", "--out", "runs/digits")
     checked = run(folder, "verify", "runs/digits")
+    end = last(found, "Data:")
+    named = end.replace("runs/digits", "runs/digits-1")
     return {
-        "digits plan": planned, "digits end": last(found, "Model:"), "digits verify": checked,
+        "digits plan": planned, "digits end": end, "digits verify": checked,
+        "digits whole": named,
+        "digits last": last(named, "Model:"),
+        "digits resumed": last(end.replace("runs/digits", "runs/long"), "Model:"),
     }  # fmt: skip
 
 
@@ -87,7 +92,7 @@ def table(folder: Path) -> dict[str, str]:
         "table schema": "\n".join(schema.splitlines()[:17]) + "\n...",
         "table refused": refused,
         "table plan": planned,
-        "table end": last(found, "Model:"),
+        "table end": last(found, "Data:"),
         "table predict": run(folder, "predict", "runs/patients", "new.csv"),
     }
 
@@ -104,7 +109,7 @@ def shown(name: str, outputs: dict[str, str]) -> str:
     """Return an output as it stands in a page; one that was not made is an error."""
     kind = {"table schema": "toml", "report headings": ""}.get(name, "text")
     text = outputs[name]
-    if kind == "text":
+    if kind == "text" and name != "digits whole":  # the README has no line to spare
         text = "\n".join(folded(line) for line in text.splitlines())
     if kind:
         text = f"```{kind}\n{text}\n```"

@@ -14,6 +14,9 @@ from typing import Any
 
 from pasearch.errors import UsageError
 
+MOST_COUNT = 10**12
+"""The largest count of a table that is read."""
+
 MOST_SHOWN = 80
 """The most characters of a value that an error shows."""
 
@@ -151,6 +154,33 @@ def check_form(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
         UsageError: Naming the first such field.
     """
     _check("", document, form)
+
+
+TABLE_FORM = {"cells": [[WHOLE]], "columns": TEXT}
+
+
+def check_table(score: Mapping[str, Any]) -> None:
+    """Refuse a score whose table of counts is none: rows of whole numbers, equally many.
+
+    Raises:
+        UsageError: Saying why.
+    """
+    if score.get("cells") is None:
+        return
+    from pasearch.training.from_cells import ANSWER, EDGES, ODDS, RIGHT
+
+    check_form(score, TABLE_FORM)
+    rows, columns = score["cells"], score["columns"]
+    widths = {
+        ODDS: (2, len(EDGES) + 1), ANSWER: (len(rows), len(rows)), RIGHT: (len(rows), 2)
+    }  # fmt: skip
+    if columns not in widths:
+        raise refusal(f"score.columns is {shown(columns)}: expected one of {', '.join(widths)}")
+    classes, width = widths[columns]
+    if not 1 <= len(rows) == classes or any(len(row) != width for row in rows):
+        raise refusal(f"score.cells is no table of {columns}")
+    if any(abs(each) > MOST_COUNT for row in rows for each in row):
+        raise refusal("score.cells has a count that no test has")
 
 
 def _check(where: str, value: Any, form: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 
@@ -22,8 +23,80 @@ def nearest(name: object, known: Iterable[str]) -> str:
     Returns:
         " Did you mean 'x'?", or nothing where no name is near.
     """
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = closest(name, known)
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def closest(name: object, known: Iterable[str]) -> str:
+    """Return the name that was probably meant, or nothing where none is near.
+
+    Args:
+        name: As the user wrote it, in capital letters or small ones.
+        known: What there is.
+    """
+    small = {each.lower(): each for each in map(str, known)}
+    near = difflib.get_close_matches(str(name).lower(), list(small), n=1, cutoff=0.6)
+    return small[near[0]] if near else ""
+
+
+def system_words(error: BaseException) -> str | None:
+    """Return what the machine refused and what to do about it, in a sentence or two.
+
+    No path is named: in a run's private folder even a file's name may tell of the records.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        None where the error is none of the machine's.
+    """
+    told, each = None, error
+    while told is None and each is not None:  # a library's own error may stand before it
+        told, each = _own_words(each), each.__cause__
+    return told
+
+
+def _own_words(error: BaseException) -> str | None:
+    """Return what an error of the machine's says, without what caused it."""
+    text, kind = str(error).lower(), type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    if (
+        isinstance(error, MemoryError)
+        or number == errno.ENOMEM
+        or any(each in text for each in OUT_OF_MEMORY)
+    ):
+        return (
+            "The memory is full. Close other programs, take a smaller `batch=` or a smaller model, "
+            "or a machine with more memory."
+        )
+    if number in FULL or (kind == "OperationalError" and "disk is full" in text):
+        return "The disk is full. Make room on it."
+    if number in REFUSED or (
+        kind == "OperationalError" and ("readonly" in text or "unable to open" in text)
+    ):
+        return (
+            "The system does not permit to read or write a file there. Name a folder of your own, "
+            "or change its permissions."
+        )
+    if kind == "OperationalError" and "disk i/o error" in text:
+        return "The system refused a file operation (disk I/O error)."
+    if number == errno.EMFILE:
+        return "Too many files are open. Raise the limit (`ulimit -n`), or close other programs."
+    if isinstance(error, OSError):
+        return f"The system refused a file operation ({error.strerror or kind})."
+    return None
+
+
+OUT_OF_MEMORY = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory",
+)  # fmt: skip
+"""How torch and the system say that the memory is full."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the system's errors of a disk that is full."""
+
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Numbers of those of a file that may not be read or written."""
 
 
 class PasearchError(Exception):
@@ -45,6 +118,10 @@ class PasearchError(Exception):
         return tuple(name for name, _ in FIELD.findall(str(self)))
 
 
+class MachineError(PasearchError):
+    """The machine refused: its disk or memory is full, say. No path and no value is named."""
+
+
 class UsageError(PasearchError):
     """Bad usage or input of bad form. Nothing was read under a charge and nothing was written."""
 
@@ -58,9 +135,15 @@ class BudgetError(PasearchError):
 
 
 class InterruptedRunError(PasearchError):
-    """A run was interrupted; the folder it names can be resumed."""
+    """A run was interrupted; the folder it names can be resumed.
+
+    Args:
+        path: The folder.
+        finish: With what, if not with `pasearch resume`.
+    """
 
     exit_code = 130
 
-    def __init__(self, path: object):
-        super().__init__(f"Interrupted. Nothing is lost: finish it with `pasearch resume {path}`.")
+    def __init__(self, path: object, finish: str = ""):
+        way = finish or f"`pasearch resume {path}`"
+        super().__init__(f"Interrupted. Nothing is lost: finish it with {way}.")

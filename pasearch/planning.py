@@ -48,6 +48,12 @@ WORST_LOSS = 0.1
 FRONT_END_SHARE = 0.1
 """The share of epsilon that the fit of one front end takes, of the slots it reads."""
 
+TEST = "test accuracy"
+"""The name of the line that the test of the released model is charged to."""
+
+ACCUSED = (0.01, 0.1)
+"""How often an attacker may be wrong, for what a price means."""
+
 MU_RANGE = (1e-4, 50.0)
 """Where the training dial may stand: sigma from 10^4 steps-free to next to none."""
 
@@ -91,6 +97,9 @@ def check_rule(kind: type) -> None:
             "take a rule that is paid for."
         )
 
+
+MOSTLY_NOISE = "at this budget say no more than the noise"
+"""What is said of training records whose sum does not stand out of the noise."""
 
 LEAST_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
@@ -215,6 +224,21 @@ class Charged:
     def prices(self) -> tuple[Price, dict[str, Price]]:
         """The price of the whole run, and of each partition."""
         return price_partitions(events_by_partition(self.lines), self.delta)
+
+    @cached_property
+    def attack(self) -> list[list[float]] | None:
+        """How often the best attacker is right at most, by how often it may be wrong.
+
+        None where no accountant has a bound.
+        """
+        from pasearch.accounting.attack import most_often_right
+        from pasearch.accounting.renyi import Unsupported
+
+        together = events_by_partition(self.lines)
+        try:
+            return [[alpha, round(most_often_right(together, alpha), 6)] for alpha in ACCUSED]
+        except Unsupported:
+            return None
 
     @property
     def price(self) -> Price:
@@ -453,9 +477,8 @@ def mostly_noise(mu: float | None, slots: int, classes: int) -> list[str]:
     if mu is None or mu * slots >= LEAST_SIGNAL * classes:
         return []
     return [
-        f"{slots:,} training records at this budget say no more than the noise: expect little "
-        "better than guessing. More records or a larger `epsilon=` would help; more trainings "
-        "would not."
+        f"{slots:,} training records {MOSTLY_NOISE}: expect little better than guessing. More "
+        "records or a larger `epsilon=` would help; more trainings would not."
     ]
 
 
@@ -475,7 +498,7 @@ Dial = Callable[[float], list[Line]]
 
 def accuracy_line(event: Event) -> Line:
     """Return the line of the score that is printed."""
-    return Line(name="test accuracy", partition="test", event=event, count=1)
+    return Line(name=TEST, partition="test", event=event, count=1)
 
 
 def solve(

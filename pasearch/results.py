@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import pickle
 import zipfile
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch import documents, notebooks
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
-from pasearch.documents import check_form, refusal, shown, well_formed
+from pasearch.documents import check_form, check_table, refusal, shown, well_formed
 from pasearch.errors import UsageError
 from pasearch.files import MOST_JSON, check_stored, parse_json, read_bytes
 
@@ -102,6 +101,19 @@ class Result:
                 f"This run was scored by its {score['metric']}, not its {metric}: take `{own}`."
             )
         return self.test_score
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What the test tells beside its score; empty where it released one number.
+
+        Each of `accuracy`, `balanced_accuracy`, `auc`, `most_common` and, one a class, `shares`,
+        `recall` and `precision` has a `value`, a standard `error` and, where it has no value, the
+        `reason`. `confusion`, `calibration`, `classes`: see docs/result.md. It costs nothing.
+        """
+        from pasearch.training.from_cells import measures_of
+
+        with well_formed():
+            return measures_of(self.document["score"], self.schema)
 
     @property
     def schema(self) -> AnySchema:
@@ -222,7 +234,7 @@ class Result:
         from pasearch.report.notebook import summary_html
 
         with well_formed():
-            return summary_html(self.document, repr(self))
+            return summary_html(self.document, repr(self), self.schema)
 
     def _own_model(self) -> Any:
         """Return what maps encoded records."""
@@ -376,6 +388,7 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
     check_form(document, documents.FORM)
     of_features = document["task"] == FEATURES
     check_form(document, documents.OF_FEATURES if of_features else documents.OF_NETWORKS)
+    check_table(document["score"])
     return document
 
 
@@ -460,19 +473,10 @@ def price_of(document: dict[str, Any]) -> Price:
 
 
 def standard_error(score: dict[str, Any]) -> float:
-    """Return the standard error of a released score: of the sample and of the noise.
+    """Return the standard error of a released score: of the sample and of the noise."""
+    from pasearch.training.metrics import error_of
 
-    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most. What
-    is made of counts errs by more, where a class has few records: there it is the noise's alone.
-    """
-    from pasearch.training.metrics import of_noun
-
-    metric, count = of_noun(score["metric"]), score["of"]
-    if not metric.summed:
-        return score["noise"]["standard_deviation"]
-    rate = min(1.0, max(0.0, metric.share(score["test"])))
-    sample = metric.slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
-    return math.hypot(sample, score["noise"]["standard_deviation"])
+    return error_of(score)
 
 
 def tells_nothing(document: dict[str, Any]) -> bool:

@@ -31,6 +31,15 @@ def shown(text: object) -> str:
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
+def epsilon_words(epsilon: float) -> str:
+    """Return an epsilon as it is told: four digits behind the point, or three where it is tiny.
+
+    >>> epsilon_words(1.99941), epsilon_words(0.000001)
+    ('1.9994', '1e-06')
+    """
+    return f"{epsilon:.4f}" if not 0.0 < epsilon < 0.01 else f"{epsilon:.3g}"
+
+
 def shown_lines(text: object) -> str:
     """Return a text whose line breaks are meant."""
     return "\n".join(map(shown, str(text).split("\n")))

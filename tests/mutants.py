@@ -79,6 +79,31 @@ MUTANTS = (
         "training/test_metrics.py",
     ),
     Mutant(
+        "test: a table without noise",
+        "        return noise.release(counts, stream)\n\n\nclass MadeOfCounts",
+        "        return list(counts)\n\n\nclass MadeOfCounts",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "test: a record in two cells of a table",
+        "cells = (outputs * y.long() + answers.argmax(dim=1))[valid & (y >= 0) & (y < outputs)]\n",
+        "cells = (outputs * y.long() + answers.argmax(dim=1))[valid & (y >= 0) & (y < outputs)]\n"
+        "        cells = __import__('torch').cat([cells, cells])\n",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "test: a table whatever its noise does to the score",
+        "if right * table.noise(epsilon).standard_deviation ** 2 <= LITTLE * slots:",
+        "if slots:",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "test: a table at twice the epsilon that is charged",
+        "noise = metric.noise(self.plan.test.epsilon)",
+        "noise = metric.noise(2 * self.plan.test.epsilon)",
+        "search/test_engine.py",
+    ),
+    Mutant(
         "scores: noise for one point of many",
         "return NoisySum(epsilon=epsilon, most=self.most)",
         "return NoisySum(epsilon=epsilon, most=1)",

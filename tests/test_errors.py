@@ -1,11 +1,15 @@
-"""What an error says of a name that is not known."""
+"""What an error says of a name that is not known, and of a machine that refuses."""
 
 from __future__ import annotations
+
+import errno
+import os
+import sqlite3
 
 import pytest
 
 import pasearch as api
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import InterruptedRunError, UsageError, closest, nearest, system_words
 
 
 @pytest.mark.unit
@@ -30,3 +34,68 @@ class TestNearest:
     def test_nothing_is_guessed_where_nothing_is_near(self):
         assert nearest("zzz", ("alpha", "beta")) == ""
         assert nearest(3, ()) == ""
+
+    def test_capital_letters_are_no_other_name(self):
+        assert closest("EPS", ("eps", "seed")) == "eps"
+        assert closest("age", ("AGE", "job")) == "AGE", "as it is written there"
+
+
+def system(number: int) -> OSError:
+    return OSError(number, os.strerror(number), "private/trials/7.pt")
+
+
+@pytest.mark.unit
+class TestSystemWords:
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (MemoryError(), "The memory is full."),
+            (system(errno.ENOMEM), "The memory is full."),
+            (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "The memory is full."),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory is full."),
+            (system(errno.ENOSPC), "The disk is full."),
+            (system(errno.EDQUOT), "The disk is full."),
+            (sqlite3.OperationalError("database or disk is full"), "The disk is full."),
+            (system(errno.EACCES), "does not permit"),
+            (system(errno.EROFS), "does not permit"),
+            (sqlite3.OperationalError("attempt to write a readonly database"), "does not permit"),
+            (sqlite3.OperationalError("unable to open database file"), "does not permit"),
+            (system(errno.EMFILE), "ulimit -n"),
+            (system(errno.EIO), f"({os.strerror(errno.EIO)})"),
+            (OSError("odd"), "(OSError)"),
+        ],
+        ids=repr,
+    )
+    def test_what_the_machine_refused_is_named_without_a_path(self, error: Exception, said: str):
+        told = system_words(error)
+        assert told is not None
+        assert said in told
+        assert told.endswith((".", ")."))
+        assert "trials" not in told
+
+    @pytest.mark.parametrize(
+        "error",
+        [ValueError("x"), RuntimeError("a bug"), KeyError("x"), KeyboardInterrupt(),
+         sqlite3.OperationalError("no such table: charges"), sqlite3.DatabaseError("disk is full")],
+        ids=repr,
+    )  # fmt: skip
+    def test_an_error_of_a_program_is_none(self, error: BaseException):
+        assert system_words(error) is None
+
+    def test_a_library_s_error_is_of_the_machine_if_its_cause_is(self):
+        try:
+            try:
+                raise system(errno.ENOSPC)
+            except OSError as error:
+                raise RuntimeError("the store could not commit") from error
+        except RuntimeError as error:
+            told = system_words(error)
+        assert told is not None
+        assert "The disk is full." in told
+
+
+@pytest.mark.unit
+def test_an_interrupted_run_says_what_finishes_it():
+    assert str(InterruptedRunError("runs/a")).endswith("finish it with `pasearch resume runs/a`.")
+    assert str(InterruptedRunError("x", "the same command")).endswith("with the same command.")
+    assert InterruptedRunError("x").exit_code == 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -459,8 +460,9 @@ class TestCommand:
         assert code == 0, err
         assert "8 steps" in out
         assert "each gradient scaled to about norm 1, large or small (AUTO-S, gamma 0.01)" in out
-        assert "nothing is searched" in out
-        assert "Network: dense 8 " in out
+        assert re.search(r"^Model     8 \w+ units, fixed beforehand$", out, re.M)
+        assert not re.search(r"^(Strategy|Winner|Space) ", out, re.M), "nothing is searched"
+        assert re.search(r"^Model: 8 \w+ units \(", out, re.M)
         document = json.loads((tmp_path / "run/release/result.json").read_text())
         assert document["best"]["layers"][0]["units"] == 8
         assert document["recipe"]["steps"] == 8

@@ -19,6 +19,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from scipy.stats import dlaplace
 from typer.testing import CliRunner
 
 from pasearch import Budget, load, load_result, search_architecture, select_features, verify
@@ -31,6 +32,7 @@ from pasearch.features.model import packed
 from pasearch.files import MOST_DEPTH
 from pasearch.results import digest, events_of, model_name
 from pasearch.search.plan import Plan
+from pasearch.training.metrics import AccuracyByOdds
 from pasearch.verification.remaking import candidate_of, contains, remade, space_of
 from pasearch.verification.signing import (
     Signature,
@@ -40,6 +42,7 @@ from pasearch.verification.signing import (
     sign,
     signature_of,
 )
+from pasearch.verification.tables import UNLIKELY, of_cells, reach
 from pasearch.verification.verify import _of_ledger, close, differences, of_price
 
 Document = dict[str, Any]
@@ -229,6 +232,19 @@ def fewer_records(document: Document) -> None:
     document["dataset"]["slots"]["train"] += 40
 
 
+def cell(document: Document, row: int, column: int, more: float) -> None:
+    """Change one count of the test's table."""
+    document["score"]["cells"][row][column] += more
+
+
+def answers(document: Document) -> None:
+    """The same records by class and answer: another table, of the same headline."""
+    score = document["score"]
+    score["cells"] = [[sum(row[:10]), sum(row[10:])] for row in score["cells"]]
+    score["columns"] = "answer"
+    score.pop("edges")
+
+
 EDITS: dict[str, Edit] = {
     "every event free": free,
     "every event free, price as it was": lambda d: [
@@ -263,6 +279,19 @@ EDITS: dict[str, Edit] = {
         standard_deviation=0.01
     ),
     "metric": lambda d: d["score"].update(metric="mean absolute error"),
+    "a right answer of the table": lambda d: cell(d, 0, 0, 1),
+    "a table that no such noise gives, its headline as it was": lambda d: cell(d, 0, -1, 70),
+    "records in the table that the test has not": lambda d: [
+        cell(d, 0, place, 5) for place in range(10, 20)
+    ],
+    "a table of answers": lambda d: answers(d),
+    "a row more": lambda d: d["score"]["cells"].append([0] * 20),
+    "a count less": lambda d: d["score"]["cells"][0].pop(),
+    "a count that is not whole": lambda d: cell(d, 0, 0, 0.5),
+    "no table": lambda d: [d["score"].pop(name) for name in ("cells", "columns", "edges")],
+    "what the columns are": lambda d: d["score"].update(columns="answer"),
+    "edges of the log-odds": lambda d: d["score"].update(edges=[0.0] * 19),
+    "cells without columns": lambda d: d["score"].pop("columns"),
     "a lower price": lambda d: d["price"].update(epsilon=0.5),
     "a lower price of a partition": lambda d: d["price_by_partition"]["train"].update(epsilon=0.5),
     "a lower budget": lambda d: d["budget"].update(epsilon=0.5),
@@ -446,8 +475,8 @@ FORGERIES: list[tuple[str, str, Edit]] = [
     ("recipes", "name of the recipe", lambda d: d["recipe"].update(name="safe: no noise needed")),
     ("recipes", "the other recipe", lambda d: d["best"]["settings"].update(
         recipe=1.0 - d["best"]["settings"].get("recipe", 0.0))),
-    ("stw", "the comparison", lambda d: d["compared"]["this"].update(test=1.0)),
-    ("stw", "the exact score", lambda d: d["score"].update(exact=1.0)),
+    ("stw", "the comparison", lambda d: d["compared"]["this"].update(test=0.125)),
+    ("stw", "the exact score", lambda d: d["score"].update(exact=0.125)),
     ("cfs", "another feature", lambda d: d["best"]["features"].reverse()),
     ("cfs", "a feature more", lambda d: d["best"]["places"].append(99)),
     ("cfs", "features that were not chosen", lambda d: (
@@ -502,7 +531,9 @@ def seedless(document: Document) -> None:
 
 def better(document: Document) -> None:
     score = document["score"]
-    score["points"] += 1 if score["points"] < score["of"] else -1
+    more = 1 if score["points"] < score["of"] else -1
+    score["points"] += more
+    score["cells"][0][0] += more
     score["test"] = score["points"] / score["of"]
     document["crossover"] = remade(document).document["crossover"]
 
@@ -1221,3 +1252,59 @@ class TestUnused:
         copy.document["space"] = space
         copy.reseal(copy.document)
         assert any("is not this version's" in each for each in copy.problems())
+
+
+class TestReach:
+    """How far the noise of a table reaches: never less than its law says, and not much more."""
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("epsilon", [0.05, 0.3, 2.0, 8.0])
+    def test_of_one_count(self, epsilon: float):
+        most = reach(1, epsilon)
+        assert 2 * dlaplace.sf(most, epsilon) <= UNLIKELY
+        assert 2 * dlaplace.sf(0.8 * most - 2, epsilon) > UNLIKELY, "and it is not idle"
+
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("epsilon", [0.3, 2.0])
+    @pytest.mark.parametrize("cells", [2, 40])
+    def test_of_a_sum(self, cells: int, epsilon: float):
+        draw = np.random.default_rng(0)
+        sums = dlaplace.rvs(epsilon, size=(40_000, cells), random_state=draw).sum(axis=1)
+        for often in (0.5, 0.1, 0.01):
+            most = reach(cells, epsilon, often)
+            assert np.mean(np.abs(sums) > most) <= often
+            assert most <= 3 * np.quantile(np.abs(sums), 1 - often) + 2
+
+    @pytest.mark.unit
+    def test_grows_with_cells_and_falls_with_epsilon(self):
+        assert reach(1, 1.0) < reach(4, 1.0) < reach(40, 1.0) < 40 * reach(1, 1.0)
+        assert reach(4, 2.0) < reach(4, 1.0)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("forged", [40, -40])
+def test_a_table_of_public_data_is_held_against_its_exact_score(
+    copied: Callable[[str], Copy], forged: int
+):
+    """Its headline follows from it, and lies within the noise of the exact one, or does not."""
+    copy = copied("stw")
+    document = deepcopy(copy.document)
+    score = document["score"]
+    score["exact"] = 0.5 - math.copysign(0.4, forged)
+    score["cells"] = [[0] * 20 for _ in range(2)]
+    cell(document, 0, 0, score["of"] if forged > 0 else 0)
+    found = [*of_cells({**score, "points": sum(score["cells"][0])}, AccuracyByOdds())]
+    assert found == [f"score.points is {sum(score['cells'][0])}: its noise never reaches so far."]
+
+
+@pytest.mark.unit
+def test_a_failed_network_with_a_table_of_right_answers_is_seen(copied: Callable[[str], Copy]):
+    copy = copied("fixed")
+    state = torch.load(copy.path / "model.pt", weights_only=True)
+    for value in state.values():
+        value.fill_(math.nan)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    (copy.path / "model.pt").write_bytes(buffer.getvalue())
+    copy.reseal(deepcopy(copy.document))
+    assert any("weights that are no numbers" in each for each in copy.problems())

@@ -26,7 +26,7 @@ from pasearch.accounting.events import (
     SelfComposed,
 )
 from pasearch.accounting.selection import MOST_RUNS, Law
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 
 COMPOSED = "composed"
 LAWS = (COMPOSED, *Law.NAMES)
@@ -121,7 +121,9 @@ def solve(
     }  # fmt: skip
     missing = [name for name, value in given.items() if value is None]
     if law is not None and law not in LAWS:
-        raise UsageError(f"law {law!r} is unknown: expected one of {', '.join(LAWS)}.")
+        raise UsageError(
+            f"law {law!r} is unknown: expected one of {', '.join(LAWS)}.{nearest(law, LAWS)}"
+        )
     if law is not None and candidates is None:
         missing.append("candidates")
     if len(missing) != 1:

@@ -6,6 +6,7 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,8 +202,8 @@ def _publish(
     found = Found(
         best=best,
         width=chosen.view.width,
-        test_points=outcome.test_points,
-        test_spread=outcome.test_spread,
+        test_points=outcome.test.points,
+        test_cells=outcome.test.cells,
         exact_points=outcome.exact_points,
         sha256=digest(weights),
         link=outcome.model.link,
@@ -223,7 +224,7 @@ class Found:
         width: How many numbers of a record the model is given: features, or directions in them.
         test_points: Noisy points on the test slots.
         exact_points: The same without noise; declared-public data only.
-        test_spread: How far the noise moves the share of points; see `Score`.
+        test_cells: The counts that they are made of, row by row, where a table was released.
         sha256: Of the model's file.
         link: From scores to probabilities.
         shown: What was released to choose them, as `chosen_json` has it, and curves.
@@ -236,7 +237,7 @@ class Found:
     sha256: str
     link: str
     shown: dict[str, Any]
-    test_spread: float | None = None
+    test_cells: Sequence[int] = ()
 
 
 def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
@@ -252,7 +253,7 @@ def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, An
             "parameters": parameters,
             "trainable_parameters": parameters,
         },
-        "score": score_json(plan, found.test_points, found.exact_points, found.test_spread),
+        "score": score_json(plan, found.test_points, found.exact_points, found.test_cells),
         "model": {
             "file": "model.npz",
             "sha256": found.sha256,

@@ -15,7 +15,7 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -29,7 +29,14 @@ from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
 from pasearch.effects import effects_of
-from pasearch.errors import InterruptedRunError, PasearchError, UsageError
+from pasearch.errors import (
+    BudgetError,
+    InterruptedRunError,
+    MachineError,
+    PasearchError,
+    UsageError,
+    system_words,
+)
 from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
 from pasearch.registry import outside_parts
@@ -39,6 +46,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.search.plan import Plan
 from pasearch.spaces.candidate import Candidate
+from pasearch.training.from_cells import table_json
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -102,12 +110,42 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         folder.atomic_write("request.json", kept)
         yield folder
         folder.hide_times()
-    except PasearchError:
-        if not _has_spent(folder):
+    except (UsageError, BudgetError):
+        if not _has_begun(folder) or not _has_spent(folder):
             shutil.rmtree(folder.path)
+        raise
+    except PasearchError:  # it says itself how to go on
         raise
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
+    except Exception as error:
+        then = f"Nothing is lost: then finish the run with `pasearch resume {folder.path}`."
+        if not _has_begun(folder):
+            shutil.rmtree(folder.path, ignore_errors=True)
+            then = "Nothing was read or charged: then give the same command again."
+        if (told := _told(error, then)) is not None:
+            raise told from None
+        raise
+
+
+def _has_begun(folder: RunFolder) -> bool:
+    """Return whether a run may have read a record: keys are made before, and destroyed at its end.
+
+    Whatever was broken off earlier is of no use, and may be half-written.
+    """
+    return (folder.private / "keys").exists() or folder.finished
+
+
+def _told(error: Exception, then: str) -> MachineError | None:
+    """Return what is said in place of an error of the machine's; None of others, which get a note.
+
+    Its own words name files of `private/`, or a statement with its values.
+    """
+    words = system_words(error)
+    if words is None or isinstance(error, BrokenPipeError):
+        error.add_note(then)
+        return None
+    return MachineError(f"{words} {then}")
 
 
 @contextmanager
@@ -132,6 +170,13 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
         folder.hide_times()
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
+    except PasearchError:
+        raise
+    except Exception as error:
+        then = f"Nothing is lost: then finish the run with `pasearch resume {folder.path}`."
+        if (told := _told(error, then)) is not None:
+            raise told from None
+        raise
 
 
 def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
@@ -226,7 +271,7 @@ class Made:
 def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
     return {
-        "attack": _attack(plan),
+        "attack": plan.attack,
         "assumed_public": list(plan.assumed_public),
         "claims": [claim.to_json() for claim in plan.claims()],
         "crossover": None,
@@ -241,37 +286,22 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     }
 
 
-ACCUSED = (0.01, 0.1)
-"""How often an attacker may be wrong, for what a price means."""
-
-
-def _attack(plan: Plan | FeaturePlan) -> list[list[float]] | None:
-    """Return how often the best attacker is right, by how often it may be wrong."""
-    from pasearch.accounting.attack import most_often_right
-    from pasearch.accounting.renyi import Unsupported
-    from pasearch.planning import events_by_partition
-
-    together = events_by_partition(plan.lines)
-    try:
-        return [[alpha, round(most_often_right(together, alpha), 6)] for alpha in ACCUSED]
-    except Unsupported:
-        return None
-
-
 def score_json(
-    plan: Plan | FeaturePlan, points: int, exact: int | None, spread: float | None = None
+    plan: Plan | FeaturePlan, points: int, exact: int | None, cells: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Return what the released model does on the test slots: noisy, and exact on public data.
 
     Args:
         plan: The run's.
-        points: With noise.
+        points: With noise; of a table what its counts make, whatever is said here.
         exact: Without; declared-public data only.
-        spread: How far the noise moves the share of points; None: as points that are summed.
+        cells: The counts of a table, row by row, with noise; empty where one number was released.
     """
-    tested, metric = plan.split.test, plan.scored_by
-    if spread is None:
-        spread = plan.test.standard_deviation / (tested * metric.most)
+    tested, metric = plan.split.test, plan.tested_by if cells else plan.scored_by
+    own, deviation = list(cells) or [points], plan.test.standard_deviation
+    if cells:
+        points = metric.points(own, tested, deviation)
+    spread = metric.spread(own, tested, deviation)
 
     def shown(of: int) -> float:
         return metric.shown(min(1.0, max(0.0, of / (tested * metric.most))))
@@ -287,6 +317,8 @@ def score_json(
             "standard_deviation": metric.slope(points / (tested * metric.most)) * spread,
         },
     }
+    if cells:
+        score |= table_json(own, metric.columns)
     if plan.schema.regression:
         score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
     if exact is not None:

@@ -103,7 +103,11 @@ def _dataset_of(data: Any, request: Request) -> Dataset:
 
 
 def of_frame(frame: Any, request: Request) -> Dataset:
-    """Return a pandas frame as a data set: its columns' names and types are its form."""
+    """Return a pandas frame as a data set: its columns' names and types are its form.
+
+    Types that are none of texts are listed as taken as public: see `data.frames`.
+    """
+    from pasearch.data.frames import TYPES, kind_of
     from pasearch.data.tables import undeclared
 
     names = [str(name) for name in frame.columns]
@@ -123,6 +127,7 @@ def of_frame(frame: Any, request: Request) -> Dataset:
     schema = schema.for_header(names, where="The frame", target=request.target)
     if request.regression:
         schema = replace(schema, target=replace(schema.target, kind="number"))
+    typed = any(kind_of(dtype) is not None for dtype in frame.dtypes)
     cells = frame.astype(object).to_numpy()
     places = {name: place for place, name in enumerate(names)}
     columns = [places[column.name] for column in schema.columns]
@@ -133,6 +138,7 @@ def of_frame(frame: Any, request: Request) -> Dataset:
         labels=cells[:, places[schema.target.name]],
         public=request.data_is_public,
         official_test=schema.official_test,
+        assumed=(TYPES,) if typed and not request.data_is_public else (),
     )
 
 
@@ -284,7 +290,7 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         budget=request.total,
         split=split,
         most=request.max_categories,
-        assumed_public=assumed,
+        assumed_public=(*dataset.assumed, *assumed),
         leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
         metric=request.metric,
     )

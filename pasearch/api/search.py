@@ -6,6 +6,7 @@ Source: docs/rules.md, rules 1, 11 and 12; docs/result.md.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,7 +181,7 @@ def _on_public(
     shown["compared"] = {
         "this": {
             "name": plan.strategy.name,
-            **score_json(plan, outcome.test_points, outcome.exact_points, outcome.test_spread),
+            **score_json(plan, outcome.test.points, outcome.exact_points, outcome.test.cells),
         },
         "fixed": {"name": "fixed", **fixed["score"]},
     }
@@ -208,8 +209,8 @@ def _publish(
     weights = buffer.getvalue()
     found = Found(
         candidate=outcome.candidate,
-        test_points=outcome.test_points,
-        test_spread=outcome.test_spread,
+        test_points=outcome.test.points,
+        test_cells=outcome.test.cells,
         exact_points=outcome.exact_points,
         sha256=digest(weights),
         trials=tuple((trial.parameters, trial.value) for trial in outcome.trials),
@@ -254,7 +255,7 @@ class Found:
         candidate: The winner.
         test_points: Noisy points on the test slots.
         exact_points: The same without noise; declared-public data only.
-        test_spread: How far the noise moves the share of points; see `Score`.
+        test_cells: The counts that they are made of, row by row, where a table was released.
         sha256: Of the model's file.
         trials: (parameters, noisy points) of every trial, where they may be shown.
         steps_made: How many steps the released network's training made.
@@ -265,7 +266,7 @@ class Found:
     test_points: int
     exact_points: int | None
     sha256: str
-    test_spread: float | None = None
+    test_cells: Sequence[int] = ()
     trials: tuple[tuple[dict[str, Any], float | int | None], ...] = ()
     steps_made: int = 0
     variant: str | None = None
@@ -292,7 +293,7 @@ def result_document(plan: Plan, strategy: Strategy, found: Found, made: Made) ->
             "parameters": total,
             "trainable_parameters": trainable,
         },
-        "score": score_json(plan, found.test_points, found.exact_points, found.test_spread),
+        "score": score_json(plan, found.test_points, found.exact_points, found.test_cells),
         "model": {"file": "model.pt", "sha256": found.sha256},
         "estimated_privately": plan.estimated_privately(),
         "alternatives": plan.alternatives(candidate),

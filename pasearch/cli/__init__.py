@@ -7,6 +7,8 @@ input, 3 budget, 130 interrupted).
 from __future__ import annotations
 
 import io
+import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -15,9 +17,9 @@ import typer
 from pasearch.api.request import SearchRequest, TrainRequest, options_of
 from pasearch.cli import account, advise, compare, crossover, finished, pretrain, tasks
 from pasearch.cli.app import app
-from pasearch.cli.options import flag_of, with_flags
-from pasearch.errors import PasearchError, UsageError
-from pasearch.shown import shown_lines
+from pasearch.cli.options import flag_of, with_flags, wrapped
+from pasearch.errors import PasearchError, UsageError, closest, system_words
+from pasearch.shown import shown, shown_lines
 
 __all__ = [
     "account", "advise", "app", "compare", "crossover", "finished", "main", "pretrain", "tasks",
@@ -33,45 +35,135 @@ OF_SEARCHES = {flag_of(name) for name, _, _ in options_of(SearchRequest)} - {
 
 def main() -> None:
     """Run the command line."""
+    # Threads of torch that wait in a loop double the work of a small network. Read when it loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="pasearch", standalone_mode=False)
         if code == INTERRUPTED:
-            typer.echo("Interrupted; no run was under way.", err=True)
+            _complain(NOTHING_RAN, fresh=True)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        _complain(NOTHING_RAN, fresh=True)
     except PasearchError as error:
-        prefix = "" if error.exit_code == INTERRUPTED else "Error: "
-        typer.echo(f"{prefix}{with_flags(str(error))}", err=True)
         code = error.exit_code
-    except OSError as error:
-        # Its path is not shown: in private/ even a file's name may tell the number of trainings.
-        typer.echo(
-            f"Error: the system refused a file operation ({error.strerror}). If the run had begun, "
-            "nothing is lost: make room, and finish it with `pasearch resume`.",
-            err=True,
-        )
-        code = 1
+        if code == INTERRUPTED:
+            _complain(str(error), fresh=True)
+        else:
+            _complain(str(error), "Error: ")
+    except SystemExit as ended:
+        # Typer ends quietly when nobody reads the output any more; of a run that is too little.
+        then = " ".join(getattr(ended.__context__, "__notes__", ()))
+        if isinstance(ended.__context__, BrokenPipeError) and then:
+            _complain(f"The program that reads the output has ended, as `head` does. {then}")
+        raise
     except Exception as error:
-        if not type(error).__module__.startswith(("click", "typer")):
+        if type(error).__module__.startswith(("click", "typer")):
+            code = _click_error(error)
+        elif (told := system_words(error)) is not None:
+            # Its path is not shown: in private/ even a file's name may tell of the records.
+            then = " ".join(getattr(error, "__notes__", ()))
+            _complain(f"{told} {then or AGAIN}", "Error: ", fresh=True)
+            code = 1
+        else:
             raise
-        code = _click_error(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+NOTHING_RAN = "Interrupted. No run was under way, so nothing was charged."
+AGAIN = "Then give the same command again."
+
+
+def _complain(text: str, prefix: str = "", *, fresh: bool = False) -> None:
+    """Say on the standard error what went wrong, with options as the command line has them.
+
+    Args:
+        text: One sentence or several.
+        prefix: Before it.
+        fresh: A line of progress may stand there, or the ^C of a key: leave it.
+    """
+    if fresh and sys.stderr is not None and sys.stderr.isatty():
+        typer.echo(err=True)
+    typer.echo(wrapped(f"{prefix}{with_flags(text)}", sys.stderr), err=True)
+
+
 def _click_error(error: Any) -> int:
-    """Report an unknown option, or a number that is none, as click would; return the exit code."""
-    if getattr(error, "option_name", None) in OF_SEARCHES and "train" in error.ctx.command_path:
-        typer.echo(
-            f"Error: {error.option_name} belongs to a search, and `pasearch train` trains one "
-            "network by one recipe (--architecture, --recipe) without any. To search, take "
-            "`pasearch arch`, which has it.",
-            err=True,
-        )
+    """Report an unknown option, or a number that is none; return the exit code."""
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if name is not None and hasattr(error, "possibilities") and context is not None:
+        _complain(_unknown_option(str(name), context), "Error: ")
+        return UsageError.exit_code
+    if (told := _unreadable(error)) is not None:
+        _complain(told, "Error: ")
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
         text = io.StringIO()
         error.show(file=text)
-        typer.echo(shown_lines(text.getvalue().rstrip("\n")), err=True)
+        told = shown_lines(text.getvalue().rstrip("\n")) + _data_for_command(error)
+        typer.echo(wrapped(told, sys.stderr), err=True)
         return int(error.exit_code)
+    _complain(NOTHING_RAN)
     return INTERRUPTED
+
+
+def _unreadable(error: Any) -> str | None:
+    """Return what is said of an option's value that is no number; None of any other error.
+
+    Typer's own sentence does not say what was given.
+    """
+    flags = getattr(getattr(error, "param", None), "opts", [])
+    given, said = getattr(error.__cause__, "errors", list)(), str(getattr(error, "message", ""))
+    kind = "a whole number" if "integer" in said else "a number" if "number" in said else ""
+    if not (flags and given and kind):
+        return None
+    return f"{flags[0]} is {shown(repr(given[0]['input']))}: expected {kind}."
+
+
+def _data_for_command(error: Any) -> str:
+    """Return what a user probably meant who named data where a command stands."""
+    found = re.search("No such command '(.*?)'", str(getattr(error, "message", "")))
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    if not found or path.endswith("account"):
+        return ""
+    from pasearch.data.sources import BUILT_IN
+
+    if found[1] not in BUILT_IN and not os.path.exists(found[1]):
+        return ""
+    return f" First comes what to do with these data: `{path} arch {shown(found[1])}`."
+
+
+def _unknown_option(name: str, context: Any) -> str:
+    """Return what is said of an option that a command lacks: whose it is, or what was meant.
+
+    Args:
+        name: As the user wrote it.
+        context: Of the command.
+    """
+    command, root = context.command_path, context.find_root().command
+    if name in OF_SEARCHES and "train" in command:
+        return (
+            f"{name} belongs to a search, and `pasearch train` trains one network by one recipe "
+            "(--architecture, --recipe) without any. To search, take `pasearch arch`, which has it."
+        )
+    others = {each: root.get_command(context, each) for each in root.list_commands(context)}
+    owners = [each for each, found in others.items() if name in _options(found, context)]
+    plain = {each.lstrip("-"): each for each in _options(context.command, context)}
+    if owners:
+        hint = f" It is an option of `pasearch {owners[0]}`."
+    elif name.lstrip("-") in others:
+        hint = f" There is a command `pasearch {name.lstrip('-')}`."
+    elif near := closest(name.lstrip("-"), plain):
+        hint = f" Did you mean {plain[near]}?"
+    else:
+        hint = f" `{command} --help` lists those there are."
+    return f"No such option: {shown(name)} (of `{command}`).{hint}"
+
+
+def _options(command: Any, context: Any) -> list[str]:
+    """Return the names of a command's options."""
+    return [
+        name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)
+        if name.startswith("--")
+    ]  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pasearch.cli.app import Json, account_app
+from pasearch.cli.options import wrapped
 
 
 @account_app.command("price")
@@ -42,7 +43,7 @@ def account_price(
         typer.echo(json.dumps([answer.to_json() for answer in answers], indent=2))
     else:
         for answer in answers:
-            typer.echo(answer.describe())
+            typer.echo(wrapped(answer.describe()))
 
 
 @account_app.command("noise")
@@ -75,7 +76,7 @@ def account_noise(
         return
     typer.echo("Error of a coordinate, over that of the best Gaussian, at equal price:\n")
     for each in found:
-        typer.echo(f"  {each.describe()}")
+        typer.echo(wrapped(f"  {each.describe()}"))
 
 
 @account_app.command("schedule")
@@ -115,4 +116,4 @@ def account_schedule(
         kind, noise_multiplier=sigma, n=n, batch=batch, epsilon=eps, delta=delta, epochs=epochs,
         rate=rate, period=period, end=end, every=every, batching=batching,
     )  # fmt: skip
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else found.describe())
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else wrapped(found.describe()))

@@ -10,7 +10,7 @@ import typer
 
 from pasearch.cli.app import Json, Quiet, app
 from pasearch.cli.options import DATA_HELP, with_flags, wrapped
-from pasearch.errors import UsageError
+from pasearch.cli.paths import check_new_file
 from pasearch.shown import shown
 
 Data = Annotated[str, typer.Argument(help=f"Public data: {DATA_HELP}")]
@@ -102,7 +102,7 @@ def compare(
     On public data only, so nothing is charged. The same candidates are trained without privacy and
     with it; each workflow takes its best, and both are then tested with privacy and without.
     """
-    _check_out(out)
+    check_new_file(out, "out")
     from pasearch.api.compare import compare_workflows
 
     given: dict[str, Any] = {
@@ -127,19 +127,6 @@ def compare(
     typer.echo(wrapped(with_flags(shown(found.sentence()) if quiet else found.table())))
     if out is not None and not quiet:
         typer.echo(f"Written: {shown(out)}")
-
-
-def _check_out(out: Path | None) -> None:
-    """Refuse a file that is there, or that has no folder, before anything is trained."""
-    if out is None:
-        return
-    if out.exists():
-        raise UsageError(f"{shown(out)} is there already: name a new file (`out=`).")
-    if not out.parent.is_dir():
-        raise UsageError(
-            f"{shown(out)} cannot be written: {shown(out.parent)} is no folder. Make it, or name "
-            "another file (`out=`)."
-        )
 
 
 def _told(done: int, every: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,9 @@ import typer
 
 from pasearch.accounting.budget import Budget
 from pasearch.cli.app import Json, Quiet, app
-from pasearch.errors import UsageError
+from pasearch.cli.options import wrapped
+from pasearch.cli.paths import check_writable
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
@@ -127,14 +131,26 @@ def crossover(
     _check_out(out, resume)
     from pasearch.api.crossover import measure_crossover
 
-    found = measure_crossover(
-        data, models, epsilons=eps_grid or ".1:10:log12",
-        repeats=10 if repeats is None else repeats, delta=delta, proxy=proxy, seed=seed,
-        data_is_public=data_is_public, device=device, workers=workers,
-        store=None if out is None else out / "trainings.jsonl",
-        on_training=None if quiet or as_json else _told, **given,
-    )  # fmt: skip
+    store = None if out is None else out / "trainings.jsonl"
+    with _kept(store):
+        found = measure_crossover(
+            data, models, epsilons=eps_grid or ".1:10:log12",
+            repeats=10 if repeats is None else repeats, delta=delta, proxy=proxy, seed=seed,
+            data_is_public=data_is_public, device=device, workers=workers, store=store,
+            on_training=None if quiet or as_json else _told, **given,
+        )  # fmt: skip
     _tell(found, out, as_json=as_json, quiet=quiet)
+
+
+@contextmanager
+def _kept(store: Path | None) -> Iterator[None]:
+    """Say of a comparison that is interrupted how to go on, if its trainings were kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if store is None or not store.is_file():
+            raise
+        raise InterruptedRunError(store.parent, "the same command and `resume=`") from None
 
 
 def _tell(found: CrossoverReport, out: Path | None, *, as_json: bool, quiet: bool) -> None:
@@ -150,9 +166,9 @@ def _tell(found: CrossoverReport, out: Path | None, *, as_json: bool, quiet: boo
     if as_json:
         typer.echo(json.dumps(values, indent=2))
         return
-    typer.echo(found.sentence() if quiet else found.table())
+    typer.echo(wrapped(found.sentence() if quiet else found.table()))
     if found.assumes:
-        typer.echo(f"This was {found.assumes}.")
+        typer.echo(wrapped(f"This was {found.assumes}."))
     if out is not None:
         typer.echo(f"Page: {shown(out / 'crossover.html')}")
 
@@ -192,6 +208,8 @@ def _check_out(out: Path | None, resume: bool) -> None:
         raise UsageError(
             f"{shown(out)} is there already: give a new folder, or go on in it (`resume=`)."
         )
+    elif out is not None:
+        check_writable(out, "out")
 
 
 def _told(done: int, every: int) -> None:

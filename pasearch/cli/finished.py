@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.cli.app import Json, Run, app
+from pasearch.cli.options import wrapped
+from pasearch.cli.paths import check_new_file
 from pasearch.errors import UsageError
+from pasearch.shown import epsilon_words, shown, shown_lines
 
 if TYPE_CHECKING:
     from pasearch.results import Result
@@ -42,11 +45,12 @@ def verify(
                         "accountant": price.accountant, "problems": problems}, indent=2)
         )  # fmt: skip
     elif not problems:
-        typer.echo(
-            f"Verified: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant}), "
-            "recomputed from the events; result.json, card, report and model agree with it.\n"
-            + signed_words(release_of(path), trusted=public_key is not None)
+        told = (
+            f"Verified: epsilon {epsilon_words(price.epsilon)} at delta {price.delta:g} "
+            f"({price.accountant}), recomputed from the list of everything that was released; "
+            "result.json, card, report and model agree with it.\n"
         )
+        typer.echo(wrapped(told + signed_words(release_of(path), trusted=public_key is not None)))
     if problems:
         raise UsageError(f"{path} does not verify:", *problems)
 
@@ -57,7 +61,9 @@ def key(path: Annotated[Path, typer.Argument(help="A new file, for the private k
     from pasearch.verification.signing import new_key
 
     public = new_key(path)
-    typer.echo(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+    typer.echo(
+        wrapped(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+    )
 
 
 @app.command()
@@ -75,15 +81,25 @@ def sign(
     typer.echo(f"Signed: {write(path, signer)}")
 
 
+Card = Annotated[
+    bool,
+    typer.Option("--verbose", help="Also the privacy card: everything that was read, and how."),
+]
+
+
 @app.command()
-def report(path: Run, as_json: Json = False) -> None:
+def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
     """Say what a finished run found, and at what price; and where its report is."""
     from pasearch.cli.tasks import show_result
     from pasearch.results import load_result, release_of
 
-    show_result(load_result(path), as_json=as_json, quiet=False)
-    if not as_json:
-        typer.echo(f"Report: {release_of(path) / 'report.html'}")
+    result = load_result(path)
+    show_result(result, as_json=as_json, quiet=False)
+    if as_json:
+        return
+    if verbose:
+        typer.echo("\n" + wrapped(shown_lines(result.card)))
+    typer.echo(f"Report: {release_of(path) / 'report.html'}")
 
 
 @app.command()
@@ -100,17 +116,16 @@ def predict(
     ] = False,
 ) -> None:
     """Predict new records with a finished run's model. What it prints is as private as they are."""
+    check_new_file(out, "out")
     from pasearch.files import write_new
     from pasearch.results import load_result
 
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists: name a new file for the predictions.")
     text = _csv(load_result(path), data, probabilities=probabilities)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_new(out, text)
-    typer.echo(f"Predictions: {out}. They are as private as the records that they are of.")
+    typer.echo(f"Predictions: {shown(out)}. They are as private as the records they belong to.")
 
 
 @app.command()
@@ -129,6 +144,7 @@ def export(
     Of arrays its input is x, records in the data's own units; of a table an input a column. It
     needs `pip install 'pasearch[onnx]'`. The model is paid for: this costs nothing.
     """
+    check_new_file(out)
     from pasearch.results import load_result
 
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")

@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -74,21 +74,31 @@ LEAST_WIDTH = 60
 """A terminal that is narrower breaks lines by itself."""
 
 
-def wrapped(text: str) -> str:
+MOST_WIDTH = 110
+"""Longer lines are hard to read, however wide the terminal is."""
+
+
+def wrapped(text: str, stream: TextIO | None = None) -> str:
     """Return a text with long lines broken where the terminal ends; elsewhere as it is.
 
-    What goes on begins below the text of a row, behind its name.
+    What goes on begins below the text of a row, behind its name. A script that reads the output
+    gets every line whole.
+
+    Args:
+        text: One line or several.
+        stream: Where it will be written; None is the standard output.
     """
-    if not sys.stdout.isatty():
+    stream = stream or sys.stdout
+    if stream is None or not stream.isatty():
         return text
-    width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    width = min(MOST_WIDTH, max(LEAST_WIDTH, shutil.get_terminal_size().columns))
     found: list[str] = []
     for line in text.split("\n"):
         row = re.match(r"[A-Z][a-z]+ {2,}", line)
         indent = len(row[0]) if row else len(line) - len(line.lstrip()) + 2
         whole = textwrap.wrap(
             line, width, subsequent_indent=" " * indent, break_long_words=False,
-            break_on_hyphens=False, drop_whitespace=False,
+            break_on_hyphens=False,
         )  # fmt: skip
         found += [each.rstrip() for each in whole] or [""]
     return "\n".join(found)

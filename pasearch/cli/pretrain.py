@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from pasearch.cli.app import Json, Quiet, app
+from pasearch.cli.options import wrapped
+from pasearch.cli.paths import check_new_file
 from pasearch.shown import shown
 
 
@@ -32,6 +34,7 @@ def pretrain(
 
     Use it in a network's file: front_end = { weights = "backbone.pt", module = "small" }.
     """
+    check_new_file(out, "out")
     from pasearch.api.pretrain import pretrain as trained
 
     def told(epoch: int, loss: float) -> None:
@@ -45,8 +48,9 @@ def pretrain(
         values = {"path": str(found.path), "module": module, "accuracy": found.accuracy}
         typer.echo(json.dumps({**values, "sha256": found.sha256}, indent=2))
         return
-    typer.echo(
+    words = (
         f"Backbone: {shown(found.path)} (accuracy {found.accuracy:.3f} on public images that it "
         f'was not trained on). Use it as front_end = {{ weights = "{shown(found.path)}", module = '
         f'"{module}" }}.'
     )
+    typer.echo(wrapped(words))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +17,8 @@ import typer
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
 from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
 from pasearch.cli.options import Grouped, asks, with_flags, wrapped
-from pasearch.errors import UsageError
-from pasearch.shown import shown, shown_lines
+from pasearch.cli.paths import check_new_file, check_paths
+from pasearch.shown import epsilon_words, shown, shown_lines
 
 if TYPE_CHECKING:
     from pasearch.api.lifecycle import Prepared
@@ -61,6 +60,7 @@ def do_task(
 ) -> None:
     """Plan a task, say its price, and carry it out."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    check_paths(asked, run=not dry_run)
     signed = _signing(sign)
     prepared = _prepared(module, asked, show=not (as_json or quiet))
     if dry_run:
@@ -70,11 +70,27 @@ def do_task(
     from pasearch.progress import Bar
 
     device_of(prepared.request)
-    _check_out(prepared.request.out)
-    _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
+    with _read_by("The run was not begun."):
+        _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
     with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
         result = import_module(module).run(prepared, progress=bar)
-    show_result(signed(result), as_json=as_json, quiet=quiet)
+    show_finished(signed(result), as_json=as_json, quiet=quiet)
+
+
+def show_finished(result: Result, *, as_json: bool, quiet: bool) -> None:
+    """Say what a run has just found, as `show_result`; a run that nobody reads is found again."""
+    with _read_by(f"The run is finished: `pasearch report {result.path}` says what it found."):
+        show_result(result, as_json=as_json, quiet=quiet)
+
+
+@contextmanager
+def _read_by(otherwise: str) -> Iterator[None]:
+    """Note on an error of a pipe that nobody reads what has become of the run."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        error.add_note(otherwise)
+        raise
 
 
 def _add_task(request: type[Request], module: str, about: str) -> None:
@@ -98,6 +114,7 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
                       ": nothing is written, and no private record is read.")  # fmt: skip
     @asks(request, run=False)
     def plan_task(asked: dict[str, Any], as_json: Json = False, verbose: Verbose = False) -> None:
+        check_paths(asked, run=False)
         prepared = _prepared(module, asked, show=not as_json)
         _show_plan(prepared, as_json=as_json, alone=True, verbose=verbose)
 
@@ -113,7 +130,8 @@ def resume(path: Run, sign: Sign = None, as_json: Json = False, quiet: Quiet = F
     signed = _signing(sign)
     from pasearch.api.resume import resume as finish
 
-    show_result(signed(finish(path)), as_json=as_json, quiet=quiet)
+    progress = False if quiet or as_json else None
+    show_finished(signed(finish(path, progress=progress)), as_json=as_json, quiet=quiet)
 
 
 @app.command()
@@ -164,6 +182,9 @@ def check(
     separator: Annotated[
         str | None, typer.Option("--separator", help="What stands between two cells.")
     ] = None,
+    regression: Annotated[
+        bool, typer.Option("--regression", help="The target is a number, whatever it looks like.")
+    ] = False,
     propose: Annotated[
         Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
     ] = None,
@@ -172,19 +193,17 @@ def check(
 
     What it prints is private: it shows values, and no budget pays for it.
     """
+    check_new_file(propose, "propose")
     from pasearch.data.check import check_table
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new
 
     declared = None if schema is None else TableSchema.from_toml(schema)
-    if propose is not None and os.path.lexists(propose):
-        raise UsageError(f"{propose} exists: name a new file for the proposed schema.")
-    if propose is not None and not propose.absolute().parent.is_dir():
-        raise UsageError(f"The folder of {propose} is not there: name one that is.")
     report = check_table(
-        data, target, declared, quotes=quotes, columns=columns, separator=separator
-    )
-    typer.echo(shown_lines(report.text()))
+        data, target, declared, quotes=quotes, columns=columns, separator=separator,
+        regression=regression,
+    )  # fmt: skip
+    typer.echo(wrapped(with_flags(shown_lines(report.text()))))
     if propose is not None:
         write_new(propose, report.toml())
         typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
@@ -227,15 +246,6 @@ def _prepared(module: str, asked: dict[str, Any], *, show: bool) -> Prepared[Any
         return import_module(module).prepare(asked.pop("data"), **asked)
 
 
-def _check_out(out: str | Path | None) -> None:
-    """Refuse a folder that exists before anything is printed."""
-    path = None if out is None else Path(out)
-    if path is not None and (path.exists() or path.is_symlink()):
-        begun = (path / "private").is_dir()
-        finish = f", or finish the run that is there with `pasearch resume {path}`" if begun else ""
-        raise UsageError(f"{path} exists: a run needs a folder of its own. Name a new one{finish}.")
-
-
 def _show_plan(
     prepared: Prepared[Any],
     *,
@@ -258,14 +268,26 @@ def _show_plan(
     elif quiet and alone:
         price = plan.price
         typer.echo(
-            f"Price: epsilon {price.epsilon:.4f} at delta {price.delta:g} ({price.accountant})."
+            f"Price: epsilon {epsilon_words(price.epsilon)} at delta {price.delta:g} "
+            f"({price.accountant})."
         )
     elif not (as_json or quiet):
         text: Any = plan_text if isinstance(plan, Plan) else feature_plan_text
         detail = "whole" if verbose else "prices" if alone else "summary"
-        typer.echo(wrapped(with_flags(text(plan, usual=usual, detail=detail))) + "\n")
+        report = "" if alone else _report_of(prepared)
+        told = with_flags(text(plan, usual=usual, detail=detail, report=report))
+        typer.echo(wrapped(told) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
+
+
+def _report_of(prepared: Prepared[Any]) -> str:
+    """Return where the report of a run will be, as far as it is known beforehand."""
+    from pasearch.runs.folder import BASE
+
+    out = prepared.request.out
+    folder = f"{BASE}/{prepared.dataset.name}-<number>" if out is None else str(out)
+    return f"{folder}/release/report.html"
 
 
 def _signing(path: Path | None) -> Callable[[Result], Result]:
@@ -283,25 +305,13 @@ def _signing(path: Path | None) -> Callable[[Result], Result]:
     return signed
 
 
-def _features_words(document: dict[str, Any]) -> str:
-    """Return what was chosen, in a line or two."""
-    best, method = document["best"], document["strategy"]["name"]
-    chosen = best["features"]
-    if best["directions"] is not None:
-        return f"Features: {best['directions']} directions in all {best['of']} features ({method})"
-    if len(chosen) == best["of"]:
-        return f"Features: all {best['of']} ({method})"
-    shown = ", ".join(chosen[:8]) + (", ..." if len(chosen) > 8 else "")
-    return f"Features: {len(chosen)} of {best['of']} ({method}): {shown}"
-
-
 def _best_words(document: dict[str, Any]) -> str:
-    """Return the released network, and how long it was trained where only the run could tell."""
+    """Return the released model, and how long it was trained where only the run could tell."""
+    from pasearch.report.summary import features_line, network_line
     from pasearch.results import FEATURES
 
     if document["task"] == FEATURES:
-        return _features_words(document)
-    from pasearch.report.networks import parts_of
+        return features_line(document)
     from pasearch.report.stages import recipe_of, setting_words, steps_words
     from pasearch.spaces.candidate import Candidate
 
@@ -311,38 +321,12 @@ def _best_words(document: dict[str, Any]) -> str:
     details += [f"{setting} {value}" for setting, value in setting_words(best["settings"])]
     if "steps_made" in recipe:
         details.append(f"{steps_words(recipe_of(recipe), recipe['steps_made'])} steps")
-    network = ", then ".join(parts_of(Candidate.from_json(best)))
-    return f"Model: {network} ({'; '.join(details)})"
-
-
-def _score_words(result: Result) -> str:
-    """Return how good the released model is, or that it is unknown."""
-    from pasearch.report.quality import quality
-
-    found, score = quality(result.document, result.schema), result.document["score"]
-    value = "unknown" if found["value"] == "unknown" else f"{score['test']:.3f}"
-    unit = " of the width of the target's bounds" if "scale" in score and value != "unknown" else ""
-    exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
-    return (
-        f"{found['name']}: {value}{unit} on {score['of']:,} records, {found['interval']}{exact}. "
-        f"{found['verdict']}"
-    )
-
-
-def _meaning_words(document: dict[str, Any]) -> str:
-    """Return what the price means of 100 people; nothing where no accountant tells."""
-    from pasearch.report.meaning import meaning
-
-    if (told := meaning(document)) is None:
-        return "What it protects: see the report."
-    return (
-        "What it protects: an attacker who knows everyone else's record, and is wrong about "
-        f"{told['wrong']} of 100 people, is right about at most {told['right']} of 100."
-    )
+    return f"{network_line(Candidate.from_json(best))} ({'; '.join(details)})"
 
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
-    """Say what a finished run found, and its price; or print its document."""
+    """Say what a finished run found, and its price, in five lines; or print its document."""
+    from pasearch.report.summary import data_line, protection_line, score_line
     from pasearch.results import useless
 
     document = result.document
@@ -350,21 +334,26 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         typer.echo(json.dumps({**document, "path": str(result.path)}, indent=2))
         return
     if not quiet:
-        typer.echo(shown(_best_words(document)))
-        typer.echo(wrapped(shown(_score_words(result))))
+        data = document["dataset"]
+        name, score = score_line(document, result.schema)
+        lines = [
+            f"Data: {data_line(data['name'], data['n'], result.schema)}",
+            f"Model: {_best_words(document)}",
+            f"{name}: {score}",
+            f"Protection: {protection_line(document)}",
+        ]
         found = document.get("measured_crossover") or document.get("crossover") or {}
-        if found.get("kind") == "measured":
-            typer.echo(shown(found["sentence"]))
-        for line in useless(document):
+        measured = [found["sentence"]] if found.get("kind") == "measured" else []
+        for line in [*lines, *measured, *useless(document)]:
             typer.echo(wrapped(shown(line)))
-        typer.echo(wrapped(_meaning_words(document)))
     price = document["price"]
     note = ""
     if document["reproducible"]:
         note = " (NOT PRIVATE: --seed makes the noise reproducible)"
     if document["dataset"]["declared_public"]:
         note = " (NOT PRIVATE: the data was declared public)"
-    typer.echo(
-        f"Price: epsilon {price['epsilon']:.4f}, delta {price['delta']:g}{note}. Report, model "
-        f"and privacy card: {shown(result.path)}/release"
+    last = (
+        f"Price: epsilon {epsilon_words(price['epsilon'])}, delta {price['delta']:g}{note}. "
+        f"Report, model and privacy card: {shown(result.path)}/release"
     )
+    typer.echo(last if quiet else wrapped(last))

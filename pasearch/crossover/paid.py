@@ -21,6 +21,7 @@ import numpy as np
 from scipy import stats
 
 from pasearch.accounting.accountants import price_partitions
+from pasearch.accounting.events import Composed, Event
 from pasearch.crossover.curves import LEVEL, Crossover, crossover_of_means
 from pasearch.crossover.forecast import plain_name
 from pasearch.search.grid import Grid
@@ -127,12 +128,18 @@ def _places(plan: Plan) -> list[Any]:
 
 
 def _epsilons(plan: Plan) -> tuple[float, ...]:
-    """Return what one training of each level costs by itself."""
+    """Return what one training of each level costs by itself, with its front end.
+
+    Of several front ends the dearest is taken: whoever trains one model alone pays no more.
+    """
+
+    def epsilon(*events: Event) -> float:
+        return price_partitions({"train": Composed(events)}, plan.delta)[0].epsilon
+
+    fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
+    dearest = [max(fits, key=epsilon)] if fits else []
     lines = [each for each in plan.lines if each.name.startswith("training, level")]
-    return tuple(
-        float(f"{price_partitions({'train': each.event}, plan.delta)[0].epsilon:.3g}")
-        for each in lines
-    )
+    return tuple(float(f"{epsilon(each.event, *dearest):.3g}") for each in lines)
 
 
 def _taken(means: np.ndarray, spread: np.ndarray) -> list[int]:

@@ -22,11 +22,12 @@ from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InPart
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen, mask_of
-from pasearch.features.plan import FINAL, MEANS, SCORES, TEST, FeaturePlan
+from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Compared, Form, Reads
 from pasearch.features.trainers import Array, LinearModel, Trainer, counts_of_all
 from pasearch.features.views import View
+from pasearch.planning import TEST
 from pasearch.progress import Progress
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
@@ -43,16 +44,14 @@ class FeatureOutcome:
     Args:
         chosen: Which features, and how they were found.
         model: On encoded records, behind max pooling where that is the method.
-        test_points: Noisy points on the test slots.
-        test_spread: How far the noise moves their share; see `Score`.
+        test: Noisy points on the test slots.
         exact_points: The same without noise; declared-public data only.
         curve: Accuracy by number of features, private and not; declared-public data only.
     """
 
     chosen: Chosen
     model: LinearModel
-    test_points: int
-    test_spread: float
+    test: Score
     exact_points: int | None = None
     curve: tuple[dict[str, float], ...] = ()
 
@@ -101,14 +100,13 @@ class FeatureSearch:
                     records, chosen.view, stream, on_step=self.progress.step
                 )
         with self._open(TEST, "test") as records:
-            metric, slots = plan.scored_by, len(records)
-            counts = model.counts(records, metric)
-            test = Score.of(metric, counts, plan.test, slots, self.keys.stream("test"))
+            metric, slots = plan.tested_by, len(records)
+            counts, noise = model.counts(records, metric), metric.noise(plan.test.epsilon)
+            test = Score.of(metric, counts, noise, slots, self.keys.stream("test"))
         return FeatureOutcome(
             chosen=chosen,
             model=model,
-            test_points=test.points,
-            test_spread=test.spread,
+            test=test,
             exact_points=metric.points(counts, slots) if plan.public else None,
             curve=self._curve(means, chosen) if plan.public else (),
         )

@@ -32,6 +32,7 @@ from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
+    TEST,
     Charged,
     Terms,
     estimate_partition,
@@ -40,11 +41,11 @@ from pasearch.planning import (
 )
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
-from pasearch.training.metrics import ScoreNoise
+from pasearch.training.metrics import Metric, ScoreNoise, metric_of_test
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import linear_recipe
 
-MEANS, FINAL, SCORES, TEST = "feature means", "final training", "score", "test accuracy"
+MEANS, FINAL, SCORES = "feature means", "final training", "score"
 """Lines that are no method's own."""
 
 MEANS_SHARE = 0.1
@@ -96,8 +97,16 @@ class FeaturePlan(Charged):
 
     @property
     def test(self) -> ScoreNoise:
-        """The noise of the printed accuracy, of a plan that trains a model."""
+        """The noise of the printed accuracy, or of its counts, of a plan that trains a model."""
         return self._score(TEST)
+
+    @property
+    def tested_by(self) -> Metric:
+        """By what the released model is tested, of a complete schema: more than its score."""
+        return metric_of_test(
+            self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
+            epsilon=self.test.epsilon,
+        )  # fmt: skip
 
     def _score(self, line: str) -> ScoreNoise:
         return self.scored_by.noise(self.noise(line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pasearch.data.frames import TYPES
 from pasearch.results import FEATURES
 
 Values = dict[str, Any]
@@ -27,7 +28,7 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
             "it is spent:",
             f"pasearch plan {command} DATA --eps {4 * budget:g}",
         ))  # fmt: skip
-    if table and document["assumed_public"]:
+    if table and set(document["assumed_public"]) - {TYPES}:
         found.append((
             "What the columns may hold was read from the records, and no price covers that. Before "
             "a release, write down what you know without looking:",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.events import describe, from_json
 from pasearch.data.front_ends import front_end
 from pasearch.registry import OUTSIDE
-from pasearch.report import stages
+from pasearch.report import classes, stages
 from pasearch.results import FEATURES
 from pasearch.shown import shown
 
@@ -128,7 +128,13 @@ def _released(document: dict[str, Any]) -> str:
     if _is_choice(document):
         return "everything that the fit left in the selector"
     what = "features" if document["task"] == FEATURES else "architecture"
-    return f"everything in release/ ({what}, weights, test accuracy)"
+    table = ", the table of test counts that it follows from" if _has_table(document) else ""
+    return f"everything in release/ ({what}, weights, test score{table})"
+
+
+def _has_table(document: dict[str, Any]) -> bool:
+    """Whether the test released a table of counts."""
+    return bool((document.get("score") or {}).get("cells"))
 
 
 def _covered(document: dict[str, Any]) -> str:
@@ -190,7 +196,10 @@ def _accesses(document: dict[str, Any]) -> list[str]:
 
 
 def _mechanisms(document: dict[str, Any]) -> list[str]:
-    items = [f"{line['name']}: {_mechanism(line)}." for line in document["events"]]
+    items = [
+        f"{line['name']}: {classes.counts_words(document, line['name'], _mechanism(line))}."
+        for line in document["events"]
+    ]
     if _is_choice(document):
         return items
     recipe = document["recipe"]

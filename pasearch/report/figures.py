@@ -187,6 +187,33 @@ def chart(curves: Sequence[Curve], label: str) -> Markup:
     )  # fmt: skip
 
 
+def calibration(points: Sequence[tuple[float, float, float, float]], label: str) -> Markup:
+    """Return shares that came true over what was predicted, and a line where both are equal.
+
+    Args:
+        points: (predicted, share, and between which shares it may lie), each in [0, 1].
+        label: What it shows, in words.
+    """
+    shapes = []
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = PLOT * (1.0 - tick)
+        shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        if tick in (0.0, 0.5, 1.0):
+            name = f"{100 * tick:.0f} %"
+            side = "tick" if tick == 0.0 else "tick end" if tick == 1.0 else "tick middle"
+            shapes.append(element("text", name, x="-8", y=y + 4, class_="tick end"))
+            shapes.append(element("text", name, x=percent(tick), y=PLOT + 20, class_=side))
+    shapes.append(element("line", x1="0", x2="100%", y1=PLOT, y2="0", class_="diagonal"))
+    for at, share, low, high in points:
+        x, (y, top, bottom) = percent(at), (PLOT * (1.0 - each) for each in (share, high, low))
+        shapes.append(element("line", x1=x, x2=x, y1=top, y2=bottom, class_="spread accent"))
+        shapes.append(element("circle", cx=x, cy=y, r="4", class_="point accent"))
+    return element(
+        "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
+        height=PLOT + 28,
+    )  # fmt: skip
+
+
 def shortened(text: str, most: int) -> str:
     """Return a text of at most `most` characters, an ellipsis last if something is left out."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"

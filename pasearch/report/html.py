@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from pasearch.errors import UsageError
-from pasearch.report import figures, networks, priced, quality, stages, tried, worth
+from pasearch.report import (
+    classes,
+    figures,
+    networks,
+    priced,
+    quality,
+    stages,
+    summary,
+    tried,
+    worth,
+)
 from pasearch.report.advice import next_steps
 from pasearch.report.card import card_json
 from pasearch.report.crossover import crossover
@@ -60,7 +70,7 @@ def report_html(document: dict[str, Any]) -> str:
 
     from pasearch.results import schema_of
 
-    known = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
+    known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
         page = _page(_visible(document), schema_of(document))
@@ -78,7 +88,7 @@ def environment() -> Environment:
         loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": _marked, "short": figures.shortened}
+    environment.filters |= {"marked": _marked, "short": figures.shortened, "capital": capital}
     environment.globals |= {"swatch": figures.swatch}
     return environment
 
@@ -95,7 +105,9 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "public": public,
         "heading": quality.heading(document),
         "quality": (good := quality.quality(document, schema)),
+        "more": classes.more(document, schema),
         "meaning": meaning(document),
+        "beside": summary.beside(document["assumed_public"]),
         "asked": _asked(document, schema),
         "covered": priced.covered(document),
         "not_covered": priced.not_covered(document, card),

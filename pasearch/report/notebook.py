@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from pasearch.errors import UsageError
+from pasearch.report.classes import one_line
 from pasearch.report.networks import most_points, parts_of, some
 from pasearch.report.plan import feature_plan_text, plan_text
+from pasearch.report.quality import quality
 from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
              for each in plan.lines]  # fmt: skip
     warned = list(plan.warnings)
     if plan.assumed_public:
-        warned.append(f"Not charged, as you say it is public: {', '.join(plan.assumed_public)}.")
+        warned.append(f"Taken as public, so not charged: {', '.join(plan.assumed_public)}.")
     if plan.schema_estimate is not None:
         warned.append(f"Estimated privately, as undeclared: {', '.join(plan.schema.undeclared)}.")
     notes = Markup("").join(Markup("<li>{}</li>").format(each) for each in warned)
@@ -115,18 +117,21 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
     )  # fmt: skip
 
 
-def summary_html(document: Values, line: str) -> Markup:
+def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
     """Return what a notebook shows of a result: what it is, how good, at what price.
 
     Args:
         document: `result.json`.
         line: What the result says of itself.
+        schema: That the document describes.
     """
     score, price, budget = document["score"], document["price"], document["budget"]
     private = not (document["dataset"]["declared_public"] or document["reproducible"])
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
+        *([("More about the test", more)] if (more := one_line(document, schema)) else []),
+        ("Verdict", quality(document, schema)["verdict"]),
         ("Budget", f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"),
         ("Price", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
                   + ("" if private else " (NOT PRIVATE)")),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
-from pasearch.report import stages
-from pasearch.report.networks import parts_of
+from pasearch.data.frames import TYPES
+from pasearch.planning import MOSTLY_NOISE, TEST
+from pasearch.report import stages, summary
+from pasearch.report.networks import some
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING
-from pasearch.shown import shown
+from pasearch.shown import epsilon_words, shown
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -17,48 +20,53 @@ if TYPE_CHECKING:
 Detail = Literal["summary", "prices", "whole"]
 """How much of a plan is said."""
 
+Names = Callable[[list[str]], str | list[str]]
+"""What lists names: all of them, or some."""
 
-def plan_text(plan: Plan, *, usual: bool = False, detail: Detail = "whole") -> str:
-    """Return the plan, one subject a line: first a summary, last the price.
+
+def plan_text(
+    plan: Plan, *, usual: bool = False, detail: Detail = "whole", report: str = ""
+) -> str:
+    """Return the plan, one subject a line: the budget, a summary of five lines, then the rest.
 
     Args:
         plan: Solved.
         usual: The user gave no epsilon, so that the usual one is announced.
         detail: "summary" says what is trained, how good that may be and what it costs; "prices"
             also each release; "whole" also how it was chosen and how each noise comes about.
+        report: Where the report will be; nothing where no run follows.
     """
-    whole = detail == "whole"
     recipe = [_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []
+    more = [*recipe, _row("Time", time_text(plan))]
     mechanism = [*_chosen(plan), _row("Training", _training(plan)), _row("Input", _inputs(plan))]
     return _lines(
-        *_head(plan, usual),
-        _row("Model", _model(plan)),
-        *recipe,
-        _row("Score", _expected(plan)),
-        _row("Time", time_text(plan)),
-        *(mechanism if whole else []),
+        *_head(plan, usual, _model(plan), report),
+        *([] if detail == "summary" else [*_beside(plan), *more]),
+        *(mechanism if detail == "whole" else []),
         *_priced(plan, detail),
-        *(_hint(plan) if whole else []),
-        _price(plan),
+        *(_hint(plan) if detail == "whole" else []),
+        *_price(plan, detail),
     )
 
 
-def feature_plan_text(plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole") -> str:
+def feature_plan_text(
+    plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole", report: str = ""
+) -> str:
     """Return the plan of a feature selection, as `plan_text`."""
     from pasearch.features.trainers import TRAINERS
 
     choice, on = plan.choice, plan.searched_on
     public = "" if on is None else f"; on the public data {on}, which costs nothing"
+    method = f"{choice.selector.name}: {plan.selection_words}{public}"
+    trainer = TRAINERS[choice.trainer][0]
     why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
+    more = [_row("Target", _target(plan)), _row("Method", method), _row("Training", trainer)]
     return _lines(
-        *_head(plan, usual),
-        _row("Target", _target(plan)),
-        _row("Method", f"{choice.selector.name}: {plan.selection_words}{public}"),
-        _row("Model", TRAINERS[choice.trainer][0]),
-        _row("Score", _expected(plan)),
+        *_head(plan, usual, _features_model(plan), report),
+        *([] if detail == "summary" else [*_beside(plan), *more]),
         *(why if detail == "whole" else []),
         *_priced(plan, detail),
-        _price(plan),
+        *_price(plan, detail),
     )
 
 
@@ -74,18 +82,48 @@ def _target(plan: FeaturePlan) -> str:
     return f"{'y' if name is None else f'column {name!r}'}, {kind}"
 
 
-def _head(plan: Plan | FeaturePlan, usual: bool) -> list[str]:
+def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str) -> list[str]:
+    """Return the budget, and the summary of five lines."""
     told = " (none was given: `epsilon=` sets it)" if usual else ""
     declared = "; declared public" if plan.public else ""
-    sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
+    protects = summary.odds_line(summary.planned_meaning(plan)) + summary.beside(
+        plan.assumed_public
+    )
+    if plan.public:
+        protects = "The data are declared public, so it protects nobody in them."
+    price = f"epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}. {protects}"
+    where = f"{report}, when the run is done" if report else NO_REPORT
     return [
         f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
         "run reads and releases.",
         "",
-        _row("Data", f"{plan.name}: {plan.schema.describe()}{declared}"),
-        _row("Records", f"{plan.split.n:,}: {sizes} (random split)"),
+        _row("Data", summary.data_line(plan.name, plan.split.n, plan.schema) + declared),
+        _row("Model", model),
+        _row("Quality", _expected(plan)),
+        _row("Price", price),
+        _row("Report", where),
+    ]
+
+
+NO_REPORT = "none yet: this is only a plan, and the run writes the report"
+
+
+def _beside(plan: Plan | FeaturePlan) -> list[str]:
+    """Return into which parts the records are divided, and by what models are scored."""
+    sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
+    return [
+        "",
+        _row("Records", f"{sizes} (random split)"),
         *([] if plan.metric is None else [_row("Metric", plan.scored_by.noun)]),
     ]
+
+
+def _features_model(plan: FeaturePlan) -> str:
+    """Return what model is trained on which features."""
+    name = plan.choice.selector.name
+    if name == "all":
+        return "a linear model of all features; none is left out"
+    return f"a linear model of the features that the method {name} chooses"
 
 
 def _model(plan: Plan) -> str:
@@ -95,9 +133,9 @@ def _model(plan: Plan) -> str:
     if plan.searched_on is not None:
         return f"the best of {_many(plan)} on the public data {plan.searched_on}; trained once"
     if plan.strategy.only(plan.space) is None:
-        return f"the best of {_many(plan)} that {plan.strategy.name} finds"
-    why = "nothing is searched" if plan.auto is None else "a search is not expected to pay here"
-    return f"{_named(plan)}, fixed beforehand: {why}"
+        return f"the best of {_many(plan)} that the strategy {plan.strategy.name} finds"
+    why = "" if plan.auto is None else ": a search is not expected to pay here"
+    return f"{_named(plan)}, fixed beforehand{why}"
 
 
 def _many(plan: Plan) -> str:
@@ -106,16 +144,26 @@ def _many(plan: Plan) -> str:
 
 def _named(plan: Plan) -> str:
     """Return the one network in words."""
-    return ", then ".join(parts_of(plan.space.candidate(plan.space.fixed())))
+    return summary.network_line(plan.space.candidate(plan.space.fixed()))
 
 
 def _expected(plan: Plan | FeaturePlan) -> str:
-    """Return what is known of the score beforehand: never anything of these records."""
-    tested = f"unknown until it is measured, with noise, on {plan.split.test:,} test records"
+    """Return what is known of the score beforehand: never anything of these records.
+
+    What public data let expect is accuracy, of as many classes as are declared.
+    """
+    tested = (
+        f"unknown: nothing was measured yet. The run measures it, with noise, on "
+        f"{plan.split.test:,} test records."
+    )
     auto = plan.auto or {}
+    drowned = any(MOSTLY_NOISE in each for each in plan.warnings)
+    if plan.scored_by.name != "accuracy" or not plan.schema.outputs or drowned:
+        return tested
     for each in auto.get("expected") or []:
         if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
-            return f"{tested}; models like it reached about {each['expected']:.2f} on public data"
+            share = 100 * each["expected"]
+            return f"{tested} Models like it reached about {share:.0f} % on public data."
     return tested
 
 
@@ -124,36 +172,61 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     released = [] if detail == "summary" else _released(plan, brief=detail == "prices")
     claims = plan.claims() if detail == "whole" else []
     beside = [f"Beside: {each.describe()}" for each in claims if each.value is not None]
-    lines = [*released, "", *beside]
-    lines += [f"Warning: {warning}" for warning in plan.warnings]
+    names = list if detail == "whole" else some
+    lines = [*released, *beside, *(f"Warning: {warning}" for warning in plan.warnings)]
     if plan.schema_estimate is not None:
-        lines.append(_estimated(plan))
+        lines.append(_estimated(plan, names))
     if plan.assumed_public:
         lines.append(
-            f"Warning: not charged, because you say it is public: {', '.join(plan.assumed_public)}."
+            f"Warning: taken as public, so not charged: {_listed(plan.assumed_public, names)}."
         )
-    return lines
+    if TYPES in plan.assumed_public:
+        lines.append(
+            "Hint: pandas chooses types from the values, unless it is told them. Give the file "
+            'itself, or read it with `dtype="str", keep_default_na=False`.'
+        )
+    return ["", *lines] if lines and detail == "summary" else lines
 
 
 def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
-    """Return a line a release: what it reads, and what that part of the records pays."""
+    """Return a line a release: what it reads, and what that part of the records pays.
+
+    Args:
+        plan: Solved.
+        brief: Without how each noise comes about, and by which accountant it is priced.
+    """
     by_partition = plan.prices[1]
-    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}  by"]
+    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}{'' if brief else '  by'}"]
     seen: set[Event] = set()
     last = {line.partition: line for line in plan.lines}
     for line in plan.lines:
-        name = line.name if line.count == 1 else f"{line.name}, {line.count} times"
+        name = line.name if not brief else _plain_name(line.name)
+        name = name if line.count == 1 else f"{name}, {line.count} times"
         price = by_partition[line.partition]
         several = sum(other.partition == line.partition for other in plan.lines) > 1
-        share = f"{price.epsilon:8.3f}  {price.accountant}{', together' if several else ''}"
-        shown_here = last[line.partition] is line
-        lines.append(f"  {name:<27} {line.partition:<12}{share if shown_here else ''}".rstrip())
+        by = [] if brief else [price.accountant]
+        by = ", ".join([*by, *(["together"] if several else [])])
+        share = f"{_share(price.epsilon)}  {by}" if last[line.partition] is line else ""
+        lines.append(f"  {name:<27} {line.partition:<12}{share}".rstrip())
         if brief:
             continue
         told = line.event in seen
         lines += ["      as above"] if told else [f"      {text}" for text in _noise(line.event)]
         seen.add(line.event)
-    return lines
+        if line.name == TEST and plan.schema.outputs and plan.tested_by.columns:
+            cells = plan.tested_by.cells(plan.schema.outputs)
+            lines.append(f"      on each of {cells:,} counts: a record is in one of them at most")
+    return [*lines, ""]
+
+
+def _share(epsilon: float) -> str:
+    """Return what a part of the records pays, in a column."""
+    return f"{epsilon:8.3f}" if not 0.0 < epsilon < 0.01 else f"{epsilon:8.2g}"
+
+
+def _plain_name(name: str) -> str:
+    """Return what a release is called, without the settings of a front end."""
+    return "front end" if name.startswith("front end ") else name
 
 
 def _hint(plan: Plan) -> list[str]:
@@ -165,11 +238,15 @@ def _hint(plan: Plan) -> list[str]:
     ]
 
 
-def _price(plan: Plan | FeaturePlan) -> str:
-    return (
-        f"Price: epsilon {plan.price.epsilon:.4f} at delta {plan.delta:g} "
-        f"({plan.price.accountant}): each record is in one part of the data, the dearest counts."
-    )
+def _price(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+    """Return the price as the last line; the summary has it already."""
+    if detail == "summary":
+        return []
+    by = f" ({plan.price.accountant})" if detail == "whole" else ""
+    return [
+        f"Price: epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}{by}: the "
+        "largest of these epsilons, because each record is in one part alone."
+    ]
 
 
 def task_of(plan: Plan) -> str:
@@ -194,17 +271,22 @@ def time_text(plan: Plan) -> str:
     text = f"about {each}; {_duration(typical * work)} on average"
     if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
-        text += f", with probability .999 at most {most} trainings"
+        text += f", 99.9% of the time at most {most} trainings"
     return text
 
 
-def _estimated(plan: Plan | FeaturePlan) -> str:
-    names = ", ".join(plan.schema.undeclared)
+def _estimated(plan: Plan | FeaturePlan, names: Names) -> str:
     return (
-        f"Undeclared, so estimated privately on `{plan.estimate_partition}` before the first "
-        f"training: {names}. A declared schema (`schema=`, `bounds=`, `classes=`) costs nothing "
-        "and is better."
+        f"Undeclared, so estimated privately from the {plan.estimate_partition} records before the "
+        f"first training: {_listed(plan.schema.undeclared, names)}. A declared schema (`schema=`, "
+        "`bounds=`, `classes=`) costs nothing and is better."
     )
+
+
+def _listed(names: Iterable[str], told: Names) -> str:
+    """Return names, all of them or some."""
+    found = told(list(names))
+    return found if isinstance(found, str) else ", ".join(found)
 
 
 def _row(name: str, text: str) -> str:

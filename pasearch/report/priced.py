@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from pasearch.accounting.events import describe, from_json
-from pasearch.report import figures
+from pasearch.report import classes, figures
 from pasearch.report.networks import some
 from pasearch.results import FEATURES
 
@@ -22,9 +22,12 @@ def covered(document: Values) -> str:
     """Return in one sentence what the price covers."""
     what = "features" if document["task"] == FEATURES else "architecture"
     would = "would cover" if document["dataset"]["declared_public"] else "covers"
+    read = "whatever was read to find them"
+    if assumed := document["assumed_public"]:
+        read += f", but for what was taken as public and not charged ({some(assumed)})"
     return (
         f"The price {would} everything in release/ together: {what}, weights, test score, and "
-        "whatever was read to find them."
+        f"{read}."
     )
 
 
@@ -60,7 +63,7 @@ def partitions(document: Values) -> list[Values]:
             "name": name, "slots": document["dataset"]["slots"].get(name, 0),
             "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
             "bar": figures.bar(epsilon / scale, words, tone=tone, mark=budget / scale),
-            "lines": [_line(each) for each in own],
+            "lines": [_line(document, each) for each in own],
             "mu": None if mu is None else f"{mu:.3g}",
         })  # fmt: skip
     return found
@@ -95,8 +98,9 @@ def _square(event: Values) -> float | None:
     return None
 
 
-def _line(line: Values) -> Values:
+def _line(document: Values, line: Values) -> Values:
     noise = describe(from_json(line["event"]))
+    noise = classes.counts_words(document, line["name"], noise)
     # Its description says already that the best of K is released.
     selected = line["event"]["type"] == "repeat-and-select" and line["count"] == 1
     return {"name": line["name"], "times": "" if selected else _times(line), "noise": noise}

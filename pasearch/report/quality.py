@@ -3,82 +3,121 @@
     interval  =  value -+ 1.96 standard errors, of the sample and of the noise together
 
 Beside it stand what guessing reaches, what always answering the most common class would reach where
-that was released with the score, and what public data sets let expect before the run.
+a table of counts was released, and what public data sets let expect before the run. The verdict
+compares with the better of the two answers that need no model. How far a model is above the most
+common class is known better than either share, since both are of the same records.
 
-Source: docs/result.md, `score`; `results.standard_error`.
+Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells.lead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
+from markupsafe import Markup
+
 from pasearch.data.tables import AnySchema
-from pasearch.report import figures
+from pasearch.report import classes, figures
+from pasearch.report.classes import DEVIATIONS
 from pasearch.report.networks import capital, number
-from pasearch.results import standard_error
+from pasearch.training.from_cells import interval, lead, table_of
 
 Values = dict[str, Any]
 
 GUESSED = ("accuracy", "balanced accuracy", "area under the ROC curve")
 """Metrics of which guessing has a known value."""
 
-DEVIATIONS = 1.96
-"""Standard errors to either side that hold the true value 95 times in 100."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """An answer without a model, that a score is compared with.
+
+    Args:
+        words: What it does, after "better than".
+        at: What it reaches.
+        margin: By how much the model is better; worse where it is below 0.
+        error: The standard error of that.
+        among: Of how many answers it is the best, by the same counts.
+    """
+
+    words: str
+    at: float
+    margin: float
+    error: float
+    among: int = 1
+
+    @property
+    def beaten(self) -> bool:
+        """Whether the model is told apart from it, as the better one."""
+        return self.margin - DEVIATIONS * self.error > 0
+
+    @property
+    def wins(self) -> bool:
+        """Whether the model is told apart from it, as the worse one.
+
+        The best of several is the best partly by chance, so it must be ahead by more.
+        """
+        often = (1 - NormalDist().cdf(DEVIATIONS)) / self.among
+        return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
 
 
 def quality(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of the test score."""
-    from pasearch.training.metrics import of_noun
+    from pasearch.training.metrics import error_of, of_noun
 
     score = document["score"]
-    metric, error = of_noun(score["metric"]), standard_error(score)
+    metric, error = of_noun(score["metric"]), error_of(score)
     scale, value = (1.0 if metric.worst > 1.0 else 100.0), score["test"]
     digits, unit = (3, "") if scale == 1.0 else (1, " %")
 
     def said(share: float) -> str:
         return f"{scale * share:.{digits}f}{unit}"
 
-    low = max(0.0, value - DEVIATIONS * error)
-    high = min(metric.worst, value + DEVIATIONS * error)
+    if score["metric"] in GUESSED:
+        low, high = interval(value, error, DEVIATIONS)
+    else:
+        low = max(0.0, value - DEVIATIONS * error)
+        high = min(metric.worst, value + DEVIATIONS * error)
     drowned = high - low > metric.worst / 2 or (metric.of_numbers and error > value)
-    guess = _guess(score["metric"], schema)
-    chance = guess is not None and (high >= guess if metric.of_numbers else low <= guess)
-    known = [(_guess_words(metric.of_numbers, schema), guess)]
-    known.append(("Expected before the run", _ahead(document, schema)))
+    guess, told = _guess(score["metric"], schema), classes.measured(document, schema)
+    always, rival = _always(document, told), _rival(document, schema, told, error)
+    sorts = "" if drowned or rival is None or rival.beaten else _sorts(score["metric"], told)
+    known = [(_guess_words(metric.of_numbers, schema), guess, None)]
+    known += [] if always is None else [always]
+    known.append(("Expected before the run", _ahead(document, schema), None))
     rows: list[tuple[str, float, tuple[float, float] | None]] = [
         ("This model", value, (low, high)),
-        *((name, at, None) for name, at in known if at is not None),
+        *((name, at, ends) for name, at, ends in known if at is not None),
     ]
+    own = rows[0]
     most = metric.worst
     if score["metric"] not in GUESSED:
         most = _round_up(max(high, *(at for _, at, _ in rows)))
     noise = score["noise"]["standard_deviation"]
+    verdict = _verdict(document, drowned, rival, said)
     return {
         "name": f"Test {score['metric']}",
         "value": "unknown" if drowned else f"{scale * value:.{digits}f}",
         "unit": "" if drowned else unit.strip(),
         "interval": f"95 times in 100 between {said(low)} and {said(high)}",
-        "verdict": _verdict(document, drowned, guess, said),
-        "is_known": not (drowned or chance),
+        "verdict": f"{verdict} {sorts}".strip(),
+        "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
         "rows": [
             {
-                "name": name,
-                "value": "unknown" if drowned and ends else said(at),
-                "bar": figures.interval(
-                    at / most,
-                    None if ends is None else (ends[0] / most, ends[1] / most),
-                    f"{name}: {said(at)}"
-                    + ("" if ends is None else f", between {said(ends[0])} and {said(ends[1])}"),
-                    tone="accent" if ends is not None else "plain",
-                ),
+                "name": each[0],
+                "value": "unknown" if drowned and each is own else said(each[1]),
+                "bar": _bar(*each, most, said, "accent" if each is own else "plain"),
             }
-            for name, at, ends in rows
+            for each in rows
         ],
         "scale": figures.scale([f"{scale * most * share:.3g}{unit}" for share in (0, 0.5, 1)]),
         "details": [
             f"On {score['of']:,} test records that the training did not see, with noise. "
             f"Standard error {said(error)}, of which noise {said(noise)}.",
+            *_untold(document, schema),
             *(
                 [f"Exactly {said(score['exact'])}, shown because the data were declared public."]
                 if "exact" in score and document["dataset"]["declared_public"]
@@ -88,23 +127,105 @@ def quality(document: Values, schema: AnySchema) -> Values:
     }  # fmt: skip
 
 
+def _bar(
+    name: str, at: float, ends: tuple[float, float] | None, most: float,
+    said: Callable[[float], str], tone: str,
+) -> Markup:  # fmt: skip
+    """Return the picture of a value, of `most` at the end of its line."""
+    between = "" if ends is None else f", between {said(ends[0])} and {said(ends[1])}"
+    drawn = None if ends is None else (ends[0] / most, ends[1] / most)
+    return figures.interval(at / most, drawn, f"{name}: {said(at)}{between}", tone=tone)
+
+
 def _verdict(
-    document: Values, drowned: bool, guess: float | None, said: Callable[[float], str]
+    document: Values, drowned: bool, rival: Rival | None, said: Callable[[float], str]
 ) -> str:
     """Return in one sentence whether the score says that the model is good."""
     score = document["score"]
-    value, error = score["test"], standard_error(score)
     if drowned:
         return (
             "The noise is too large: this test says nothing about the model. A larger epsilon, or "
             "more test records, would."
         )
     if score["metric"] not in GUESSED:
-        return f"The {score['metric']} is {said(value)}{_own_unit(document, value)}."
-    assert guess is not None
-    if value - DEVIATIONS * error <= guess:
-        return f"Not told apart from guessing, which reaches {said(guess)}."
-    return f"Better than guessing, which reaches {said(guess)}."
+        return f"{_own_unit(document, score['test'])}Smaller is better."
+    assert rival is not None
+    how = "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
+    return f"{how} {rival.words}, which reaches {said(rival.at)}."
+
+
+def _rival(document: Values, schema: AnySchema, told: Values, error: float) -> Rival | None:
+    """Return the best answer without a model; None where nothing is known of any.
+
+    Args:
+        document: `result.json`.
+        schema: That it describes.
+        told: As of `classes.measured`.
+        error: The score's standard error.
+    """
+    score, metric = document["score"], document["score"]["metric"]
+    guess = _guess(metric, schema)
+    if guess is None:
+        return None
+    if _always(document, told) is None or told["most_common"]["value"] <= guess:
+        better = guess - score["test"] if metric not in GUESSED else score["test"] - guess
+        return Rival(words="guessing", at=guess, margin=better, error=error)
+    most, table = told["most_common"], table_of(score)
+    assert table is not None
+    above = lead(table)
+    return Rival(
+        words=f"always answering {classes.named(told['classes'][most['class']])}",
+        at=most["value"], margin=above["value"], error=above["error"], among=len(told["classes"]),
+    )  # fmt: skip
+
+
+def _always(document: Values, told: Values) -> tuple[str, float, tuple[float, float]] | None:
+    """Return what always answering the most common class reaches, with its name and interval.
+
+    None where no table tells it, where noise may have made that class the most common, or where the
+    score is not the share of right answers: by the others any one answer is as good as a guess.
+    """
+    if not told or document["score"]["metric"] != "accuracy":
+        return None
+    most = told["most_common"]
+    if told["recall"][most["class"]]["value"] is None:
+        return None
+    name = classes.named(told["classes"][most["class"]])
+    words = f"Always the most common class ({name})"
+    return words, most["value"], classes.ends_of(most)
+
+
+def _sorts(metric: str, told: Values) -> str:
+    """Return that a model which is no better than one answer tells classes apart all the same."""
+    if not told or metric != "accuracy":
+        return ""
+    auc, balanced = told["auc"], told["balanced_accuracy"]
+    if auc and auc["value"] is not None and classes.ends_of(auc)[0] > 0.5:
+        return (
+            "Its probabilities do tell the classes apart: of two records, one of each class, it "
+            f"gives the right one the higher probability {100 * auc['value']:.0f} times in 100; a "
+            "guess does so 50 times."
+        )
+    known = sum(each["value"] is not None for each in told["recall"])
+    if balanced["value"] is None or not classes.ends_of(balanced)[0] > 1 / known:
+        return ""
+    return (
+        f"It does tell the classes apart: of a class it finds {100 * balanced['value']:.1f} % on "
+        f"average, and any one answer {100 / known:.1f} %."
+    )
+
+
+def _untold(document: Values, schema: AnySchema) -> list[str]:
+    """Return why it is unknown how far the most common class reaches, where nothing tells it."""
+    from pasearch.training.metrics import MOST_CLASSES
+
+    score = document["score"]
+    if score["metric"] != "accuracy" or score.get("cells"):
+        return []
+    why = "more test records, or a larger epsilon, would allow a table of counts that tells it"
+    if schema.outputs > MOST_CLASSES:
+        why = f"a table of counts, which would tell it, is of up to {MOST_CLASSES} classes"
+    return [f"What always answering the most common class reaches is unknown: {why}."]
 
 
 def _guess(noun: str, schema: AnySchema) -> float | None:
@@ -138,11 +259,11 @@ def _ahead(document: Values, schema: AnySchema) -> float | None:
 
 
 def _own_unit(document: Values, value: float) -> str:
-    """Return what an error is in the target's own unit, where it is a share of its range."""
+    """Say what an error is in the target's own unit, where it is a share of its range."""
     width = target_width(document)
     if width is None or "error" not in document["score"]["metric"]:
         return ""
-    return f" of the target's range: {number(width * value)} in its unit"
+    return f"That is {number(width * value)} in the unit of the target. "
 
 
 def target_width(document: Values) -> float | None:

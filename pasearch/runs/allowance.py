@@ -440,7 +440,10 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
         yield connection
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:  # what was spent is safe: make room, and it goes on
+            raise
+        if code == sqlite3.SQLITE_BUSY:
             raise UsageError(
                 f"{path} was in use by other runs for {PATIENCE:g} seconds, so nothing was "
                 "reserved: try again when they have planned."

@@ -106,15 +106,20 @@ class RunFolder:
 
         Raises:
             UsageError: The path exists or cannot be made; nothing was written.
+            OSError: The disk is full, say; nothing is left of it.
         """
         root = _claim(Path(path)) if path is not None else _claim_next(name)
-        folder = cls(path=root.resolve(), started=int(time.time()))
-        folder.private.mkdir(mode=0o700)
-        folder.release.mkdir(mode=0o755)
-        about = {"version": VERSION, "name": name, "started": folder.started}
-        atomic_write(folder.private / "run.json", json.dumps(about))
-        sync_folder(folder.path)
-        sync_folder(folder.path.parent)
+        try:
+            folder = cls(path=root.resolve(), started=int(time.time()))
+            folder.private.mkdir(mode=0o700)
+            folder.release.mkdir(mode=0o755)
+            about = {"version": VERSION, "name": name, "started": folder.started}
+            atomic_write(folder.private / "run.json", json.dumps(about))
+            sync_folder(folder.path)
+            sync_folder(folder.path.parent)
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)
+            raise
         return folder
 
     @classmethod

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pasearch.errors import UsageError
+from pasearch.errors import MachineError, UsageError, system_words
 
 STUDY = "trials"
 
@@ -67,7 +67,8 @@ class Journal:
                 self._storage = optuna.storages.RDBStorage(
                     "sqlite:///trials",
                     engine_kwargs={
-                        "creator": lambda: sqlite3.connect(path, check_same_thread=False)
+                        "hide_parameters": True,
+                        "creator": lambda: sqlite3.connect(path, check_same_thread=False),
                     },
                 )
                 self._study = optuna.create_study(
@@ -79,6 +80,9 @@ class Journal:
                 stored = self._study.get_trials(deepcopy=False)
             records = [_record(trial.user_attrs["record"]) for trial in stored]
         except Exception as error:
+            no_file = path.is_dir() or path.is_symlink()
+            if system_words(error) is not None and not no_file:  # a full disk: the file is sound
+                raise
             raise UsageError(
                 f"{path} is no store of trials ({type(error).__name__}): start a new run."
             ) from error
@@ -103,6 +107,7 @@ class Journal:
 
         Raises:
             UsageError: The number is stored already, or a value that JSON cannot hold (NaN too).
+            MachineError: The disk is full, say; neither the trial nor its score is named.
         """
         if number in self._records:
             raise UsageError(f"trial {number} is stored already: a trial is never replaced.")
@@ -117,8 +122,14 @@ class Journal:
         except (TypeError, ValueError) as error:
             raise UsageError(f"trial {number} holds what JSON cannot ({error}).") from None
         record = TrialRecord(**content)
-        with _quiet_optuna() as optuna:
-            self._study.add_trial(_as_optuna(optuna, record))
+        try:
+            with _quiet_optuna() as optuna:
+                self._study.add_trial(_as_optuna(optuna, record))
+        except Exception as error:  # noqa: BLE001 - whatever it is names the trial and its score
+            refused = system_words(error) or "A finished trial could not be stored."
+            raise MachineError(
+                f"{refused} Nothing is lost: then finish the run with `pasearch resume`."
+            ) from None
         self._records[number] = record
         return record
 

@@ -337,6 +337,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             pass
     except sqlite3.DatabaseError as error:
         connection.close()
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # make room, and it goes on
+            raise
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise UsageError(
                 f"{path} is in use by another process: a run has one writer. Wait for it to end."

@@ -241,16 +241,18 @@ def _why(
     alone, insured, price = expected
     better = np.maximum(known.final, 0.0).max(axis=1)
     said = (
-        f"On {len(study.signals)} public data sets of this kind, at this signal to noise, the "
-        f"default reached {alone:.3f} on average; the best of the others was better by "
-        f"{float(np.median(better)):.3f} (median), and by up to {float(better.max()):.3f}. Looks "
-        f"at {plan.strategy.trials} candidates cost up to {price:.4f} on nine data sets of ten, "
-        f"and reached {insured:.3f} on average there."
+        f"On {len(study.signals)} public data sets of this kind, with as much noise, the default "
+        f"model reached {alone:.3f} on average. The best of the others was better by "
+        f"{float(np.median(better)):.3f} (median), and by {float(better.max()):.3f} at most. To "
+        f"compare {plan.strategy.trials} candidates by looks (trainings with a small part of the "
+        f"budget) cost {price:.4f} or less on nine data sets of ten, and reached {insured:.3f} on "
+        "average."
     )
     if took:
-        return f"{said} So the default is trained unless a look finds another well ahead."
+        return f"{said} So the default is trained, unless a look finds another well ahead."
     if not known.trust > LEAST_TRUST:
         return (
-            f"{said} At this noise a look tells next to nothing, so the default is trained alone."
+            f"{said} With so much noise a look tells next to nothing, so the default is trained "
+            "alone."
         )
-    return f"{said} So the default is trained alone: looks would cost more than they find."
+    return f"{said} So the default is trained alone: looks would lose more than they find."

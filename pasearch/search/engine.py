@@ -9,22 +9,25 @@ Source: docs/rules.md, rules 1, 8, 10, 11 and 12; docs/result.md.
 
 from __future__ import annotations
 
-import io
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import nn
 
 from pasearch.accounting.events import Event, Geometric, Pure
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.files import read_json
+from pasearch.planning import TEST
 from pasearch.progress import Progress
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
@@ -35,14 +38,16 @@ from pasearch.search.fitness import (
     WORST,
     counts,
     failed,
-    mark_failed,
+    or_failed,
     points,
     train_candidate,
 )
 from pasearch.search.plan import VALIDATION_QUERY, Plan
+from pasearch.search.population import WORTH, Course, Job, shares, side_by_side, stop_workers
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
 from pasearch.search.trajectory import Trajectory, shifted
 from pasearch.search.variants import PICK
+from pasearch.search.weights import load_weights, read_weights, save_weights, write_weights
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.losses import loss_points, mean_loss, mean_of_points
 from pasearch.training.metrics import METRICS, Score, usual_metric
@@ -55,63 +60,11 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
 
 
-ENGINE_LINES = ("final training", "test accuracy", "schema", "front end", VALIDATION_QUERY, PICK)
+ENGINE_LINES = ("final training", TEST, "schema", "front end", VALIDATION_QUERY, PICK)
 """How the names of lines begin that the engine charges itself, and no strategy."""
 
-CURVE_POINTS = 20
-"""How often the accuracy of a training on public data is measured, for its curve."""
-
-CURVE_RECORDS = 2000
-"""On how many of the test records, at most."""
-
-
-@dataclass(slots=True)
-class Course:
-    """How a training went.
-
-    Args:
-        steps: How many were made. Fewer than planned only where released or public accuracies
-            ended a validation-driven schedule: post-processing of what is paid.
-        curve: (steps, accuracy); declared-public data only.
-    """
-
-    steps: int = 0
-    curve: list[tuple[int, float]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"steps": self.steps, "curve": self.curve}
-
-
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Give a module the weights that `save_weights` wrote.
-
-    Raises:
-        UsageError: The file was damaged, or is of another module.
-    """
-    try:
-        module.load_state_dict(read_weights(path))
-    except RuntimeError as error:
-        raise _damaged(path, error) from None
-
-
-def read_weights(path: Path) -> Any:
-    """Return what `write_weights` wrote.
-
-    Raises:
-        UsageError: The file was damaged.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a loader
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> UsageError:
-    return UsageError(
-        f"{path} is damaged ({type(error).__name__}), so the run cannot be finished: start a new "
-        "one."
-    )
+Trained = Callable[[int], tuple[nn.Module, Course] | None]
+"""From a trial's number to its network, if it was trained ahead; asked in order."""
 
 
 def _course(path: Path) -> Course:
@@ -131,8 +84,7 @@ class Outcome:
         candidate: The winner.
         network: Its trained network, on the CPU.
         front: Its front end, fitted.
-        test_points: Noisy points on the test slots: correct answers, or see `fitness`.
-        test_spread: How far the noise moves their share; see `Score`.
+        test: Noisy points on the test slots: correct answers, or see `fitness`.
         exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
         unique_trials: Number of different candidates trained, where it may be shown.
@@ -145,8 +97,7 @@ class Outcome:
     candidate: Candidate
     network: nn.Module
     front: Fitted
-    test_points: int
-    test_spread: float
+    test: Score
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
     unique_trials: int | None
@@ -169,19 +120,6 @@ def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
 def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:
     """Return where the fit of a front end is kept."""
     return folder.private / "front_ends" / f"{front_end.text.replace(':', '-')}.pt"
-
-
-def save_weights(module: nn.Module, path: Path, folder: RunFolder) -> None:
-    """Write weights so that a crash leaves either all of them or none."""
-    write_weights({name: each.cpu() for name, each in module.state_dict().items()}, path, folder)
-
-
-def write_weights(weights: Any, path: Path, folder: RunFolder) -> None:
-    """Write weights, of one network or of several, likewise."""
-    buffer = io.BytesIO()
-    torch.save(weights, buffer)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    folder.atomic_write(path, buffer.getvalue())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +161,10 @@ class Search:
             for each in (front_end, front_end.before):
                 if each is not None and each.learned:
                     self._front(each)
-        candidate, network, course = self._winner()
+        try:
+            candidate, network, course = self._winner()
+        finally:
+            stop_workers()
         if self.plan.retrained:
             network, course = self._train_final(candidate)
         variant = None if self.plan.pick is None else self._pick(candidate, network)
@@ -234,8 +175,7 @@ class Search:
             candidate=candidate,
             network=network.to("cpu").eval(),
             front=self._front(candidate.front_end),
-            test_points=test.points,
-            test_spread=test.spread,
+            test=test,
             exact_points=exact,
             trials=shown,
             unique_trials=unique,
@@ -314,13 +254,64 @@ class Search:
 
     def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
         self._check_round(asked)
-        for index, genotype in enumerate(asked.genotypes):
-            self.progress.search(asked.number, index, len(asked.genotypes))
-            record = self._trial(asked, before + index, self.plan.space.candidate(genotype))
-            score = WORST if record.value is None else float(record.value)
-            yield score, int(record.attributes["tie_break"])
+        with self._side_by_side(asked, before) as trained:
+            for index, genotype in enumerate(asked.genotypes):
+                self.progress.search(asked.number, index, len(asked.genotypes))
+                candidate = self.plan.space.candidate(genotype)
+                record = self._trial(asked, before + index, candidate, trained)
+                score = WORST if record.value is None else float(record.value)
+                yield score, int(record.attributes["tie_break"])
 
-    def _trial(self, asked: Round, trial: int, candidate: Candidate) -> TrialRecord:
+    @contextmanager
+    def _side_by_side(self, asked: Round, before: int) -> Iterator[Trained]:
+        """Yield what trains the trials of a round, in order: side by side where it is worth it."""
+        count = len(asked.genotypes)
+        if self.device != "cpu" or count * self.plan.seconds_per_training()[0] < WORTH or count < 2:
+            yield lambda trial: None
+            return
+        each, workers = shares(count, torch.get_num_threads())
+        for left in self.folder.private.glob("records-*"):  # of a run that was killed
+            shutil.rmtree(left)
+        with TemporaryDirectory(dir=self.folder.private, prefix="records-") as folder:
+            with threads(each), ExitStack() as charges:
+                jobs = dict(self._jobs(asked, before, charges, Path(folder)))
+                found = side_by_side([*jobs.values()], each, workers)
+                yield lambda trial: next(found) if trial in jobs else None
+
+    def _jobs(
+        self, asked: Round, before: int, charges: ExitStack, folder: Path
+    ) -> Iterator[tuple[int, Job]]:
+        """Yield the trainings of a round that need nothing of this process, by trial: charged.
+
+        Charged are all of them before the first begins. Left out are those that are finished, those
+        that a finished one or an earlier one stands for, and those that ask for more than records.
+        """
+        steps, known = asked.shape.steps, set[str]()
+        for trial, genotype in enumerate(asked.genotypes, start=before):
+            candidate = self.plan.space.candidate(genotype)
+            recipe, name = self.plan.trial_recipe(candidate, asked.shape), repr(candidate.to_json())
+            same = name in known or self._equal_trial(candidate, steps) is not None
+            asks = recipe.screening is not None or recipe.schedule.steered
+            varied = self.plan.pick is not None and not self.plan.retrained
+            done = (self.strategy.memoised and same) or self.journal.get(trial) is not None
+            if done or asks or varied:
+                continue
+            known.add(name)
+            line, key = self._line_and_key("training", asked, trial)
+            front = self._front(candidate.front_end)
+            seen = self.dataset["test"].through(front).filed(folder) if self.plan.public else None
+            partition = self.strategy.place(self.plan.trial_partition, trial)
+            opened = self.dataset[partition].through(front).filed(folder)
+            yield trial, Job(
+                candidate=candidate, schema=self.plan.schema, recipe=recipe,
+                stream=self.keys.stream("trial", trial),
+                records=charges.enter_context(self.ledger.charged(line, opened, key=key)),
+                seen=None if seen is None else seen.public_records(), public=self.plan.public,
+            )  # fmt: skip
+
+    def _trial(
+        self, asked: Round, trial: int, candidate: Candidate, trained: Trained
+    ) -> TrialRecord:
         """Return a finished trial: from the journal, from an equal trial, or by running it."""
         steps, stream = asked.shape.steps, self.keys.stream("trial", trial)
         mark = f"{stream.child('mark').seed64():016x}"
@@ -336,7 +327,9 @@ class Search:
         line, key = self._line_and_key("training", asked, trial)
         recipe = self.plan.trial_recipe(candidate, asked.shape)
         partition = self.strategy.place(self.plan.trial_partition, trial)
-        network, course = self._train(candidate, recipe, stream, line, partition, key)
+        network, course = trained(trial) or self._train(
+            candidate, recipe, stream, line, partition, key
+        )
         weights = self.folder.private / "trials" / f"{trial}.pt"
         save_weights(network, weights, self.folder)
         score: int | None = 0
@@ -428,16 +421,14 @@ class Search:
 
         query = self._validation_query(recipe, front, stream, key)
         with self.ledger.charged(line, opened, key=key) as records:
-            try:
-                network = train_candidate(
-                    candidate, records, schema, recipe, stream, device=self.device,
-                    on_step=told, query=query,
+
+            def train() -> nn.Module:
+                return train_candidate(
+                    candidate, records, schema, recipe, stream, device=self.device, on_step=told,
+                    query=query,
                 )  # fmt: skip
-            except (MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                generator = stream.child("weights").generator()
-                network = mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+
+            network = or_failed(train, candidate, schema, stream)
         if released:
             every = kept.variants(network, schema.outputs)
             write_weights(every, self._variants, self.folder)
@@ -445,21 +436,14 @@ class Search:
 
     def _watch(self, front: Fitted, steps: int, course: Course) -> Callable[[int, nn.Module], None]:
         """Return what is called after each step: progress and, on public data, a training curve."""
-        every = max(1, steps // CURVE_POINTS)
-        seen = None
-        if self.plan.public:
-            seen = self.dataset["test"].through(front).public_records()
-            seen = seen.take(np.arange(min(CURVE_RECORDS, len(seen))))
+        seen = self.dataset["test"].through(front).public_records() if self.plan.public else None
+        watch = course.watch(steps, seen, self.device)
 
-        def watch(finished: int, network: nn.Module) -> None:
-            course.steps = finished
+        def told(finished: int, network: nn.Module) -> None:
             self.progress.step(finished, steps)
-            if seen is not None and (finished % every == 0 or finished == steps):
-                found = points(network, seen, device=self.device)
-                course.curve.append((finished, found / self._most(len(seen))))
-                network.train()
+            watch(finished, network)
 
-        return watch
+        return told
 
     def _validation_query(
         self, recipe: Recipe, front: Fitted, stream: Stream, training: str
@@ -562,9 +546,10 @@ class Search:
         return network, course
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
-        metric, noise, stream = self.plan.scored_by, self.plan.test, self.keys.stream("test")
+        metric, stream = self.plan.tested_by, self.keys.stream("test")
+        noise = metric.noise(self.plan.test.epsilon)
         opened = self.dataset["test"].through(self._front(candidate.front_end))
-        with self.ledger.charged("test accuracy", opened, key="test") as records:
+        with self.ledger.charged(TEST, opened, key="test") as records:
             found = [0] * metric.cells(self.plan.schema.outputs)
             if not failed(network):
                 found = counts(network, records, metric, device=self.device)
@@ -584,8 +569,3 @@ def _is_within(part: Event, event: Event) -> bool:
     inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
     every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
     return part == event or any(isinstance(e, Event) and _is_within(part, e) for e in every)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """On a CPU torch raises a plain RuntimeError when memory cannot be had."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate" in str(error)

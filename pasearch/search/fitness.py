@@ -66,6 +66,21 @@ def train_candidate(
     return network
 
 
+def or_failed(
+    train: Callable[[], nn.Module], candidate: Candidate, schema: AnySchema, stream: Stream
+) -> nn.Module:
+    """Return the network that `train` returns; without the memory for it, one that failed."""
+    try:
+        return train()
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU torch raises a plain RuntimeError when memory cannot be had.
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not (known or "allocate" in str(error)):
+            raise
+        generator = stream.child("weights").generator()
+        return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+
+
 def failed(network: nn.Module) -> bool:
     """Return whether training ended in weights that are not finite: the worst score, no redraw."""
     return not all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())

@@ -49,7 +49,7 @@ from pasearch.search.refusals import check_portions, check_recipes, check_space,
 from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Space
-from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, usual_noise
+from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_test, usual_noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
 from pasearch.training.settings import changed, noised
@@ -74,7 +74,7 @@ class Plan(Charged):
             looks it is where one training alone would stand: each has a share of it.
         final_mu: The solved dial of the final training; None when the winner's weights are kept.
         score: The noise of a candidate's score; None when nothing is compared.
-        test: The noise of the printed accuracy.
+        test: The noise of the printed accuracy; where a table is released, of each count of it.
         front_noise: Noise multipliers of the fitted front ends, by their text.
         searched_on: Name of the declared-public data that the candidate was found on, if any.
         validation_noise: Of each validation query while training; None when there is none, or
@@ -150,6 +150,14 @@ class Plan(Charged):
     @property
     def judged_by(self) -> Metric:
         return self.strategy.judged_by(self.scored_by)
+
+    @property
+    def tested_by(self) -> Metric:
+        """By what the released model is tested, of a complete schema: more than its score."""
+        return metric_of_test(
+            self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
+            epsilon=self.test.epsilon,
+        )  # fmt: skip
 
     @property
     def score_slots(self) -> int:

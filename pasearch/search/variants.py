@@ -34,7 +34,8 @@ from pasearch.accounting.events import Event, Geometric, Pure
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
-from pasearch.training.metrics import EDGES, Metric
+from pasearch.training.from_cells import EDGES
+from pasearch.training.metrics import Metric
 
 PICK = "variant pick"
 """The name of the line that the choice is charged to."""
@@ -101,7 +102,7 @@ def release(metric: Metric, epsilon: float) -> ExponentialPick | NoisyCounts:
 
 def edges() -> tuple[float, ...]:
     """Return the log-odds that thresholds are tried at, rising."""
-    return (*(-each for each in EDGES[:0:-1]), *EDGES)
+    return EDGES
 
 
 def best_edge(noisy: Sequence[int]) -> int:

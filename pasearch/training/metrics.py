@@ -17,6 +17,9 @@ counts, each released with noise: a record is in one cell, so it changes one cou
 made of them is post-processing: the mean over classes of right / all, and the area under the curve,
 ties counted half. A null record has no points and is in no cell.
 
+The test of a metric `accuracy` is such a table too, where that costs little precision
+(`metric_of_test`): its right cells are summed, and the table tells much beside (`from_cells`).
+
 Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise ours. Proof:
 docs/guarantees/geometric-scores.md.
 """
@@ -33,6 +36,16 @@ import numpy as np
 from pasearch.errors import UsageError, nearest
 from pasearch.runs.mechanisms import NoisyCount, NoisyCounts
 from pasearch.runs.sums import NoisySum
+from pasearch.training.from_cells import (
+    ANSWER,
+    EDGES,
+    MIDDLE,
+    ODDS,
+    RIGHT,
+    SEEN,
+    measures,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,14 +60,15 @@ ScoreNoise = SumNoise | NoisyCounts
 WORST_LOSS = 5.0
 """The largest log loss of one record, nats: that of a class of probability .0067."""
 
-EDGES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)
-"""Where log-odds are cut, on both sides of 0, for the area under the curve."""
-
-SEEN = 4.0
-"""How many deviations of its noise a class's count shows, for the class to count."""
-
 IMAGINED = 400
 """How many draws of the noise tell how far it moves what counts are made into."""
+
+LITTLE = 0.25 * 0.9 * (1 - 0.9)
+"""How much variance a table may add to the share of right answers, times records: a quarter of
+that of an accuracy of .9, whose standard error then grows by an eighth at most."""
+
+MOST_CLASSES = 50
+"""The most classes of a table of answers."""
 
 
 class Metric(ABC):
@@ -75,6 +89,8 @@ class Metric(ABC):
     """Whether it asks how sure an answer is, beyond which is first."""
     summed: ClassVar[bool] = True
     """Whether points are a sum over records, or made of counts."""
+    columns: ClassVar[str] = ""
+    """What the columns of the released counts are, if they are a table; its rows are classes."""
 
     @abstractmethod
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
@@ -236,7 +252,7 @@ class SquaredError(Metric):
 
 
 class OfCounts(Metric):
-    """A metric that is made of counts: a share of n points, whole after the noise."""
+    """A metric of which counts of disjoint cells are released."""
 
     summed = False
 
@@ -246,6 +262,10 @@ class OfCounts(Metric):
     def released(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
         assert isinstance(noise, NoisyCounts)
         return noise.release(counts, stream)
+
+
+class MadeOfCounts(OfCounts):
+    """A metric that is made of counts: a share of n points, whole after the noise."""
 
     @abstractmethod
     def made_of(self, counts: Array, noise: float) -> float:
@@ -259,10 +279,11 @@ class OfCounts(Metric):
         return float(np.std([self.made_of(each + np.array(counts), noise) for each in draws]))
 
 
-class BalancedAccuracy(OfCounts):
+class BalancedAccuracy(MadeOfCounts):
     """The mean over classes of the share of right answers: guessing gives 1 / classes."""
 
     name, noun = "balanced-accuracy", "balanced accuracy"
+    columns = RIGHT
 
     def cells(self, outputs: int) -> int:
         return 2 * outputs
@@ -281,23 +302,18 @@ class BalancedAccuracy(OfCounts):
         return float(np.clip(right[known] / (wrong + right)[known], 0.0, 1.0).mean())
 
 
-class AreaUnderCurve(OfCounts):
+class AreaUnderCurve(MadeOfCounts):
     """How often a record of the second class has a higher score than one of the first."""
 
     name, noun = "auc", "area under the ROC curve"
     of_probabilities = True
+    columns = ODDS
 
     def cells(self, outputs: int) -> int:
-        return 4 * len(EDGES)
+        return 2 * (len(EDGES) + 1)
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        import torch
-
-        odds = (answers[:, 1].double() - answers[:, 0]).nan_to_num(nan=0.0)
-        edges = torch.tensor([*(-each for each in EDGES[:0:-1]), *EDGES], dtype=torch.float64)
-        bins = torch.bucketize(odds, edges)
-        cells = (y.long() * (len(edges) + 1) + bins)[valid & (y >= 0) & (y <= 1)]
-        return cells.bincount(minlength=self.cells(2)).tolist()
+        return _by_odds(answers, y, valid)
 
     def made_of(self, counts: Array, noise: float) -> float:
         """Return the area between shares of either class below each edge; .5 where one is empty."""
@@ -306,6 +322,72 @@ class AreaUnderCurve(OfCounts):
             return 0.5
         below = np.cumsum(first) - first / 2
         return float(np.clip(second @ below / (first.sum() * second.sum()), 0.0, 1.0))
+
+
+class AccuracyTable(OfCounts):
+    """The share of right answers, of a table of counts: for the test alone."""
+
+    name = noun = "accuracy"
+
+    @abstractmethod
+    def right(self, counts: list[int]) -> list[int]:
+        """Return those of the cells that hold right answers."""
+
+    def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
+        return sum(self.right(counts))
+
+    def spread(self, counts: list[int], slots: int, noise: float) -> float:
+        return math.sqrt(len(self.right(counts))) * noise / slots
+
+
+class AccuracyByOdds(AccuracyTable):
+    """That of two classes, by bins of log-odds as `AreaUnderCurve` has them."""
+
+    of_probabilities = True
+    columns = ODDS
+
+    def cells(self, outputs: int) -> int:
+        return 2 * (len(EDGES) + 1)
+
+    def right(self, counts: list[int]) -> list[int]:
+        return [*counts[:MIDDLE], *counts[len(EDGES) + 1 + MIDDLE :]]
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        return _by_odds(answers, y, valid)
+
+
+class AccuracyByAnswer(AccuracyTable):
+    """That of several classes, by the class that is answered."""
+
+    columns = ANSWER
+
+    def cells(self, outputs: int) -> int:
+        return outputs**2
+
+    def right(self, counts: list[int]) -> list[int]:
+        return list(counts[:: math.isqrt(len(counts)) + 1])
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        outputs = answers.shape[1]
+        cells = (outputs * y.long() + answers.argmax(dim=1))[valid & (y >= 0) & (y < outputs)]
+        return cells.bincount(minlength=self.cells(outputs)).tolist()
+
+
+def _by_odds(answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+    """Return counts of each of two classes between the edges of the log-odds.
+
+    A record is on the side of 0 that its answer is on, whatever the rounding: at 0 on the first's.
+    """
+    import torch
+
+    if answers.shape[1] == 1:  # fewer than two classes were found: all answers are the first
+        answers = torch.nn.functional.pad(answers, (0, 1), value=-math.inf)
+    odds = (answers[:, 1].double() - answers[:, 0]).nan_to_num(nan=0.0)
+    bins = torch.bucketize(odds, torch.tensor(EDGES, dtype=torch.float64))
+    second = answers[:, :2].argmax(dim=1) == 1
+    bins = torch.where(second, bins.clamp(min=MIDDLE), bins.clamp(max=MIDDLE - 1))
+    cells = (y.long() * (len(EDGES) + 1) + bins)[valid & (y >= 0) & (y <= 1)]
+    return cells.bincount(minlength=2 * (len(EDGES) + 1)).tolist()
 
 
 METRICS: dict[str, Metric] = {
@@ -332,6 +414,26 @@ def of_noun(noun: str) -> Metric:
     )
 
 
+def error_of(score: dict[str, Any]) -> float:
+    """Return the standard error of a released score: of the sample and of the noise.
+
+    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most. What
+    is made of counts errs as its table says; without one only the noise's part is known.
+
+    Args:
+        score: The `score` of a `result.json`.
+    """
+    metric, count, noise = of_noun(score["metric"]), score["of"], score["noise"]
+    if not metric.summed:
+        table = table_of(score)
+        told = {} if table is None else measures(table)[metric.name.replace("-", "_")]
+        error = (told or {}).get("error")
+        return noise["standard_deviation"] if error is None else error
+    rate = min(1.0, max(0.0, metric.share(score["test"])))
+    sample = metric.slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
+    return math.hypot(sample, noise["standard_deviation"])
+
+
 def usual_noise(regression: bool, epsilon: float) -> SumNoise:
     """Return what points by the usual metric are released with."""
     noise = usual_metric(regression).noise(epsilon)
@@ -342,6 +444,29 @@ def usual_noise(regression: bool, epsilon: float) -> SumNoise:
 def usual_metric(regression: bool) -> Metric:
     """Return what is taken where no metric is named: accuracy, or the mean absolute error."""
     return METRICS["mae" if regression else "accuracy"]
+
+
+def metric_of_test(metric: Metric, *, outputs: int, slots: int, epsilon: float) -> Metric:
+    """Return by what the released model is tested: a table of counts, where it costs little.
+
+    A table tells more at the same price, and its sum of R cells has R times the variance of one
+    count. The one that tells most is taken of those to which that adds `LITTLE` at most: of two
+    classes by log-odds (R = 20), else by answers (R = classes). Only public numbers decide.
+
+    Args:
+        metric: By what the run scores.
+        outputs: Classes, declared or estimated privately.
+        slots: Test records, n.
+        epsilon: Of the test.
+    """
+    if not isinstance(metric, Accuracy) or not 2 <= outputs <= MOST_CLASSES:
+        return metric
+    tables = [AccuracyByOdds()] if outputs == 2 else []
+    for table in (*tables, AccuracyByAnswer()):
+        right = len(table.right([0] * table.cells(outputs)))
+        if right * table.noise(epsilon).standard_deviation ** 2 <= LITTLE * slots:
+            return table
+    return metric
 
 
 def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Metric:
@@ -381,10 +506,12 @@ class Score:
     Args:
         points: With noise.
         spread: How far the noise moves their share, one standard deviation, about.
+        cells: The released counts that they are made of; empty where one number was released.
     """
 
     points: int
     spread: float
+    cells: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -405,4 +532,5 @@ class Score:
         return cls(
             points=metric.points(noisy, slots, deviation),
             spread=metric.spread(noisy, slots, deviation),
+            cells=tuple(noisy) if metric.columns else (),
         )

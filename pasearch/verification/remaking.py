@@ -104,7 +104,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
         candidate=candidate_of(document["best"]),
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
-        test_spread=_spread(document, plan),
+        test_cells=_cells(document, plan),
         sha256=document["model"]["sha256"],
         trials=tuple(
             (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
@@ -293,14 +293,22 @@ def _exact_points(document: Document, plan: Plan | FeaturePlan) -> int | None:
     return round(right * plan.split.test * plan.points_each)
 
 
-def _spread(document: Document, plan: Plan | FeaturePlan) -> float | None:
-    """Return how far noise moves a score that is made of counts, which only the run could tell.
+def _cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
+    """Return the counts of a test's table, which only the run could tell: of one number, none.
 
-    None is of all others: there it follows from the plan.
+    Whether there is a table, and of which form, follows from the plan.
     """
-    if plan.scored_by.summed:
-        return None
-    return document["score"]["noise"]["standard_deviation"]
+    metric, rows = plan.tested_by, document["score"].get("cells")
+    if not metric.columns:
+        return []
+    if rows is None:
+        raise refusal("score.cells is missing, and the plan's test releases a table of counts")
+    cells, planned = [each for row in rows for each in row], metric.cells(plan.schema.outputs)
+    if len(cells) != planned:
+        raise refusal(
+            f"score.cells has {len(cells)} counts, and the plan's test releases {planned}"
+        )
+    return cells
 
 
 def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.Found:
@@ -327,7 +335,7 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
         width=len(places) if best["directions"] is None else best["directions"],
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
-        test_spread=_spread(document, plan),
+        test_cells=_cells(document, plan),
         sha256=document["model"]["sha256"],
         link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),
         shown=_shown(document, choice.selector, names),

@@ -53,6 +53,7 @@ from pasearch.verification.strategies import (
     of_recipe_names,
     of_strategy,
 )
+from pasearch.verification.tables import UNLIKELY, flat, of_cells
 
 Document = dict[str, Any]
 
@@ -64,9 +65,6 @@ MOST_CATEGORIES = 1_000_000
 
 MOST_RELEASES = 1_000_000
 """The most releases that are priced together: more than a run can be planned with."""
-
-UNLIKELY = 1e-12
-"""Noise is taken to be larger than this often only."""
 
 
 def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, list[str]]:
@@ -327,14 +325,11 @@ def _of_auto(document: Document) -> list[str]:
 def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
     """Check that a score is one that noise can have given."""
     score = document["score"]
+    if plan.tested_by.columns:
+        return [*of_cells(score, plan.tested_by)]
     most = plan.points_each
     reach = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
     low, high = 0, score["of"] * most
-    if not plan.scored_by.summed:  # a share of all points, made of noisy counts
-        spread = score["noise"]["standard_deviation"]
-        if low <= score["points"] <= high and 0.0 <= spread <= 0.5:
-            return []
-        return ["score has points, or noise, that no share of all points has."]
     if "exact" in score:
         low = high = round(plan.scored_by.share(score["exact"]) * high)
     if low - reach <= score["points"] <= high + reach:
@@ -552,7 +547,8 @@ def _of_network(
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
         reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.test.epsilon)
-        if plan.scored_by.summed and document["score"]["points"] > reach:
+        cells = flat(document["score"].get("cells") or [[document["score"]["points"]]])
+        if max(cells) > reach:
             yield "model.pt has weights that are no numbers, and a score all the same."
 
 

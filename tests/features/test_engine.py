@@ -127,7 +127,7 @@ class TestCharges:
         first, spent = search.run(), charges(search)
         second = search.run()
         assert np.array_equal(first.model.weights, second.model.weights)
-        assert (first.test_points, first.chosen.order) == (second.test_points, second.chosen.order)
+        assert (first.test, first.chosen.order) == (second.test, second.chosen.order)
         assert charges(search) == spent
 
     @pytest.mark.unit
@@ -198,7 +198,7 @@ class TestNoise:
             exact = points_of(model, records)
         noise = np.array(
             [
-                replace(search, keys=Keys.from_seed(seed)).run().test_points - exact
+                replace(search, keys=Keys.from_seed(seed)).run().test.points - exact
                 for seed in range(400)
             ]
         )

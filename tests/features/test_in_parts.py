@@ -114,7 +114,7 @@ class TestSelection:
         want = outcome(method, trainer, tmp_path, number=number, **more)
         monkeypatch.setattr(compact, "MOST", 0)
         found = outcome(method, trainer, tmp_path, number=number, **more)
-        assert found.test_points == want.test_points
+        assert found.test == want.test
         assert found.chosen.order == want.chosen.order
         assert found.chosen.trials == want.chosen.trials
         # The layout of a batch in memory may change the order of a sum, in float32.

@@ -321,7 +321,7 @@ def test_the_first_screen_says_what_was_asked_found_and_paid():
         "\u03b5 2 at \u03b4 0.0001",
         "A network of 128 tanh units, then 64 relu units, then one output for each of 10 classes",
         "Test accuracy 90.0",
-        "95 times in 100 between 85.6 % and 94.4 %",
+        "95 times in 100 between 84.7 % and 93.6 %",
         "1.9994 at \u03b4 0.0001",
         "17,226 parameters, 8,970 trained",
     ):
@@ -432,7 +432,7 @@ def test_a_standard_error_adds_sample_and_noise():
 def test_a_number_to_predict_has_its_error_in_its_own_unit():
     text = page(regression()).text
     assert "Test mean absolute error 8.0" in text
-    assert "8.0 % of the target's range: 4,000 in its unit" in text
+    assert "That is 4,000 in the unit of the target. Smaller is better." in text
     assert "The middle of the range, at worst 50.0 %" in text
     assert "one predicted number" in text
     assert "Test accuracy" not in text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import html
 import json
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report.test_quality import KINDS
 
 from pasearch import Budget, measure_crossover, search_architecture, select_features, train
 from pasearch.report.html import report_html
@@ -251,6 +253,23 @@ def test_every_kind_of_page_is_short_and_fits(tmp_path: Path, kind: str):
         found = measured(tmp_path, page, width)
         assert found["wide"] == []
         assert found["unfolded"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [None, "x" * 300], ids=["short", "long"])
+def test_a_page_with_a_table_of_counts_is_short_and_fits(
+    tmp_path: Path, kind: str, name: str | None
+):
+    made = copy.deepcopy(KINDS[kind])
+    if name is not None:
+        target = made["dataset"]["schema"]["target"]
+        target["categories"] = [f"{each} {name}" for each in target["categories"]]
+    page = report_html(made)
+    for width in (360, 1400):
+        found = measured(tmp_path, page, width)
+        assert found["wide"] == []
+        assert found["unfolded"] == 0
+    assert found["height"] <= TALLEST
 
 
 def test_a_page_that_is_too_wide_is_seen(tmp_path: Path):

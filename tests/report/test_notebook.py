@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +68,7 @@ OF_ARRAYS: dict[str, Any] = {"bounds": (0, 1), "classes": 2, "budget": Budget(4.
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> api.FeatureResult:
     return api.select_features(
-        two_columns(), **OF_ARRAYS, method="pafs", population=3, generations=2,
+        two_columns(), **OF_ARRAYS, method="pafs", population=3, generations=2, seed=1,
         out=tmp_path_factory.mktemp("runs") / "run",
     )  # fmt: skip
 
@@ -121,6 +122,21 @@ class TestFeatures:
         assert f"epsilon {chosen.price.epsilon:.4f}" in shown
         for line in chosen.document["events"]:
             assert line["name"] in shown
+
+    def test_a_notebook_shows_what_the_test_tells_and_the_verdict(self, chosen: api.FeatureResult):
+        shown, told = chosen._repr_html_().replace("\u00a0", " "), chosen.metrics
+        balanced, most = told["balanced_accuracy"]["value"], told["most_common"]
+        assert f"balanced accuracy {100 * balanced:.1f} %" in shown
+        name = told["classes"][most["class"]]
+        always = f"accuracy of always answering '{name}' {100 * most['value']:.1f} %"
+        assert always in html.unescape(shown)
+        assert f"always answering '{name}', which reaches" in html.unescape(shown)
+        document = copy.deepcopy(chosen.document)
+        for each in ("cells", "columns"):
+            del document["score"][each]
+        one = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
+        assert "More about the test" not in one._repr_html_()
+        assert "guessing, which reaches 50.0 %" in one._repr_html_()
 
     def test_secret_sets_stay_secret(self, chosen: api.FeatureResult):
         document = copy.deepcopy(chosen.document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
+from pasearch.planning import MOSTLY_NOISE
 from pasearch.report.plan import plan_text, task_of
 from pasearch.search.plan import Plan
 
@@ -39,8 +41,8 @@ def test_what_is_estimated_is_a_line_and_a_sentence():
     assert "  schema, 2 times             test" in text
     assert "a leak (delta " in text
     assert (
-        "Undeclared, so estimated privately on `test` before the first training: bounds, target."
-        in text
+        "Undeclared, so estimated privately from the test records before the first training: "
+        "bounds, target." in text
     )
     assert "estimated_privately" not in plan_text(planned(bounds=(0, 1), classes=2))
 
@@ -71,7 +73,12 @@ def test_why_auto_took_a_strategy_is_there_with_every_prediction():
 @pytest.mark.unit
 def test_a_training_names_its_network_and_no_search():
     text = plan_text(planned())
-    assert row(planned(), "Model").endswith(", fixed beforehand: nothing is searched")
+    assert row(planned(), "Model") == "Model     4 tanh units, fixed beforehand"
+    chosen = row(planned(strategy="auto", space="auto"), "Model")
+    assert chosen.endswith(", fixed beforehand: a search is not expected to pay here")
+    assert row(planned(strategy="rs"), "Model") == (
+        "Model     the best of 2 candidates that the strategy rs finds"
+    )
     for word in ("Strategy ", "Winner ", "Space "):
         assert f"\n{word}" not in text
         assert f"\n{word}" in plan_text(planned(strategy="rs"))
@@ -98,7 +105,7 @@ def test_where_it_was_searched_and_what_is_assumed():
     plan = replace(planned(bounds=(0, 1), classes=2), searched_on="others")
     assert "searched on the public data others, which costs nothing" in row(plan, "Winner")
     assumed = replace(plan, assumed_public=("age", "city"), searched_on=None)
-    assert "Warning: not charged, because you say it is public: age, city." in plan_text(assumed)
+    assert "Warning: taken as public, so not charged: age, city." in plan_text(assumed)
 
 
 @pytest.mark.unit
@@ -122,20 +129,80 @@ def test_an_undeclared_table_is_described_by_its_columns():
     table = TableSchema(
         columns=(Column(name="age", low=0, high=9), Column(name="b")), target=Column(name="c")
     )
-    assert row(replace(planned(), schema=table), "Data") == "Data      arrays: 2 columns, classes"
+    assert row(replace(planned(), schema=table), "Data") == (
+        "Data      arrays: 300 records, 2 columns, classes (column 'c' is predicted)"
+    )
+
+
+UNKNOWN = (
+    "Quality   unknown: nothing was measured yet. The run measures it, with noise, on 30 test "
+    "records."
+)
+AUTO = {
+    "chosen": "a, b", "why": "", "expected": [{"strategy": "a", "winner": "b", "expected": 0.87}],
+}  # fmt: skip
 
 
 @pytest.mark.unit
-def test_a_score_is_unknown_beforehand_and_never_promised():
-    told = "unknown until it is measured, with noise, on"
-    plan = planned(strategy="auto", space="auto")
-    assert told in row(plan, "Score")
-    assert "on public data" not in row(planned(), "Score")
-    auto = {"chosen": "a, b", "why": "", "expected": [
-        {"strategy": "a", "winner": "b", "expected": 0.87}]}  # fmt: skip
-    said = row(replace(plan, auto=auto), "Score")
-    assert said.endswith("; models like it reached about 0.87 on public data")
-    assert told in said
+def test_quality_is_unknown_beforehand_and_never_promised():
+    assert row(planned(epsilon=4.0), "Quality") == UNKNOWN
+    plan = replace(planned(epsilon=4.0, bounds=(0, 1), classes=2), auto=AUTO, warnings=())
+    assert row(plan, "Quality") == f"{UNKNOWN} Models like it reached about 87 % on public data."
+
+
+@pytest.mark.unit
+def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise():
+    plan = replace(planned(epsilon=4.0, bounds=(0, 1), classes=2), auto=AUTO, warnings=())
+    noise = (f"300 training records {MOSTLY_NOISE}.",)
+    for other in (
+        replace(plan, metric="auc"),
+        replace(plan, warnings=noise),
+        replace(plan, auto={**AUTO, "chosen": "c, d"}),
+        replace(planned(epsilon=4.0), auto=AUTO),
+    ):
+        assert row(other, "Quality") == UNKNOWN
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("strategy", ["fixed", "rs", "auto"])
+def test_five_lines_come_first_whatever_is_planned(strategy: str):
+    space = {"space": "auto"} if strategy == "auto" else {}
+    plan = planned(strategy=strategy, **space)
+    for detail in ("summary", "prices", "whole"):
+        lines = plan_text(plan, detail=detail).splitlines()
+        assert [line.split(" ")[0] for line in lines[2:7]] == [
+            "Data", "Model", "Quality", "Price", "Report",
+        ]  # fmt: skip
+        assert lines[1] == "" == lines[7]
+
+
+@pytest.mark.unit
+def test_the_report_is_where_the_run_will_put_it():
+    (told,) = (
+        line for line in plan_text(planned(), report="x/release/report.html").splitlines()
+        if line.startswith("Report ")
+    )  # fmt: skip
+    assert told == "Report    x/release/report.html, when the run is done"
+    assert row(planned(), "Report").startswith("Report    none yet: this is only a plan")
+
+
+@pytest.mark.unit
+def test_data_declared_public_are_protected_from_nobody():
+    plan = replace(planned(bounds=(0, 1), classes=2), public=True)
+    assert "declared public, so it protects nobody in them" in row(plan, "Price")
+    assert row(plan, "Data").endswith("; declared public")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("epsilon", [1000.0, 1e9])
+def test_a_giant_epsilon_is_said_to_protect_nobody_and_overflows_nowhere(epsilon: float):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = planned(epsilon=epsilon, bounds=(0, 1), classes=2)
+        text = plan_text(plan)
+    assert "That protects nobody: somebody who" in row(plan, "Price")
+    assert f"Warning: epsilon {epsilon:g} is so large that it protects nobody" in text
+    assert "protects nobody" not in plan_text(planned(epsilon=2.0, bounds=(0, 1), classes=2))
 
 
 @pytest.mark.contract
@@ -156,8 +223,11 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
         for line in plan.lines:
             assert f"\n  {line.name}" in brief
             assert f"\n  {line.name}" not in summary
-        for line in ("Budget: ", "Records ", "Model ", "Score ", "Warning: ", "Price: "):
-            assert line in summary
-            assert line in brief
+        for line in ("Budget: ", "Data ", "Model ", "Quality ", "Price ", "Warning: "):
+            assert f"\n{line}" in f"\n{summary}"
+            assert f"\n{line}" in f"\n{brief}"
+        for line in ("Records ", "Price: "):
+            assert f"\n{line}" not in summary
+            assert f"\n{line}" in brief
         assert "Gaussian noise (multiplier" in whole
         assert "Gaussian noise (multiplier" not in brief

@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from sqlite3 import OperationalError
+from typing import Any
 
 import pytest
 
-from pasearch.errors import UsageError
+from pasearch.errors import MachineError, UsageError
 from pasearch.runs.journal import Journal, TrialRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,3 +185,26 @@ def test_a_kill_keeps_every_stored_trial(path: Path):
         )
         for n, record in enumerate(records)
     )
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "error", [OperationalError("database or disk is full"), OperationalError("disk I/O error"),
+              ValueError("4711")], ids=str,
+)  # fmt: skip
+def test_what_cannot_be_stored_tells_no_trial_and_no_score(
+    journal: Journal, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    """The terminal is outside: of how many trainings there are, and of their scores, nothing."""
+
+    def refused(trial: Any) -> None:
+        raise error from ValueError("INSERT INTO trial_values (33, 4711.0)")
+
+    monkeypatch.setattr(journal._study, "add_trial", refused)
+    with pytest.raises(MachineError, match="finish the run with") as caught:
+        journal.add(33, {}, 4711, {})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "33" not in shown.split("MachineError")[-1]
+    assert "4711" not in shown.split("MachineError")[-1]
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None

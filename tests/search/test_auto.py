@@ -177,7 +177,7 @@ class TestChoose:
         cheap, dear = chosen(steep, final_mu=2e-3), chosen(steep, final_mu=1.5e-3)
         assert dear.option == FIXED
         assert dear.expected[1]["expected"] < dear.expected[0]["expected"] - MOST_COST
-        assert "cost more than they find" in dear.why
+        assert "lose more than they find" in dear.why
         assert cheap.option.name == "insured"
 
     @pytest.mark.unit

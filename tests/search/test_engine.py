@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from audits import ACCEPT, REJECT, geometric_pvalue
 
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import Geometric
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared, estimate_schema
 from pasearch.data.estimation import SchemaEstimate
@@ -30,6 +33,7 @@ from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
 from pasearch.search.engine import Outcome, Search
+from pasearch.search.fitness import counts
 
 SPACE = {
     "name": "small",
@@ -124,13 +128,54 @@ def weights(outcome: Outcome) -> list[torch.Tensor]:
 def same(first: Outcome, second: Outcome) -> bool:
     return (
         first.candidate == second.candidate
-        and first.test_points == second.test_points
+        and first.test == second.test
         and all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
     )
 
 
 def records_of(search: Search) -> list:
     return search.journal.all()
+
+
+class TestTable:
+    """The test's table: one charge, one release, each count with the noise that was charged."""
+
+    @pytest.mark.statistical
+    def test_has_the_noise_of_the_charged_epsilon_in_every_count(self, tmp_path: Path):
+        with searching(tmp_path / "x", "fixed") as search:
+            outcome, metric = search.run(), search.plan.tested_by
+            assert metric.columns == "answer"
+            assert len(outcome.test.cells) == 4
+            front = search._front(outcome.candidate.front_end)
+            opened = search.dataset["test"].through(front)
+            with search.ledger.charged("test accuracy", opened, key="test") as records:
+                exact = counts(outcome.network, records, metric, device="cpu")
+            found = [
+                replace(search, keys=Keys.from_seed(seed))._test(outcome.candidate, outcome.network)
+                for seed in range(300)
+            ]
+            spent = [count for line, *_, count in search.ledger.spent() if line == "test accuracy"]
+        event = search.ledger.lines[-1].event
+        assert (spent, event) == ([1], Geometric(epsilon=search.plan.test.epsilon))
+        assert sum(exact) == search.plan.split.test, "every record is in one cell"
+        noise = np.array([score.cells for score, _ in found]) - exact
+        for own in noise.T:
+            assert geometric_pvalue(own, event.epsilon) > ACCEPT
+        assert geometric_pvalue(0 * noise.ravel(), event.epsilon) < REJECT, "none is seen"
+        assert geometric_pvalue(noise.ravel(), 2 * event.epsilon) < REJECT, "half is seen"
+        correlated = np.corrcoef(noise.T) - np.eye(4)
+        assert np.abs(correlated).max() < 0.35, "each has its own"
+        for score, _ in found:
+            assert score.points == score.cells[0] + score.cells[3]
+
+    @pytest.mark.unit
+    def test_a_resume_releases_the_same_table(self, tmp_path: Path):
+        with searching(tmp_path / "x", "fixed", stored=True) as search:
+            first = search.run()
+        with searching(tmp_path / "x", "fixed", stored=True) as search:
+            again = search.run()
+        assert first.test == again.test
+        assert first.test.cells
 
 
 @pytest.mark.contract
@@ -352,7 +397,7 @@ class TestFailures:
         assert charged == {line.name for line in search.plan.lines}
         assert all(bool(torch.isnan(value).all()) for value in weights(outcome))
         scale = search.plan.test.standard_deviation
-        assert abs(outcome.test_points) < 40 * scale, "noise around no right answer"
+        assert abs(outcome.test.points) < 40 * scale, "noise around no right answer"
 
     @pytest.mark.unit
     def test_another_error_is_no_failed_trial(self, tmp_path: Path, monkeypatch):
@@ -755,8 +800,11 @@ class TestCurves:
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04" + bytes(200), b"\x80\x04N."])
 def test_damaged_weights_are_refused(tmp_path: Path, content: bytes):
     (tmp_path / "0.pt").write_bytes(content)
-    with pytest.raises(UsageError, match=r"0\.pt is damaged .*start a new one"):
+    with pytest.raises(UsageError, match=r"A file of weights in .* is damaged .*start a new one"):
         engine.load_weights(torch.nn.Linear(2, 1), tmp_path / "0.pt")
+    with pytest.raises(UsageError) as caught:
+        engine.load_weights(torch.nn.Linear(2, 1), tmp_path / "0.pt")
+    assert "0.pt" not in str(caught.value), "only the winner's file is read again"
     other = io.BytesIO()
     torch.save(torch.nn.Linear(3, 1).state_dict(), other)
     (tmp_path / "0.pt").write_bytes(other.getvalue())

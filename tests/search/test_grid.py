@@ -13,6 +13,7 @@ import pytest
 import pasearch as api
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
+from pasearch.crossover.paid import _epsilons
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Line
@@ -188,3 +189,24 @@ class TestRun:
 def test_an_unfinished_state_has_no_winner_yet():
     search = Grid(candidates=2, shares=(0.1, 0.2), repeats=2)
     assert search.ask(State(), TWO, Keys.from_seed(0).stream("grid")) is not None
+
+
+@pytest.mark.unit
+def test_the_epsilon_of_a_point_pays_for_its_front_end_too():
+    """Trained alone, a model would have needed it: no point is cheaper than its fit."""
+    draw = np.random.default_rng(0)
+    records = draw.random((3000, 4)), draw.integers(0, 2, 3000)
+    found = {}
+    for name, front in (("raw", "raw"), ("centred", "standardise")):
+        entries = [{"front_end": front, "layers": []},
+                   {"front_end": front, "layers": [{"kind": "dense", "units": 4}]}]  # fmt: skip
+        plan = api.plan_architecture_search(
+            records, budget=Budget(2.0), bounds=(0, 1), classes=2, strategy="grid",
+            space={"family": "portfolio", "name": name, "entries": entries},
+        )  # fmt: skip
+        fits = [each.event for each in plan.lines if each.name.startswith("front end")]
+        assert len(fits) == (name == "centred")
+        found[name] = _epsilons(plan)
+        for fit in fits:
+            assert min(found[name]) >= price(fit, plan.delta).epsilon * 0.995
+    assert found["centred"][0] > found["raw"][0]

@@ -148,7 +148,7 @@ class TestBest:
 
         def train(tried: Candidate, *arguments: Any, **options: Any):
             network = genuine(tried, *arguments, **options)
-            return engine.mark_failed(network) if tried == AWAKE else network
+            return fitness.mark_failed(network) if tried == AWAKE else network
 
         monkeypatch.setattr(fitness, "train_candidate", train)
         assert best(public()) == SLEEPY

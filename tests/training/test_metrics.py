@@ -22,7 +22,17 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training import metrics
-from pasearch.training.metrics import METRICS, Metric, Score, metric_of, of_noun, usual_metric
+from pasearch.training.from_cells import MIDDLE
+from pasearch.training.metrics import (
+    METRICS,
+    AccuracyByAnswer,
+    AccuracyByOdds,
+    Metric,
+    Score,
+    metric_of,
+    of_noun,
+    usual_metric,
+)
 
 STREAM = Keys.from_seed(3).stream("score")
 NUMBERS = [name for name, metric in METRICS.items() if metric.of_numbers]
@@ -179,6 +189,163 @@ class TestSensitivity:
         assert moved(METRICS["balanced-accuracy"], "balanced-accuracy")[0] == 2
 
 
+TABLES = {"odds": (AccuracyByOdds(), 2), "answers": (AccuracyByAnswer(), 3)}
+tables = pytest.mark.parametrize("name", TABLES)
+
+
+class TestTables:
+    """The accuracy of a test, of a table: the same records are right, and it is one release."""
+
+    @pytest.mark.property
+    @tables
+    @settings(max_examples=200, deadline=None)
+    @given(data=st.data())
+    def test_right_cells_are_the_right_answers(self, name: str, data: st.DataObject):
+        """To the record: at ties, at zeros of either sign, and where an answer is no number."""
+        metric, outputs = TABLES[name]
+        n = data.draw(st.integers(1, 6))
+        width = data.draw(st.sampled_from([np.float32, np.float64]))
+        few = st.sampled_from([0.0, -0.0, 0.5, 1.0, -7.0, 1e-45, math.inf, -math.inf, math.nan])
+        answers = torch.tensor(data.draw(arrays(width, (n, outputs), elements=few)))
+        y = torch.tensor(data.draw(st.lists(st.integers(0, outputs - 1), min_size=n, max_size=n)))
+        valid = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+        counts = metric.counts(answers, y, valid)
+        assert len(counts) == metric.cells(outputs)
+        assert sum(counts) == int(valid.sum())
+        assert [metric.points(counts, n)] == METRICS["accuracy"].counts(answers, y, valid)
+        for gone in range(n):
+            fewer = metric.counts(answers, y, valid & (torch.arange(n) != gone))
+            moved = np.subtract(counts, fewer)
+            assert np.count_nonzero(moved) == int(valid[gone])
+            assert moved.sum() == int(valid[gone])
+
+    @pytest.mark.unit
+    def test_a_tie_is_in_the_last_bin_of_the_first_class(self):
+        both, there = torch.tensor([[1.0, 1.0]] * 2), torch.ones(2, dtype=torch.bool)
+        counts = np.reshape(TABLES["odds"][0].counts(both, torch.tensor([0, 1]), there), (2, -1))
+        assert counts[:, MIDDLE - 1].tolist() == [1, 1]
+
+    @pytest.mark.oracle
+    @tables
+    def test_a_share_of_the_cells_is_the_accuracy_and_its_noise_that_of_their_sum(self, name: str):
+        metric, outputs = TABLES[name]
+        answers, y, valid = answers_of("accuracy", 2000, outputs)
+        counts, noise = metric.counts(answers, y, valid), metric.noise(1.0)
+        right = int((answers.argmax(1) == y).sum())
+        assert metric.points(counts, 2000) == right
+        found = [Score.of(metric, counts, noise, 2000, STREAM.child(i)) for i in range(500)]
+        assert len({each.spread for each in found}) == 1
+        points = np.array([each.points for each in found])
+        assert np.std(points) / 2000 == pytest.approx(found[0].spread, rel=0.1)
+        assert np.mean(points) == pytest.approx(right, abs=4 * found[0].spread * 2000 / 500**0.5)
+        shape = (outputs, -1)
+        assert np.reshape(found[0].cells, shape).shape == np.reshape(counts, shape).shape
+
+    @staticmethod
+    def pvalue(metric: Metric, outputs: int, epsilon: float) -> float:
+        """Of what one record moves, as a share of the noise of a release: it must be one cell's.
+
+        A release tells of a record by the sum of what it moves; its law is that of one cell.
+        """
+        answers, y, valid = answers_of("accuracy", 60, outputs)
+        with_it = np.array(metric.counts(answers, y, valid))
+        others = torch.arange(60) > 0
+        own = np.flatnonzero(with_it - np.array(metric.counts(answers, y, others)))
+        noise = metric.noise(epsilon)
+        found = np.array([
+            np.subtract(metric.released(with_it.tolist(), noise, STREAM.child(i)), with_it)
+            for i in range(400)
+        ])  # fmt: skip
+        return geometric_pvalue(found[:, own].sum(axis=1), epsilon) if len(own) else 1.0
+
+    @pytest.mark.statistical
+    @tables
+    def test_what_a_record_moves_has_the_noise_of_one_count(self, name: str):
+        assert self.pvalue(*TABLES[name], epsilon=0.7) > ACCEPT
+
+    @pytest.mark.statistical
+    @tables
+    def test_noise_that_is_off_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(NoisyCounts, "release", lambda self, counts, stream: list(counts))
+        assert self.pvalue(*TABLES[name], epsilon=0.7) < REJECT
+
+    @pytest.mark.statistical
+    @tables
+    def test_noise_of_twice_the_epsilon_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
+        genuine = NoisyCounts.release
+        monkeypatch.setattr(
+            NoisyCounts, "release",
+            lambda self, *given: genuine(NoisyCounts(epsilon=2 * self.epsilon), *given),
+        )  # fmt: skip
+        assert self.pvalue(*TABLES[name], epsilon=0.7) < REJECT
+
+    @pytest.mark.contract
+    @tables
+    def test_a_record_in_two_cells_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch):
+        """Its class's cell, and the same one of the other end of the table."""
+        metric, outputs = TABLES[name]
+        genuine = type(metric).counts
+        monkeypatch.setattr(
+            type(metric), "counts",
+            lambda *given: np.add(genuine(*given), genuine(*given)[::-1]).tolist(),
+        )  # fmt: skip
+        answers, y, valid = answers_of("accuracy", 60, outputs)
+        fewer = metric.counts(answers, y, torch.arange(60) > 0)
+        moved = np.subtract(metric.counts(answers, y, valid), fewer)
+        assert np.abs(moved).sum() > metric.most
+
+
+class TestWhichTable:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("outputs", "slots", "epsilon", "columns"),
+        [
+            (10, 179, 2.0, "answer"), (10, 150, 2.0, ""), (2, 4884, 1.0, "log-odds"),
+            (2, 4884, 0.28, "answer"), (2, 4884, 0.1, ""), (2, 40, 1.0, ""),
+            (50, 4200, 1.0, "answer"), (51, 10**6, 1.0, ""), (1, 10**6, 1.0, ""),
+        ],
+    )  # fmt: skip
+    def test_follows_from_public_numbers(
+        self, outputs: int, slots: int, epsilon: float, columns: str
+    ):
+        usual = usual_metric(False)
+        found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
+        assert found.columns == columns
+        assert found is usual or columns
+        assert found.noun == usual.noun
+        assert found.noise(epsilon).event == usual.noise(epsilon).event, "at the same price"
+
+    @pytest.mark.property
+    @settings(max_examples=100, deadline=None)
+    @given(st.integers(2, 60), st.integers(20, 10**5), st.floats(0.05, 8.0))
+    def test_adds_an_eighth_at_most_to_the_error_of_nine_in_ten(
+        self, outputs: int, slots: int, epsilon: float
+    ):
+        usual = usual_metric(False)
+        found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
+        if not found.columns:
+            return
+        deviation = found.noise(epsilon).standard_deviation
+        noise = found.spread([0] * found.cells(outputs), slots, deviation)
+        sample = math.sqrt(0.09 / slots)
+        assert math.hypot(sample, noise) <= 1.125 * sample
+
+    @pytest.mark.unit
+    def test_other_metrics_stay(self):
+        for name, metric in METRICS.items():
+            if name != "accuracy":
+                found = metrics.metric_of_test(metric, outputs=2, slots=10**6, epsilon=8.0)
+                assert found is metric
+
+    @pytest.mark.unit
+    def test_of_one_class_that_was_found_no_metric_fails(self):
+        """Fewer than two classes may be estimated: the network then has one output."""
+        answers, y = torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)
+        counts = METRICS["auc"].counts(answers, y, torch.ones(5, dtype=torch.bool))
+        assert counts[0] == sum(counts) == 5
+        assert METRICS["auc"].points(counts, 5) == 2
+
+
 class TestNoise:
     @pytest.mark.statistical
     @pytest.mark.parametrize("epsilon", [0.3, 1.0])
@@ -278,6 +445,10 @@ class TestRuns:
             found = api.select_features(data, method="pafs", **given)
         metric, score = METRICS[name], found.document["score"]
         assert score["metric"] == metric.noun
+        if not metric.summed:
+            told = found.metrics[name.replace("-", "_")]
+            assert told["value"] == pytest.approx(found.test_score, abs=1 / score["of"])
+            assert told["error"] > score["noise"]["standard_deviation"]
         assert 0.0 <= found.test_score <= metric.worst
         assert api.verify(found.path)[1] == []
         assert metric.noun in (found.path / "release" / "report.html").read_text()

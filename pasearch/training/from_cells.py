@@ -1,0 +1,411 @@
+"""What a table of noisy test counts tells beside the headline: post-processing, in plain numbers.
+
+    counts[c][j]  =  test records of class c whose answer is in column j, plus noise of deviation s
+
+| columns | what a column is |
+|---|---|
+| `log-odds` | two classes: between which of 19 `edges` the log-odds of the second class are |
+| `answer` | k classes: the class that the model answers |
+| `wrong, right` | k classes: whether the answer is the record's class |
+
+A share r / t has an error of its sample, sqrt(p (1 - p) / t), and of the noise of its cells, of
+which `right` are counted in r and `wrong` in t alone:
+
+    sqrt(right (1 - p)^2 + wrong p^2) s / t
+
+The area under the curve errs as of Hanley and McNeil, and by the noise through its slope in each
+cell. A class counts where it has more records than its noise would show (`SEEN` deviations).
+
+Source: docs/guarantees/geometric-scores.md; Hanley and McNeil 1982, "The meaning and use of the
+area under a receiver operating characteristic (ROC) curve"; Wilson 1927, "Probable inference, the
+law of succession, and statistical inference" (`interval`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasearch.runs.mechanisms import NoisyCounts
+
+if TYPE_CHECKING:
+    from pasearch.data.tables import AnySchema
+
+Array = np.ndarray[Any, Any]
+Measure = dict[str, Any]
+"""`value` and `error`, both None where nothing can be told, and the `reason` why, or None."""
+
+ODDS, ANSWER, RIGHT = "log-odds", "answer", "wrong, right"
+"""What the columns of a table are."""
+
+EDGES = tuple(
+    sign * each
+    for sign, sizes in ((-1, (7.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5)),
+                        (1, (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)))
+    for each in sizes
+)  # fmt: skip
+"""Where log-odds are cut, rising; a bin holds its upper edge."""
+
+MIDDLE = EDGES.index(0.0) + 1
+"""The first bin above 0: from there on the answer is the second class. At 0 it is the first."""
+
+SEEN = 4.0
+"""How many deviations of its noise a class's count shows, for the class to count."""
+
+CALM = 0.05
+"""The largest deviation, by noise, of a share in a group of a calibration."""
+
+LEAST = 20
+"""The fewest records of such a group."""
+
+OUTERMOST = 9.0
+"""Where the outer bins of log-odds are taken to end, for the mean of their probabilities."""
+
+TOO_FEW = "the test has fewer records of it than the noise would show"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of noisy counts of test records.
+
+    Args:
+        counts: (classes, columns): by the true class, and by what `columns` says.
+        columns: One of `ODDS`, `ANSWER`, `RIGHT`.
+        noise: The standard deviation of each count's noise.
+        of: Test records, public: those that could not be read are in no cell.
+    """
+
+    counts: Array
+    columns: str
+    noise: float
+    of: int
+
+    @cached_property
+    def right(self) -> Array:
+        """Which cells are right answers, (classes, columns) bool."""
+        classes, columns = self.counts.shape
+        if self.columns == RIGHT:
+            return np.tile([False, True], (classes, 1))
+        return np.arange(classes)[:, None] == self.said[None, :columns]
+
+    @cached_property
+    def said(self) -> Array:
+        """The class that each column answers, (columns,), where columns tell it."""
+        columns = self.counts.shape[1]
+        return (np.arange(columns) >= MIDDLE).astype(int) if self.columns == ODDS else (
+            np.arange(columns)
+        )  # fmt: skip
+
+    @cached_property
+    def totals(self) -> Array:
+        """The records of each class, with noise."""
+        return self.counts.sum(axis=1)
+
+    @cached_property
+    def known(self) -> Array:
+        """Which classes have more records than noise would show, (classes,) bool."""
+        return self.totals > max(SEEN * math.sqrt(self.counts.shape[1]) * self.noise, 0.5)
+
+
+def table_of(score: dict[str, Any]) -> Table | None:
+    """Return the table that was released with a score; None where one number was.
+
+    Args:
+        score: The `score` of a `result.json`.
+    """
+    if score.get("cells") is None:
+        return None
+    noise = NoisyCounts(epsilon=float(score["noise"]["epsilon"])).standard_deviation
+    return Table(
+        counts=np.array(score["cells"], np.float64), columns=str(score["columns"]), noise=noise,
+        of=int(score["of"]),
+    )  # fmt: skip
+
+
+def table_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
+    """Return what a `score` says of a table: `cells`, a list of counts for each class, and so on.
+
+    Args:
+        cells: Row by row, with noise.
+        columns: What the columns are.
+    """
+    width = {ODDS: len(EDGES) + 1, RIGHT: 2}.get(columns) or math.isqrt(len(cells))
+    rows = [list(cells[start : start + width]) for start in range(0, len(cells), width)]
+    return {"cells": rows, "columns": columns} | ({"edges": [*EDGES]} if columns == ODDS else {})
+
+
+def measures(table: Table) -> dict[str, Any]:
+    """Return what a table tells, each with one standard error, of the sample and of the noise.
+
+    Returns:
+        `accuracy`, `balanced_accuracy`, `auc` (None unless the table has log-odds): a `Measure`.
+        `most_common`: the share of the most common class, with its `class`: what always answering
+        it would reach. `shares`, `recall`, `precision`: one `Measure` a class. `confusion`: rows
+        are true classes, columns answers, whole numbers of 0 or more, or None; `confusion_error`:
+        of each by its noise. `calibration`: see `calibration`. `reasons`: why what is None is.
+    """
+    confused = confusion(table)
+    found = {
+        "accuracy": accuracy(table),
+        "balanced_accuracy": balanced_accuracy(table),
+        "auc": area(table) if table.columns == ODDS else None,
+        "most_common": most_common(table),
+        "shares": [_share_of_class(table, each) for each in range(len(table.counts))],
+        "recall": recall(table),
+        "precision": precision(table),
+        "confusion": None
+        if confused is None
+        else [[max(0, int(each)) for each in row] for row in confused[0]],
+        "confusion_error": None if confused is None else confused[1],
+        "calibration": calibration(table) if table.columns == ODDS else None,
+    }
+    return found | {"reasons": _reasons(found)}
+
+
+def measures_of(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
+    """Return what a score's table tells, as of `measures`, and its `classes` by their names.
+
+    Args:
+        score: The `score` of a `result.json`.
+        schema: Complete, of the records.
+
+    Returns:
+        Plain values; empty where one number was released.
+    """
+    table = table_of(score)
+    if table is None:
+        return {}
+    names = schema.decode_class(np.arange(len(table.counts))).tolist()
+    return {"classes": names, **measures(table)}
+
+
+def _reasons(found: dict[str, Any]) -> dict[str, str]:
+    """Return why a table does not tell what it does not tell, by name."""
+    whys = {
+        "auc": "the test counted answers, and not how sure the model is of two classes",
+        "calibration": "the test counted answers, and not how sure the model is of two classes, or "
+        "it has fewer records than the noise would show",
+        "confusion": "the test released which answers are right, and not which class was answered",
+    }
+    whys["precision"] = whys["confusion"]
+    return {name: why for name, why in whys.items() if not found[name]}
+
+
+def measure(value: float | None, error: float | None = None, reason: str | None = None) -> Measure:
+    """Return a value with its error, or why there is none."""
+    return {"value": value, "error": error, "reason": reason}
+
+
+def share_error(share: float, of: float, right: float, wrong: float, noise: float) -> float:
+    """Return the standard error of a share r / t.
+
+    Args:
+        share: It, in [0, 1].
+        of: t.
+        right: How many cells are counted in r.
+        wrong: How many are counted in t alone; 0 where t is public.
+        noise: The deviation of each one's noise.
+    """
+    sample = max(share * (1 - share), 1 / of) / of
+    own = right * ((1 - share) ** 2 if wrong else 1.0) + wrong * share**2
+    return math.sqrt(sample + own * (noise / of) ** 2)
+
+
+def interval(share: float, error: float, deviations: float) -> tuple[float, float]:
+    """Return between which shares the true one lies: Wilson's interval.
+
+    It is that of as many records as would have such an error, n = max(p (1 - p) / e^2, 1 / e). It
+    stays within [0, 1], and holds near its ends, where p give or take e does not.
+
+    Args:
+        share: As it was measured, in [0, 1].
+        error: Its standard error, above 0, of the sample and of the noise.
+        deviations: Of the normal law: 1.96 for 95 times in 100.
+    """
+    n, square = max(share * (1 - share) / error**2, 1 / error), deviations**2
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    reach = math.sqrt(share * (1 - share) / n + square / (4 * n**2)) * deviations / (1 + square / n)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def accuracy(table: Table) -> Measure:
+    """Return the share of right answers; a record that cannot be read counts as wrong."""
+    value = _clamped(float(table.counts[table.right].sum()) / table.of)
+    cells = int(table.right.sum())
+    return measure(value, share_error(value, table.of, cells, 0, table.noise))
+
+
+def recall(table: Table) -> list[Measure]:
+    """Return of each class the share that is answered rightly."""
+    found = []
+    for counts, right, total, known in zip(
+        table.counts, table.right, table.totals, table.known, strict=True
+    ):
+        if not known:
+            found.append(measure(None, reason=TOO_FEW))
+            continue
+        value, cells = _clamped(float(counts[right].sum() / total)), int(right.sum())
+        wrong = len(counts) - cells
+        found.append(measure(value, share_error(value, total, cells, wrong, table.noise)))
+    return found
+
+
+def balanced_accuracy(table: Table) -> Measure:
+    """Return the mean of the recalls of the classes that are known."""
+    told = [each for each in recall(table) if each["value"] is not None]
+    classes = len(table.counts)
+    if not told:
+        return measure(None, reason="every class has fewer test records than the noise would show")
+    value = float(np.mean([each["value"] for each in told]))
+    error = math.sqrt(sum(each["error"] ** 2 for each in told)) / len(told)
+    reason = None if len(told) == classes else (
+        f"over {len(told)} of {classes} classes: of the others the test has too few records"
+    )  # fmt: skip
+    return measure(value, error, reason)
+
+
+def precision(table: Table) -> list[Measure] | None:
+    """Return of each class the share of its answers that are right; None as of `confusion`."""
+    confused, found = confusion(table), []
+    if confused is None:
+        return None
+    each = MIDDLE if table.columns == ODDS else 1  # how many cells each count is the sum of
+    for place, counts in enumerate(confused[0].T):
+        total, cells = float(counts.sum()), each * len(counts)
+        if not total > max(SEEN * math.sqrt(cells) * table.noise, 0.5):
+            reason = "the model gives this answer less often than the noise would show"
+            found.append(measure(None, reason=reason))
+            continue
+        value = _clamped(float(counts[place]) / total)
+        found.append(measure(value, share_error(value, total, each, cells - each, table.noise)))
+    return found
+
+
+def most_common(table: Table) -> Measure:
+    """Return what always answering the most common class reaches, and which `class` that is."""
+    best = int(np.argmax(table.totals))
+    return {"class": best, **_share_of_class(table, best)}
+
+
+def lead(table: Table) -> Measure:
+    """Return how many more answers are right than if all were the most common class; as a share.
+
+    A record tells the two apart if one of them alone is right: u records for the model, v against
+    it. Those that both answer rightly cancel, with the noise of their cells:
+
+        lead   =  (u - v) / n
+        error  =  sqrt(((u + v) / n - lead^2) / n + cells s^2 / n^2)
+
+    It is smaller than the errors of both shares together: they are of the same records.
+    """
+    most = np.arange(len(table.counts)) == int(np.argmax(table.totals))
+    won, lost = table.right & ~most[:, None], ~table.right & most[:, None]
+    for_it, against = (float(table.counts[each].sum()) / table.of for each in (won, lost))
+    value, told = for_it - against, int(won.sum() + lost.sum())
+    sample = max(for_it + against - value**2, 1 / table.of) / table.of
+    return measure(value, math.sqrt(sample + told * (table.noise / table.of) ** 2))
+
+
+def _share_of_class(table: Table, place: int) -> Measure:
+    """Return the share of a class among all test records; one unknown is small, not unknown."""
+    value = _clamped(float(table.totals[place]) / table.of)
+    cells = table.counts.shape[1]
+    return measure(value, share_error(value, table.of, cells, 0, table.noise))
+
+
+def confusion(table: Table) -> tuple[Array, float] | None:
+    """Return counts by true class and by answer, with noise, and the deviation of the most noisy.
+
+    None: what was answered is not told, unless there are two classes, where it is right or wrong.
+    """
+    counts = table.counts
+    if table.columns == ODDS:
+        both = counts[:, :MIDDLE].sum(axis=1), counts[:, MIDDLE:].sum(axis=1)
+        return np.stack(both, axis=1), math.sqrt(MIDDLE) * table.noise
+    if table.columns == RIGHT:
+        if len(counts) != 2:
+            return None
+        return np.stack([counts[0, ::-1], counts[1]]), table.noise
+    return counts, table.noise
+
+
+def area(table: Table) -> Measure:
+    """Return the area under the ROC curve; 0.5 is a guess."""
+    first, second = table.counts
+    if not table.known.all():
+        return measure(None, reason=f"one class is hardly there: {TOO_FEW}")
+    n, m = table.totals
+    beaten = (np.cumsum(first) - first / 2) / n  # by a record of the second class, bin by bin
+    beats = 1.0 - (np.cumsum(second) - second / 2) / m
+    raw = float(second @ beaten / m)
+    value = _clamped(raw)
+    one, two = value / (2 - value), 2 * value**2 / (1 + value)
+    sample = (value * (1 - value) + (m - 1) * (one - value**2) + (n - 1) * (two - value**2)) / (
+        n * m
+    )
+    slopes = np.concatenate([(beaten - raw) / m, (beats - raw) / n])
+    noise = float(slopes @ slopes) * table.noise**2
+    return measure(value, math.sqrt(max(sample, 0.25 / (n * m)) + noise))
+
+
+def calibration(table: Table) -> list[dict[str, Any]] | None:
+    """Return how often the second class comes true where the model gives it a probability.
+
+    Returns:
+        Neighbouring bins together, until the share's noise is `CALM` or less: `low` and `high`
+        log-odds (None: no end), `predicted` (the mean probability, from where the bins lie),
+        `share` of the second class with its `error`, `records`. None where all bins have too few.
+    """
+    groups = [*_groups(table)]
+    if not groups:
+        return None
+    ends, found = (None, *EDGES, None), []
+    for bins in groups:
+        own = table.counts[:, bins]
+        total, cells = float(own.sum()), len(bins)
+        share = _clamped(float(own[1].sum()) / total)
+        weights = np.maximum(own.sum(axis=0), 0.0)
+        chances = np.array([_mean_chance(ends[each], ends[each + 1]) for each in bins])
+        found.append(
+            {
+                "low": ends[bins[0]],
+                "high": ends[bins[-1] + 1],
+                "predicted": float(weights @ chances / weights.sum()),
+                "share": share,
+                "error": share_error(share, total, cells, cells, table.noise),
+                "records": max(0, round(total)),
+            }
+        )
+    return found
+
+
+def _groups(table: Table) -> Iterator[list[int]]:
+    """Return neighbouring bins that have enough records together; the last takes what is left."""
+    totals, groups, own = table.counts.sum(axis=0), [], []
+    for place in range(len(totals)):
+        own.append(place)
+        few = max(LEAST, math.sqrt(2 * len(own)) * table.noise / CALM)
+        if totals[own].sum() >= few:
+            groups.append(own)
+            own = []
+    while own and groups:  # too few records behind the last group: they join it
+        own = groups.pop() + own
+        if totals[own].sum() >= max(LEAST, math.sqrt(2 * len(own)) * table.noise / CALM):
+            groups.append(own)
+            own = []
+    return iter(groups)
+
+
+def _mean_chance(low: float | None, high: float | None) -> float:
+    """Return the mean probability of log-odds that are even between two ends."""
+    low, high = -OUTERMOST if low is None else low, OUTERMOST if high is None else high
+    return float((np.logaddexp(0.0, high) - np.logaddexp(0.0, low)) / (high - low))
+
+
+def _clamped(share: float) -> float:
+    return min(1.0, max(0.0, share))

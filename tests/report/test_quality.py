@@ -1,0 +1,430 @@
+"""How good a report says that a model is, and what it tells of a test's table of counts."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from report import test_html as pages
+from report.test_html import HOSTILE, Page, document, page, regression, table
+
+from pasearch.data.tables import TableSchema
+from pasearch.errors import UsageError
+from pasearch.report import classes, figures
+from pasearch.report.card import card_json, card_markdown
+from pasearch.report.html import report_html
+from pasearch.report.quality import Rival, quality
+from pasearch.report.summary import score_line
+from pasearch.results import schema_of, useless
+from pasearch.runs.mechanisms import NoisyCounts
+from pasearch.training.from_cells import (
+    ANSWER,
+    EDGES,
+    MIDDLE,
+    ODDS,
+    RIGHT,
+    Table,
+    interval,
+    lead,
+    measures_of,
+    table_json,
+    table_of,
+)
+from pasearch.training.metrics import METRICS
+
+EPSILON, N = 2.0, 4000
+
+
+def people(names: list[str], rows: Any, columns: str, of: int = N, **more: Any) -> dict[str, Any]:
+    """A run on a table of people, whose test released these counts."""
+    made = table({"name": "ill", "kind": "category", "categories": names})
+    cells = [int(each) for row in rows for each in row]
+    noise = {"mechanism": "two-sided geometric", "epsilon": EPSILON, "standard_deviation": 0.001}
+    score = {"metric": "accuracy", "of": of, "noise": noise, **table_json(cells, columns), **more}
+    found = table_of(score)
+    assert found is not None
+    right = int(found.counts[found.right].sum())
+    noise["standard_deviation"] = float(np.sqrt(found.right.sum()) * found.noise / of)
+    made["dataset"]["slots"]["test"] = of
+    made["score"] = {"test": min(1.0, max(0.0, right / of)), "points": right, **score}
+    return made
+
+
+def with_odds(*, shift: float = 2.0, scale: float = 1.0, share: float = 0.25) -> dict[str, Any]:
+    """Two classes by how sure the model is; of log-odds `scale` times what they should be."""
+    draw = np.random.default_rng(0)
+    y = (draw.random(N) < share).astype(int)
+    signal = draw.normal(np.where(y == 1, shift / 2, -shift / 2), 1.0)
+    odds = scale * (shift * signal + np.log(share / (1 - share)))
+    rows = np.zeros((2, len(EDGES) + 1), int)
+    np.add.at(rows, (y, np.searchsorted(EDGES, odds)), 1)
+    return people(["no", "yes"], rows, ODDS)
+
+
+def answers(outputs: int, hit: float = 0.7, of: int = N) -> np.ndarray:
+    """Counts by true class and answer: the later a class, the more records and the fewer errors."""
+    weights = np.arange(1, outputs + 1) / sum(range(1, outputs + 1))
+    shares = np.linspace(hit - 0.2, min(1.0, hit + 0.2), outputs)
+    rows = np.tile(((1 - shares) / outputs)[:, None], outputs) + np.diag(shares)
+    return np.round(of * weights[:, None] * rows).astype(int)
+
+
+def names(count: int) -> list[str]:
+    return [f"kind {place}" for place in range(count)]
+
+
+def right_only(outputs: int, **more: Any) -> dict[str, Any]:
+    counts = answers(outputs, of=20 * N)
+    hits = np.diag(counts)
+    rows = np.stack([counts.sum(axis=1) - hits, hits], axis=1)
+    return people(names(outputs), rows, RIGHT, of=20 * N, metric="balanced accuracy", **more)
+
+
+KINDS = {
+    "two with odds": with_odds(),
+    "two without": people(["no", "yes"], [[2700, 300], [400, 600]], ANSWER),
+    "five": people(names(5), answers(5), ANSWER),
+    "twenty": people(names(20), answers(20, of=20 * N), ANSWER, of=20 * N),
+    "sixty": right_only(60),
+}
+
+
+def told(made: dict[str, Any]) -> dict[str, Any]:
+    return measures_of(made["score"], schema_of(made))
+
+
+def verdict(made: dict[str, Any]) -> str:
+    return str(quality(made, schema_of(made))["verdict"])
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def constant(most: int, fewer: int, won: int, lost: int) -> dict[str, Any]:
+    """Two classes, `most` records of the first: the model wins some of the others, and loses."""
+    return people(["no", "yes"], [[most - lost, lost], [fewer - won, won]], ANSWER,
+                  of=most + fewer)  # fmt: skip
+
+
+@pytest.mark.unit
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("won", "lost", "said"),
+        [
+            (200, 50, "Better than always answering 'no', which reaches 75.0 %."),
+            (50, 50, "Not told apart from always answering 'no', which reaches 75.0 %."),
+            (51, 45, "Not told apart from always answering 'no', which reaches 75.0 %."),
+            (50, 200, "Worse than always answering 'no', which reaches 75.0 %."),
+        ],
+    )
+    def test_it_is_of_the_most_common_class(self, won: int, lost: int, said: str):
+        made = constant(3000, 1000, won, lost)
+        assert verdict(made).startswith(said)
+        for text in (page(made).text, score_line(made, schema_of(made))[1]):
+            assert said in text
+
+    def test_a_class_that_only_noise_makes_the_most_common_is_no_rival(self):
+        made = people(names(4), np.diag([3, 1, 2, 1]), ANSWER, of=40)
+        assert "guessing, which reaches 25.0 %" in verdict(made)
+        assert "most common class" not in page(made).text
+
+    def test_guessing_is_the_rival_where_it_reaches_more(self):
+        # Many records that could not be read are in no class, and wrong for all.
+        made = people(["no", "yes"], [[1040, 0], [0, 930]], ANSWER)
+        assert told(made)["most_common"]["value"] == pytest.approx(0.26)
+        assert verdict(made).startswith("Not told apart from guessing, which reaches 50.0 %.")
+
+    def test_a_balanced_score_is_compared_with_guessing(self):
+        made = KINDS["sixty"]
+        assert verdict(made) == "Better than guessing, which reaches 1.7 %."
+        assert "Always the most common class" not in page(made).text
+
+    def test_a_model_no_better_than_one_answer_may_tell_classes_apart(self):
+        made = with_odds(share=0.05, shift=1.0)
+        auc = told(made)["auc"]["value"]
+        assert verdict(made).startswith("Not told apart from always answering 'no'")
+        assert f"the right one the higher probability {100 * auc:.0f} times in 100" in verdict(made)
+        assert "pasearch predict RUN" in page(made).text
+        made = constant(3000, 1000, 300, 300)
+        balanced = percent(told(made)["balanced_accuracy"]["value"])
+        assert f"of a class it finds {balanced} on average, and any one answer 50.0 %" in (
+            verdict(made)
+        )
+
+    def test_a_model_that_always_answers_the_same_is_not_worth_using(self):
+        made = constant(3000, 1000, 0, 0)
+        assert verdict(made) == "Not told apart from always answering 'no', which reaches 75.0 %."
+        assert "not worth using yet" in page(made).text
+
+    def test_a_drowned_score_is_compared_with_nothing(self):
+        made = people(["no", "yes"], [[5, -2], [1, 3]], ANSWER, of=5)
+        assert verdict(made).startswith("The noise is too large: this test says nothing")
+        assert not re.search("Better than|Not told apart|tell the classes", page(made).text)
+
+    @pytest.mark.parametrize(
+        ("outputs", "why"), [(3, "a larger epsilon"), (60, "up to 50 classes")]
+    )
+    def test_one_number_leaves_the_most_common_class_unknown(self, outputs: int, why: str):
+        target = {"name": "ill", "kind": "category", "categories": names(outputs)}
+        text = page(table(target)).text
+        assert f"Better than guessing, which reaches {percent(1 / outputs)}" in text
+        assert "What always answering the most common class reaches is unknown" in text
+        assert why in text
+        assert "More about the test" not in text
+
+    def test_a_number_to_predict_has_no_classes(self):
+        text = page(regression()).text
+        assert "More about the test" not in text
+        assert "most common class" not in text
+
+
+@pytest.mark.statistical
+def test_the_lead_errs_as_it_says_and_less_than_two_shares():
+    """Over samples and noise: the cells of a table are of the same records."""
+    draw, chances = np.random.default_rng(0), np.array([[0.62, 0.08], [0.13, 0.17]])
+    noise, of = NoisyCounts(epsilon=0.5).standard_deviation, 1000
+    shape = np.exp(-0.5)
+    found = []
+    for _ in range(2000):
+        counts = draw.multinomial(of, chances.ravel()).reshape(2, 2).astype(float)
+        counts += draw.geometric(1 - shape, (2, 2)) - draw.geometric(1 - shape, (2, 2))
+        found.append(lead(Table(counts=counts, columns=ANSWER, noise=noise, of=of)))
+    values = np.array([each["value"] for each in found])
+    errors = np.array([each["error"] for each in found])
+    assert values.mean() == pytest.approx(0.09, abs=0.002)
+    assert values.std() == pytest.approx(errors.mean(), rel=0.06)
+    apart = np.sqrt(0.79 * 0.21 / of + 0.7 * 0.3 / of)
+    assert errors.mean() < 0.85 * apart
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("columns", [ODDS, ANSWER, RIGHT])
+def test_the_lead_is_the_difference_of_both_shares(columns: str):
+    draw = np.random.default_rng(1)
+    counts = draw.integers(0, 50, {ODDS: (2, 20), ANSWER: (4, 4), RIGHT: (4, 2)}[columns])
+    found = Table(counts=counts.astype(float), columns=columns, noise=0.0, of=int(counts.sum()))
+    share = counts.sum(axis=1).max() / counts.sum()
+    right = counts[found.right].sum() / counts.sum()
+    assert lead(found)["value"] == pytest.approx(right - share)
+
+
+@pytest.mark.unit
+class TestMore:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_page_says_what_the_measures_are(self, kind: str):
+        made, found = KINDS[kind], told(KINDS[kind])
+        text = page(made).text
+        good = text.split("More about the test")[1].split("At what price")[0]
+        own = {"accuracy": "accuracy", "balanced accuracy": "balanced_accuracy"}
+        shown = {"accuracy", "balanced_accuracy"} - {own[made["score"]["metric"]]}
+        for name in shown:
+            value, error = found[name]["value"], found[name]["error"]
+            assert f"{name.replace('_', ' ').capitalize()} {percent(value)} \u00b1" in good
+            low, high = interval(value, error, 1.96)
+            assert f"between {percent(low)} and {percent(high)}" in good
+        recalls = [each["value"] for each in found["recall"]]
+        for place in np.argsort(recalls, kind="stable")[:10]:
+            recall = found["recall"][place]
+            row = f"{found['classes'][place]} {percent(found['shares'][place]['value'])} "
+            row += f"{percent(recall['value'])} \u00b1 {100 * recall['error']:.1f}"
+            if found["precision"] is not None:
+                right = found["precision"][place]
+                row += f" {percent(right['value'])} \u00b1 {100 * right['error']:.1f}"
+            assert row in good
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_its_page_needs_nothing_and_can_be_read_by_ear(
+        self, kind: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setitem(pages.DOCUMENTS, kind, KINDS[kind])
+        pages.test_a_page_needs_no_network_and_no_script(kind)
+        pages.test_a_page_can_be_read_by_ear(kind)
+
+    def test_auc_and_calibration_of_two_classes_with_odds(self):
+        made, found = KINDS["two with odds"], told(KINDS["two with odds"])
+        text, shown = page(made).text, Page(report_html(made))
+        auc = found["auc"]
+        assert f"AUC {auc['value']:.3f} \u00b1 {auc['error']:.3f}" in text
+        assert f"More about the test: AUC {auc['value']:.3f}, balanced accuracy" in text
+        assert "The probabilities of 'yes' come true as often as they say" in text
+        assert "is unknown" not in text.split("More about the test")[1].split("At what price")[0]
+        (line,) = shown.all("line", "diagonal")
+        assert (line["x1"], line["x2"], line["y2"]) == ("0", "100%", "0")
+        (label,) = [each["aria-label"] or "" for each in shown.all("svg", "chart")
+                    if "came true" in (each["aria-label"] or "")]  # fmt: skip
+        assert label.count("given") == len(found["calibration"])
+        for each in found["calibration"]:
+            assert f"given {100 * each['predicted']:.0f} per cent" in label
+            assert f"{100 * each['share']:.0f} came true" in label
+
+    @pytest.mark.parametrize(("scale", "way"), [(3.0, "low"), (0.3, "high")])
+    def test_probabilities_that_do_not_come_true_are_named(self, scale: float, way: str):
+        text = page(with_odds(scale=scale)).text
+        assert "Not all probabilities of 'yes' can be trusted." in text
+        assert f"They are too {way} most clearly where the model says about" in text
+
+    def test_two_classes_without_odds_say_why_there_is_no_auc(self):
+        text = page(KINDS["two without"]).text
+        assert "AUC, and how far to trust the probabilities, are unknown: the test counted" in text
+        assert "How far to trust the probabilities The" not in text
+
+    def test_few_classes_have_a_table_of_answers(self):
+        made = KINDS["five"]
+        found, shown = told(made), page(made)
+        counts = found["confusion"]
+        for name, row in zip(found["classes"], counts, strict=True):
+            assert " ".join([name, *(f"{each:,}" for each in row)]) in shown.text
+        assert f"The noise of each count is \u00b1 {found['confusion_error']:.2g}" in shown.text
+        assert len(shown.all("td", "hit")) == 5
+        faint = sum(each < 2 * found["confusion_error"] for row in counts for each in row)
+        assert len(shown.all("td", "soft")) == faint
+        (region,) = shown.all("div", "scroll")
+        assert region["tabindex"] == "0"
+        assert region["aria-label"]
+
+    @pytest.mark.parametrize(("kind", "count"), [("twenty", 20), ("sixty", 60)])
+    def test_of_many_classes_those_found_least_are_listed(self, kind: str, count: int):
+        made, found = KINDS[kind], told(KINDS[kind])
+        html = report_html(made)
+        assert f"The 10 of {count} classes that it finds least often" in html
+        recalls = [each["value"] for each in found["recall"]]
+        least = [f"kind {place}" for place in np.argsort(recalls, kind="stable")[:10]]
+        assert re.findall(r'<tr><th scope="row"><bdi>(kind \d+)</bdi>', html) == least
+        assert "What it answers" not in html
+        assert "load_result(RUN).metrics" in html
+
+    def test_what_is_unknown_has_its_reason(self):
+        made = people(names(3), [[1900, 90, 1], [200, 1700, 0], [1, 0, 0]], ANSWER)
+        text = page(made).text
+        assert "kind 2 0.0 % unknown unknown" in text
+        assert "Recall of 'kind 2' is unknown: the test has fewer records of it" in text
+        assert "Precision of 'kind 2' is unknown: the model gives this answer less often" in text
+        assert "recalls below, over 2 of 3 classes" in text
+        assert "Any one answer for all records reaches 50.0 %" in text
+        assert "Precision is unknown: the test released which answers" in page(KINDS["sixty"]).text
+
+    def test_all_noise_is_said_to_be_unknown(self):
+        rows = [[1] + [0] * 19, [0] * 19 + [-1]]
+        text = page(people(["no", "yes"], rows, ODDS, of=100, metric="area under the ROC curve",
+                           test=0.5)).text  # fmt: skip
+        assert "Balanced accuracy is unknown: every class has fewer test records" in text
+        assert "How far to trust the probabilities is unknown" in text
+
+    def test_an_area_of_the_first_two_of_more_classes_says_nothing_of_all(self):
+        made = with_odds()
+        made["dataset"]["schema"]["target"]["categories"] = ["no", "yes", "never"]
+        made["score"] |= {"metric": "area under the ROC curve", "test": 0.8}
+        assert "More about the test" not in page(made).text
+        assert any("first two alone" in each for each in useless(made))
+
+    def test_a_table_of_more_classes_than_there_are_is_refused(self):
+        made = people(names(5), answers(5), ANSWER)
+        made["dataset"]["schema"]["target"]["categories"] = ["a", "b"]
+        with pytest.raises(UsageError):
+            report_html(made)
+
+    @pytest.mark.parametrize("name", [*HOSTILE, "\u202egnp.exe", "two\nlines"], ids=range(10))
+    def test_a_hostile_class_is_only_text(self, name: str):
+        def of(name: str) -> dict[str, Any]:
+            made = copy.deepcopy(KINDS["two with odds"])
+            made["dataset"]["schema"]["target"]["categories"] = [f"{name} 0", f"{name} 1"]
+            return made
+
+        found, harmless = page(of(name)), page(of("harmless"))
+        assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
+        assert [set(e) for _, e in found.elements] == [set(e) for _, e in harmless.elements]
+        line = score_line(of(name), schema_of(of(name)))[1]
+        for text in (report_html(of(name)), line):
+            assert "\u202e" not in text
+        assert "\n" not in line
+        assert len(line) < 400
+
+    def test_classes_of_arrays_are_their_numbers(self):
+        made = document()
+        rows = np.diag([18] * 9 + [17])
+        made["score"] |= table_json([int(each) for each in rows.ravel()], ANSWER)
+        assert "Always the most common class ('0') 10.1 %" in page(made).text
+        assert made["score"]["of"] == 179
+
+
+@pytest.mark.unit
+def test_a_calibration_stays_in_its_picture():
+    points = [(0.0, 0.0, 0.0, 0.1), (0.5, 0.7, 0.6, 0.8), (1.0, 1.0, 0.9, 1.0)]
+    found = Page(figures.calibration(points, "x"))
+    for each in found.all("line", "spread"):
+        assert 0.0 <= float(each["y1"] or "") <= float(each["y2"] or "") <= figures.PLOT
+    assert [each["cx"] for each in found.all("circle")] == ["0.00%", "50.00%", "100.00%"]
+    assert [float(each["cy"] or "") for each in found.all("circle")] == pytest.approx(
+        [figures.PLOT, 0.3 * figures.PLOT, 0.0]
+    )
+
+
+@pytest.mark.unit
+class TestCard:
+    @pytest.mark.parametrize(
+        ("kind", "words"),
+        [
+            ("two with odds", "a table of 40 noisy counts, of the true class and how sure"),
+            ("five", "a table of 25 noisy counts, of the true class and the class that the model"),
+            ("sixty", "a table of 120 noisy counts, of the true class and whether the answer"),
+        ],
+    )
+    def test_a_table_is_described_with_its_price(self, kind: str, words: str):
+        for text in (
+            str(card_json(KINDS[kind])),
+            card_markdown(KINDS[kind]),
+            page(KINDS[kind]).text,
+        ):
+            assert f"{words}" in text
+            assert "in one of them at most, so the table costs what one count does" in text
+            assert "the table of test counts that it follows from" in text
+
+    def test_one_number_is_no_table(self):
+        assert "a table of" not in card_markdown(document())
+        assert "test accuracy: a noisy count: geometric noise" in card_markdown(document())
+
+
+@pytest.mark.unit
+def test_one_line_has_every_measure_of_all_classes():
+    made = KINDS["two with odds"]
+    found, line = told(made), classes.one_line(made, schema_of(made)).replace("\u00a0", " ")
+    assert f"AUC {found['auc']['value']:.3f} \u00b1 {found['auc']['error']:.3f}" in line
+    assert f"balanced accuracy {percent(found['balanced_accuracy']['value'])} \u00b1" in line
+    most = percent(found["most_common"]["value"])
+    assert line.endswith(f"accuracy of always answering 'no' {most}")
+    assert classes.one_line(document(), schema_of(document())) == ""
+
+
+@pytest.mark.unit
+def test_the_middle_of_the_odds_is_where_the_answer_changes():
+    """The page's confusion of two classes and its accuracy are of the same counts."""
+    made = KINDS["two with odds"]
+    schema = schema_of(made)
+    assert isinstance(schema, TableSchema)
+    rows = np.array(made["score"]["cells"])
+    confused = told(made)["confusion"]
+    assert confused == [[rows[c, :MIDDLE].sum(), rows[c, MIDDLE:].sum()] for c in (0, 1)]
+    assert sum(confused[c][c] for c in (0, 1)) == made["score"]["points"]
+    assert METRICS["auc"].columns == made["score"]["columns"]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("k", "n", "epsilon"), [(10, 2000, 1.0), (50, 30_000, 2.0)])
+def test_worse_than_one_answer_is_said_seldom_of_a_model_as_good(k: int, n: int, epsilon: float):
+    """The most common of many classes is so partly by chance: being ahead of it is no luck."""
+    draw, noise = np.random.default_rng(2), NoisyCounts(epsilon=epsilon).standard_deviation
+    worse = naive = 0
+    for _ in range(800):
+        counts = draw.multinomial(n, np.full(k * k, 1 / k**2)).reshape(k, k).astype(float)
+        shape = np.exp(-epsilon)
+        counts += draw.geometric(1 - shape, (k, k)) - draw.geometric(1 - shape, (k, k))
+        above = lead(Table(counts=counts, columns=ANSWER, noise=noise, of=n))
+        given = {"words": "", "at": 0.0, "margin": above["value"], "error": above["error"]}
+        worse += Rival(**given, among=k).wins
+        naive += Rival(**given).wins
+    assert worse / 800 < 0.04
+    assert naive / 800 > 0.1, "without a word about how many there are it is said too often"

@@ -1,0 +1,149 @@
+"""The five lines of a plan and of a finished run: data, model, quality, price, report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pasearch.data.column import Column
+from pasearch.data.schema import Schema
+from pasearch.data.tables import TableSchema
+from pasearch.report import summary
+from pasearch.report.quality import quality
+from pasearch.spaces.candidate import Candidate
+
+ARRAYS = Schema(shape=(4,), low=0.0, high=1.0, classes=2)
+STRONG, WEAK, NONE = (
+    [[0.01, 0.05], [0.1, 0.3]],
+    [[0.01, 0.3], [0.1, 0.8]],
+    [[0.01, 1.0], [0.1, 1.0]],
+)
+
+
+def document(attack: Any = None, **changed: Any) -> dict[str, Any]:
+    """Return what of a `result.json` the lines are made of."""
+    score = {
+        "metric": "accuracy", "test": 0.9, "points": 900, "of": 1000,
+        "noise": {"mechanism": "two-sided geometric", "epsilon": 1.0, "standard_deviation": 0.01},
+    }  # fmt: skip
+    return {
+        "schema_version": 4, "task": "training", "attack": attack, "reproducible": False,
+        "dataset": {"name": "people", "n": 10_000, "declared_public": False,
+                    "schema": ARRAYS.to_json()},
+        "budget": {"epsilon": 2.0, "delta": 1e-5}, "events": [], "warnings": [], "auto": None,
+        "assumed_public": [],
+        "score": score, **changed,
+    }  # fmt: skip
+
+
+def network(*layers: dict[str, Any]) -> str:
+    return summary.network_line(Candidate.from_json({"layers": list(layers), "settings": {}}))
+
+
+@pytest.mark.unit
+class TestOdds:
+    def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
+        assert summary.odds_line(summary.meaning(document(STRONG))) == (
+            "That means: somebody who knows everyone else's record, and may accuse 1 of 100 people "
+            "wrongly, finds at most 5 of 100 whose records were used (1 by guessing)."
+        )
+
+    @pytest.mark.parametrize(
+        ("attack", "begins"),
+        [
+            (STRONG, "That means: somebody"),
+            ([[0.01, 0.2], [0.1, 0.5]], "That means: somebody"),
+            (WEAK, "That is little protection: somebody"),
+            ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: somebody"),
+            (NONE, "That protects nobody: somebody"),
+        ],
+    )
+    def test_a_large_price_is_said_to_protect_little_or_nobody(self, attack: Any, begins: str):
+        assert summary.odds_line(summary.meaning(document(attack))).startswith(begins)
+
+    @pytest.mark.parametrize("attack", [None, []])
+    def test_where_no_bound_is_known_none_is_told(self, attack: Any):
+        told = summary.odds_line(summary.meaning(document(attack)))
+        assert told == f"N{summary.NOT_TOLD[1:]}"
+        assert not any(digit.isdigit() for digit in told)
+
+
+@pytest.mark.unit
+class TestProtection:
+    @pytest.mark.parametrize(
+        ("attack", "begins"),
+        [(STRONG, "somebody"), (WEAK, "little: somebody"), (NONE, "none: somebody"),
+         (None, "no bound")],
+    )  # fmt: skip
+    def test_it_is_said_how_little_it_is(self, attack: Any, begins: str):
+        assert summary.protection_line(document(attack)).startswith(begins)
+
+    def test_public_data_and_a_seed_protect_nobody_whatever_the_price(self):
+        public = document(STRONG)
+        public["dataset"]["declared_public"] = True
+        told = summary.protection_line(public)
+        assert told == "none, because the data were declared public."
+        seeded = summary.protection_line(document(STRONG, reproducible=True))
+        assert seeded == "none, because whoever knows the seed can take the noise away."
+
+
+@pytest.mark.unit
+class TestScore:
+    def test_a_known_one_has_its_records_its_interval_and_a_verdict(self):
+        name, told = summary.score_line(document(), ARRAYS)
+        found = quality(document(), ARRAYS)
+        assert name == "Test accuracy"
+        assert told == (f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']}")
+        assert "guessing" in told
+
+    def test_one_that_noise_drowns_is_unknown_and_no_number_is_given(self):
+        drowned = document()
+        drowned["score"]["noise"]["standard_deviation"] = 0.4
+        _, told = summary.score_line(drowned, ARRAYS)
+        assert told.startswith(f"unknown. {summary.DROWNED}")
+        assert "90" not in told
+        assert " %" not in told
+        assert "more than 1,000 test records" in told
+
+    def test_of_public_data_the_exact_score_stands_beside_it(self):
+        public = document()
+        public["score"]["exact"] = 0.913
+        assert "; exactly 0.913 (public data)" in summary.score_line(public, ARRAYS)[1]
+
+
+@pytest.mark.unit
+class TestDataAndModel:
+    def test_data_of_arrays_and_of_a_table(self):
+        told = summary.data_line("people", 1797, ARRAYS)
+        assert told == f"people: 1,797 records, {ARRAYS.describe()}"
+        table = TableSchema(columns=(Column(name="age", low=0, high=9),), target=Column(name="ill"))
+        assert summary.data_line("p", 5, table).endswith(" (column 'ill' is predicted)")
+
+    def test_a_network_is_told_in_words(self):
+        dense = {"kind": "dense", "units": 8, "activation": "tanh"}
+        assert network() == "a linear model"
+        assert network(dense) == "8 tanh units"
+        assert network(dense, dense) == "8 tanh units, then 8 tanh units"
+
+    @pytest.mark.parametrize(
+        ("best", "told"),
+        [
+            ({"features": ["a", "b"], "of": 2, "directions": None},
+             "a linear model of all 2 features"),
+            ({"features": ["a", "b"], "of": 9, "directions": None},
+             "a linear model of 2 of 9 features, chosen by cfs: a, b"),
+            ({"features": [], "of": 9, "directions": 3},
+             "a linear model of 3 directions in all 9 features"),
+        ],
+    )  # fmt: skip
+    def test_chosen_features_are_named(self, best: dict[str, Any], told: str):
+        assert summary.features_line({"best": best, "strategy": {"name": "cfs"}}) == told
+
+
+@pytest.mark.unit
+def test_what_was_taken_as_public_is_left_out_of_what_is_promised():
+    told = summary.protection_line(document(STRONG, assumed_public=["age", "city"]))
+    assert "leaves out what was taken as public and not charged (age, city)" in told
+    assert "no bound on what it tells of them" in told
+    assert "leaves out" not in summary.protection_line(document(STRONG))

@@ -1,0 +1,254 @@
+"""What a table of noisy counts tells: scikit-learn's values without noise, its errors with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import dlaplace
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+)
+
+from pasearch.data.schema import Schema
+from pasearch.runs.mechanisms import NoisyCounts
+from pasearch.training import from_cells
+from pasearch.training.from_cells import (
+    ANSWER,
+    EDGES,
+    MIDDLE,
+    ODDS,
+    RIGHT,
+    Table,
+    measures,
+    measures_of,
+    table_json,
+    table_of,
+)
+
+N = 4000
+
+
+def made(columns: str, n: int = N, outputs: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:
+    """True classes, log-odds (or nothing), answers."""
+    draw = np.random.default_rng(seed)
+    weights = np.arange(1, outputs + 1)
+    y = draw.choice(outputs, size=n, p=weights / weights.sum())
+    if columns == ODDS:
+        odds = draw.normal(2.0 * y - 1.0, 2.0)
+        return y, odds, (odds > 0).astype(int)
+    answer = np.where(draw.random(n) < 0.7, y, draw.integers(outputs, size=n))
+    return y, None, answer
+
+
+def counted(columns: str, y: Any, odds: Any, answer: Any, outputs: int) -> np.ndarray:
+    if columns == ODDS:
+        place, width = np.searchsorted(EDGES, odds, side="left"), len(EDGES) + 1
+    elif columns == ANSWER:
+        place, width = answer, outputs
+    else:
+        place, width = (answer == y).astype(int), 2
+    found = np.zeros((outputs, width))
+    np.add.at(found, (y, place), 1)
+    return found
+
+
+def table(counts: Any, columns: str, noise: float = 0.0, of: int | None = None) -> Table:
+    counts = np.asarray(counts, float)
+    return Table(counts=counts, columns=columns, noise=noise, of=of or int(counts.sum()))
+
+
+FORMS = [(ODDS, 2), (ANSWER, 2), (ANSWER, 5), (RIGHT, 2), (RIGHT, 5)]
+forms = pytest.mark.parametrize(("columns", "outputs"), FORMS)
+
+
+@pytest.mark.oracle
+@forms
+def test_without_noise_it_is_what_others_compute(columns: str, outputs: int):
+    y, odds, answer = made(columns, outputs=outputs)
+    found = measures(table(counted(columns, y, odds, answer, outputs), columns))
+    assert found["accuracy"]["value"] == pytest.approx(accuracy_score(y, answer))
+    assert found["balanced_accuracy"]["value"] == pytest.approx(balanced_accuracy_score(y, answer))
+    recalls = [each["value"] for each in found["recall"]]
+    assert recalls == pytest.approx(recall_score(y, answer, average=None))
+    shares = np.bincount(y) / len(y)
+    assert [each["value"] for each in found["shares"]] == pytest.approx(shares)
+    assert found["most_common"]["class"] == outputs - 1
+    assert found["most_common"]["value"] == pytest.approx(shares.max())
+    if columns == RIGHT and outputs > 2:
+        assert found["confusion"] is found["precision"] is None
+        assert {"confusion", "precision"} <= set(found["reasons"])
+    else:
+        assert found["confusion"] == confusion_matrix(y, answer).tolist()
+        precisions = [each["value"] for each in found["precision"]]
+        assert precisions == pytest.approx(precision_score(y, answer, average=None))
+    if columns == ODDS:
+        assert found["auc"]["value"] == pytest.approx(roc_auc_score(y, odds), abs=0.005)
+    else:
+        assert found["auc"] is found["calibration"] is None
+
+
+def told(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every measure of one table, by name."""
+    lists = {
+        f"{name} {place}": each
+        for name in ("recall", "precision", "shares")
+        for place, each in enumerate(found[name] or [])
+    }
+    alone = {name: found[name] for name in ("accuracy", "balanced_accuracy", "auc") if found[name]}
+    return {**alone, **lists}
+
+
+@pytest.mark.statistical
+@forms
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_errors_are_those_of_sample_and_noise_together(columns: str, outputs: int, epsilon: float):
+    """Over many samples and draws of the noise each value spreads as its error says."""
+    noise, draw = NoisyCounts(epsilon=epsilon).standard_deviation, np.random.default_rng(5)
+    found = []
+    for seed in range(300):
+        counts = counted(columns, *made(columns, 1500, outputs, seed + 1), outputs)
+        noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
+        found.append(told(measures(table(noisy, columns, noise, 1500))))
+    for name in found[0]:
+        values = np.array([each[name]["value"] for each in found], float)
+        error = float(np.median([each[name]["error"] for each in found]))
+        assert np.std(values) == pytest.approx(error, rel=0.2), name
+
+
+@pytest.mark.statistical
+def test_noise_that_is_forgotten_is_seen():
+    """Teeth of the test above: at a small epsilon the sample alone explains too little."""
+    counts = counted(ANSWER, *made(ANSWER, 300, 5), 5)
+    genuine = measures(table(counts, ANSWER, NoisyCounts(epsilon=0.3).standard_deviation, 300))
+    without = measures(table(counts, ANSWER, 0.0, 300))
+    assert genuine["accuracy"]["error"] > 1.3 * without["accuracy"]["error"]
+    assert genuine["recall"][4]["error"] > 1.3 * without["recall"][4]["error"]
+
+
+class TestFewRecords:
+    @pytest.mark.unit
+    def test_a_class_below_the_noise_has_no_value_and_a_reason(self):
+        found = measures(table([[300, 20], [3, 2]], ANSWER, noise=3.0))
+        assert found["recall"][0]["value"] == pytest.approx(300 / 320)
+        assert found["recall"][1] == {
+            "value": None, "error": None, "reason": from_cells.TOO_FEW,
+        }  # fmt: skip
+        assert found["balanced_accuracy"]["value"] == found["recall"][0]["value"]
+        assert "over 1 of 2 classes" in found["balanced_accuracy"]["reason"]
+        assert found["precision"][0]["value"] == pytest.approx(300 / 303)
+        assert found["precision"][1]["value"] == pytest.approx(2 / 22), "20 others are enough"
+        fewer = measures(table([[300, 2], [3, 2]], ANSWER, noise=3.0))
+        assert "less often than the noise" in fewer["precision"][1]["reason"]
+
+    @pytest.mark.unit
+    def test_no_class_is_known(self):
+        found = measures(table(np.ones((2, 20)), ODDS, noise=5.0))
+        for each in (found["balanced_accuracy"], found["auc"], *found["recall"]):
+            assert each["value"] is None
+            assert each["reason"]
+        assert found["calibration"] is None
+        assert set(found["reasons"]) == {"calibration"}
+
+    @pytest.mark.unit
+    def test_counts_below_0_are_shown_as_0_and_shares_stay_shares(self):
+        found = measures(table([[40, -3], [-2, 9]], ANSWER, noise=1.0, of=40))
+        assert found["confusion"] == [[40, 0], [0, 9]]
+        assert found["accuracy"]["value"] == 1.0
+        assert found["recall"][0]["value"] == 1.0
+
+
+class TestCalibration:
+    @staticmethod
+    def groups(n: int, epsilon: float, wrong: float = 1.0) -> list[dict[str, Any]] | None:
+        """Of a model whose log-odds are so many times as large as what is true."""
+        draw = np.random.default_rng(3)
+        odds = draw.normal(0.0, 2.5, size=n)
+        y = (draw.random(n) < 1 / (1 + np.exp(-odds))).astype(int)
+        counts = counted(ODDS, y, wrong * odds, y, 2)
+        noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
+        own = table(noisy, ODDS, NoisyCounts(epsilon=epsilon).standard_deviation, n)
+        return from_cells.calibration(own)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("n", "epsilon"), [(20_000, 1.0), (2000, 1.0), (2000, 0.2)])
+    def test_of_a_calibrated_model_shares_are_what_is_predicted(self, n: int, epsilon: float):
+        found = self.groups(n, epsilon)
+        assert found is not None
+        off = [(each["share"] - each["predicted"]) / each["error"] for each in found]
+        assert np.abs(off).max() < 4.5
+        assert [each["high"] for each in found[:-1]] == [each["low"] for each in found[1:]]
+        assert found[0]["low"] is found[-1]["high"] is None
+        assert [each["predicted"] for each in found] == sorted(e["predicted"] for e in found)
+        assert sum(each["records"] for each in found) == pytest.approx(n, rel=0.1)
+
+    @pytest.mark.unit
+    def test_one_that_is_too_sure_is_seen(self):
+        found = self.groups(20_000, 1.0, wrong=3.0)
+        assert found is not None
+        off = [(each["share"] - each["predicted"]) / each["error"] for each in found]
+        assert np.abs(off).max() > 8
+
+    @pytest.mark.unit
+    def test_bins_are_put_together_until_their_noise_is_small(self):
+        many, some, few = (self.groups(n, 1.0) for n in (20_000, 1000, 15))
+        assert many is not None
+        assert some is not None
+        assert len(many) == len(EDGES) + 1
+        assert 2 <= len(some) < len(many)
+        assert few is None
+        noise = NoisyCounts(epsilon=1.0).standard_deviation
+        for each in some:
+            assert noise / each["records"] < from_cells.CALM
+
+
+@pytest.mark.unit
+@forms
+def test_it_is_written_and_read_again(columns: str, outputs: int):
+    counts = counted(columns, *made(columns, 200, outputs), outputs).astype(int)
+    score = {"of": 200, "noise": {"epsilon": 2.0}, **table_json(counts.ravel().tolist(), columns)}
+    again = table_of(json.loads(json.dumps(score)))
+    assert again is not None
+    assert (again.counts == counts).all()
+    assert again.noise == NoisyCounts(epsilon=2.0).standard_deviation
+    assert ("edges" in score) == (columns == ODDS)
+    schema = Schema(shape=(3,), low=0.0, high=1.0, classes=outputs)
+    found = measures_of(score, schema)
+    assert found["classes"] == [*range(outputs)]
+    assert json.loads(json.dumps(found)) == found, "plain values"
+    assert measures_of({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
+
+
+@pytest.mark.unit
+def test_the_middle_of_the_bins_is_where_the_answer_changes():
+    assert EDGES[MIDDLE - 1] == 0.0
+    assert EDGES == tuple(sorted(EDGES))
+    assert EDGES == tuple(-each for each in reversed(EDGES))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("share", "n", "epsilon"), [(0.9, 150, 2.0), (0.5, 60, 1.0), (0.99, 400, 4.0)]
+)
+def test_the_interval_holds_the_true_share_95_times_in_100(share: float, n: int, epsilon: float):
+    draw, held, plain = np.random.default_rng(4), [], []
+    noise = NoisyCounts(epsilon=epsilon).standard_deviation
+    for _ in range(4000):
+        right = draw.binomial(n, share)
+        counts = np.diag([right // 2, right - right // 2]) + np.diag([n - right, 0])[:, ::-1]
+        noisy = counts + dlaplace.rvs(epsilon, size=(2, 2), random_state=draw)
+        found = from_cells.accuracy(table(noisy, ANSWER, noise, n))
+        low, high = from_cells.interval(found["value"], found["error"], 1.96)
+        assert 0.0 <= low <= high <= 1.0
+        held.append(low <= share <= high)
+        plain.append(abs(found["value"] - share) <= 1.96 * found["error"])
+    assert np.mean(held) > 0.935
+    if share > 0.95:
+        assert np.mean(plain) < 0.935, "give or take the error does not hold here"
