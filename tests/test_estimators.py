@@ -26,6 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import SearchRequest, options_of
 from pasearch.data.estimation import read_free
+from pasearch.data.frames import TYPES
 from pasearch.data.partitions import Cells, Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
@@ -123,6 +124,15 @@ def test_the_checks_are_let_off_nothing_but_determinism_and_score(estimator: Any
     assert tags.requires_fit
     assert tags.input_tags.allow_nan, "and so they are: see the tests of missing values"
     assert tags.input_tags.string, "and so they are: see the tests of frames"
+
+
+@pytest.mark.unit
+def test_types_of_a_frame_are_listed_as_taken_as_public(handed: Any):
+    """pandas chooses them from the values, where nobody has."""
+    x, y = frame()
+    assert handed(classifier(classes=["no", "yes"]), x, y).assumed == (TYPES,)
+    assert handed(classifier(classes=["no", "yes"]), x.astype(object), y).assumed == ()
+    assert handed(classifier(classes=[0, 1]), *records()).assumed == ()
 
 
 @pytest.mark.unit

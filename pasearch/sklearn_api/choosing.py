@@ -85,14 +85,18 @@ class Given:
     Args:
         cells: (records, columns).
         labels: (records,).
+        assumed: What their form takes as public.
     """
 
     cells: Array = field(repr=False)
     labels: Array = field(repr=False)
+    assumed: tuple[str, ...] = ()
 
     def undeclared(self, table: TableSchema) -> Dataset:
         """Return them under what is declared."""
-        return Dataset(name=NAME, schema=table, features=self.cells, labels=self.labels)
+        return Dataset(
+            name=NAME, schema=table, features=self.cells, labels=self.labels, assumed=self.assumed
+        )
 
     def encodable(self, table: TableSchema) -> Dataset:
         """Return them as features are chosen: numbers alone, or encoded without bins.
@@ -114,7 +118,9 @@ class Given:
             codes, valid = table.encode_labels(labels)
             labels = np.where(valid, codes, -1)
         cells = scaled(table, self.cells).astype(np.float32)
-        return Dataset(name=NAME, schema=schema, features=cells, labels=labels)
+        return Dataset(
+            name=NAME, schema=schema, features=cells, labels=labels, assumed=self.assumed
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

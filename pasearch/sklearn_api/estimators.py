@@ -167,7 +167,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                 labels = np.where(valid, codes, -1)
         else:
             schema = TableSchema(columns=self._columns(kinds, cells), target=target, name=NAME)
-        return Dataset(name=NAME, schema=schema, features=cells, labels=labels)
+        return Dataset(name=NAME, schema=schema, features=cells, labels=labels, assumed=self._types)
 
     def _outputs(self, X: Any) -> Array:
         check_is_fitted(self, "result_")

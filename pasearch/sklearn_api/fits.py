@@ -35,6 +35,7 @@ from sklearn.utils.validation import validate_data
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
+from pasearch.data.frames import TYPES
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.sklearn_api.inputs import (
@@ -131,6 +132,7 @@ class PrivateFit(BaseEstimator):
     def _formed(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
         """Return each column's kind, and the cells; no value is looked at."""
         kinds = kinds_of_frame(X)
+        self._types = (TYPES,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
         return kinds or [kind_of(cells.dtype)] * cells.shape[1], cells
 

@@ -76,7 +76,7 @@ class _PrivateChoice(PrivateFit):
                 f"{request.k} are to be kept of {len(columns)} columns: expected at most as many."
             )
         table = TableSchema(columns=columns, target=target, name=NAME)
-        found = run(request, Given(cells=cells, labels=labels), table)
+        found = run(request, Given(cells=cells, labels=labels, assumed=self._types), table)
         self.result_ = KeptChoice(document=found.document)
         self.price_ = self.result_.price
         return found
