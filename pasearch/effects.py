@@ -4,9 +4,10 @@
 
 w are the weights of one output (of two classes: of the second less the first; of more: of a class
 less the mean of all, and the class of the largest reach counts). Of a number both ends of every bin
-are looked at, of a category every declared value; "missing" and "other" are left out, because where
-no record had them their weight is the noise alone. The reach is in log-odds, or in the target's own
-unit. It is made of released weights: post-processing, which costs nothing.
+are looked at, and the bin is named; of a category every declared value. "Missing" and "other" are
+left out, because where no record had them their weight is the noise alone. The reach is in
+log-odds, or in the target's own unit. It is made of released weights: post-processing, which costs
+nothing.
 
 Source: ours; docs/result.md, `effects`.
 """
@@ -145,9 +146,11 @@ def _values(column: Column, own: Array) -> tuple[list[str], Array]:
         bins = own[:, 1:-1] if column.edges else np.zeros((len(own), 1))
         said, moved = [], []
         for place in range(len(edges) - 1):
-            for end in (edges[place], edges[place + 1]):
-                said.append(f"{low + end * (high - low):.6g}")
-                moved.append(own[:, 0] * end + bins[:, place])
+            ends = [edges[place], edges[place + 1]]
+            words = [f"{low + end * (high - low):.6g}" for end in ends]
+            # A bin is told whole: its upper edge itself belongs to the next one.
+            said += [" to ".join(words)] * 2 if column.edges else words
+            moved += [own[:, 0] * end + bins[:, place] for end in ends]
         return said, np.array(moved).T
     if column.kind == "category":
         kept = len(names) - 2  # the last two are other and missing

@@ -134,7 +134,7 @@ class _Records(Rescale):
 
 
 class _Number(nn.Module):
-    """The prediction, (rows,), in the target's own units."""
+    """The prediction, (rows,), in the target's own units and within its bounds."""
 
     def __init__(self, schema: AnySchema):
         super().__init__()
@@ -142,7 +142,7 @@ class _Number(nn.Module):
         self.width = high - self.low
 
     def forward(self, scaled: Tensor) -> Tensor:
-        return self.low + scaled[:, 0].double() * self.width
+        return self.low + scaled[:, 0].double().clamp(0.0, 1.0) * self.width
 
 
 class _Shares(nn.Module):

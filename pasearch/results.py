@@ -269,8 +269,8 @@ class SearchResult(Result):
     def scores(self, records: Any) -> np.ndarray:
         """Return what the network says of new records, which are as of `predict`; float32.
 
-        Scores of the classes, (rows, classes); or predicted numbers, in the target's own units,
-        (rows,). Cost: none; the model was paid for.
+        Scores of the classes, (rows, classes); or predicted numbers, in the target's own units and
+        within its bounds, (rows,). Cost: none; the model was paid for.
         """
         import torch
 
@@ -278,7 +278,9 @@ class SearchResult(Result):
         x = schema.encode_new(self._cells(records))
         with torch.no_grad():
             outputs = self._network(torch.from_numpy(x)).numpy()
-        return schema.decode_number(outputs[:, 0]) if schema.regression else outputs
+        if not schema.regression:
+            return outputs
+        return schema.decode_number(outputs[:, 0].clip(0.0, 1.0))
 
     @cached_property
     def _network(self) -> nn.Sequential:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -402,6 +403,25 @@ class TestProcess:
         assert "finished" in err
 
 
+@pytest.mark.unit
+def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    """As in a weak reference's callback, where Python drops what is raised."""
+    from pasearch.cli import interrupts
+
+    def swallowed() -> None:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        time.sleep(5)
+
+    monkeypatch.setattr(interrupts, "ONCE_MORE", 0.05)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGALRM)]
+    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+        swallowed()
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGALRM)] == handlers
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
 class TestResumeAlone:
     @pytest.mark.parametrize(
         "more",
@@ -486,7 +506,7 @@ class TestTables:
         code, out, _ = run("plan", "arch", table, "--eps", 1, *SMALL_TABLE,
                            "--assume-public-schema")  # fmt: skip
         assert code == 0
-        assert "because you say it is public: age, city, income" in out
+        assert "taken as public, so not charged: age, city, income" in out
         assert "estimated_privately" not in out
 
 
@@ -543,6 +563,27 @@ class TestCheck:
         assert code == 2
         assert "as a category" in err
 
+    def test_another_separator_is_named_and_nothing_is_written(self, run: Run, tmp_path: Path):
+        rows = "".join(f"{i};{i % 7};{('no', 'yes')[i % 2]}\n" for i in range(60))
+        (tmp_path / "mine.csv").write_text(rows)
+        options = ["mine.csv", "--columns", "a,b,y", "--propose", "s.toml"]
+        code, out, err = run("check", *options)
+        assert (code, out) == (2, "")
+        told = " ".join(err.split())
+        assert "every row has 1 cell, and the columns named are 3." in told
+        assert "It looks as if ';' separates the cells: --separator semicolon." in told
+        assert [path.name for path in written(tmp_path)] == ["mine.csv"]
+        code, out, err = run("check", *options, "--separator", "semicolon")
+        assert code == 0, err
+        assert "bins = [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]" in (tmp_path / "s.toml").read_text()
+
+    def test_many_rows_that_cannot_be_used_come_first(self, run: Run, tmp_path: Path):
+        rows = [f"{i},{('no', 'yes')[i % 2]}" for i in range(60)]
+        (tmp_path / "mine.csv").write_text("\n".join(["a,y", *rows, *["1"] * 40]) + "\n")
+        code, out, err = run("check", "mine.csv")
+        assert code == 0, err
+        assert out.startswith("40 of 100 rows cannot be used: mend the file first (see below).")
+
     def test_a_file_is_never_replaced(self, run: Run, table: Path, tmp_path: Path):
         (tmp_path / "s.toml").write_text("mine")
         code, out, err = run("check", table, "--propose", "s.toml")
@@ -586,6 +627,24 @@ class TestLedger:
         assert not (tmp_path / "c").exists()
         card = Path("b/release/privacy-card.md").read_text()
         assert "cost at most epsilon 3 at delta 0.001 together" in card
+
+    def test_one_run_before_is_one(self, run: Run, npz: Path):
+        options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
+                   "--batch", 20, "--ledger", "people.allowance"]  # fmt: skip
+        code, _, err = run("arch", *options, "--ledger-budget", 1.5, "1e-3", "--out", "a")
+        assert code == 0, err
+        code, _, err = run("arch", *options, "--out", "b")
+        assert code == 3
+        told = " ".join(err.split())
+        assert "people.allowance: the run before has spent epsilon " in told
+        assert "The runs share that delta, so their epsilons add up only roughly." in told
+        code, _, err = run(
+            "arch", *options[:-1], "other", "--ledger-budget", 0.5, "1e-3", "--out", "c"
+        )
+        assert code == 3
+        assert "other: this one costs " in " ".join(err.split())
+        assert "runs before" not in err
+        assert "earlier runs" not in err
 
     def test_a_new_one_needs_a_total(self, run: Run, npz: Path, tmp_path: Path):
         code, _, err = run("arch", npz, "--eps", 1, *FIXED, "--ledger", "new")

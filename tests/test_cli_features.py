@@ -146,7 +146,7 @@ class TestSchema:
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
         )
         assert code == 0
-        assert "not charged, because you say it is public" in read
+        assert "taken as public, so not charged" in read
         assert "Undeclared" not in read
 
 

@@ -53,7 +53,8 @@ def test_the_reach_of_a_column_is_between_the_values_it_may_have():
     named = by_column(found)
     # 2 v below 50 is 0 to 1; from 50 on 2 v - 3 is -2 to -1.
     assert named["age"] == {
-        "column": "age", "reach": 3.0, "most": "50", "least": "50", "towards": "yes",
+        "column": "age", "reach": 3.0, "most": "0 to 50", "least": "50 to 100",
+        "towards": "yes",
     }  # fmt: skip
     assert named["job"] == {
         "column": "job", "reach": 1.0, "most": "nurse", "least": "driver", "towards": "yes",
@@ -78,7 +79,9 @@ def test_a_number_is_moved_in_its_own_unit():
     weights = np.zeros((1, 10))
     weights[0, 0] = 0.25
     (age,) = effects(schema(None), weights) or []
-    assert (age["reach"], age["most"], age["least"], age["towards"]) == (250.0, "100", "0", None)
+    assert (age["reach"], age["most"], age["least"], age["towards"]) == (
+        250.0, "50 to 100", "0 to 50", None,
+    )  # fmt: skip
 
 
 @pytest.mark.unit

@@ -548,7 +548,7 @@ class TestAssumedPublic:
         )  # fmt: skip
         assert plan.assumed_public == ("bounds", "target")
         assert (plan.schema_estimate, plan.schema.classes) == (None, 3)
-        assert "not charged, because you say it is public: bounds, target" in plan_text(plan)
+        assert "taken as public, so not charged: bounds, target" in plan_text(plan)
         assert plan.to_json()["assumed_public"] == ["bounds", "target"]
 
     @pytest.mark.unit

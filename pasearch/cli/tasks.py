@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import typer
 
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
 from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
+from pasearch.cli.interrupts import interruptible
 from pasearch.cli.options import Grouped, asks, with_flags, wrapped
 from pasearch.cli.paths import check_new_file, check_paths
 from pasearch.shown import epsilon_words, shown, shown_lines
@@ -48,6 +48,7 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
 """What each task is asked for, who does it, and its help."""
 
 
+@interruptible()
 def do_task(
     module: str,
     asked: dict[str, Any],
@@ -59,7 +60,6 @@ def do_task(
     verbose: bool = False,
 ) -> None:
     """Plan a task, say its price, and carry it out."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     check_paths(asked, run=not dry_run)
     signed = _signing(sign)
     prepared = _prepared(module, asked, show=not (as_json or quiet))
@@ -126,12 +126,13 @@ for _task in TASKS:
 @app.command()
 def resume(path: Run, sign: Sign = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Finish a run that was interrupted, whatever its task, under the price it began with."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     signed = _signing(sign)
     from pasearch.api.resume import resume as finish
 
     progress = False if quiet or as_json else None
-    show_finished(signed(finish(path, progress=progress)), as_json=as_json, quiet=quiet)
+    with interruptible():
+        found = signed(finish(path, progress=progress))
+    show_finished(found, as_json=as_json, quiet=quiet)
 
 
 @app.command()

@@ -8,6 +8,7 @@ Source: docs/rules.md, rule 13.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,10 @@ import numpy as np
 
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
+from pasearch.data.csv_file import width_words
+from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.parquet_file import SUFFIXES
 from pasearch.data.problems import Problem, at, column_problems, table_problems
 from pasearch.data.proposals import proposal
 from pasearch.data.seen import Seen
@@ -35,15 +39,18 @@ TOML_WARNING = """\
 # Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
 # every category by what you would write down without the records (a code book, a law, a form), and
 # delete what you only know from them: what is missing is estimated privately, within the budget.
-# Then delete the next line: a run refuses what it still stands in.
+# Then delete the next line: as long as it stands here, a run refuses this file.
 proposed = true
 """
 
 NULL = (
-    "null records in a run (unreadable, or the target is not known): they train nothing, and count "
-    "as errors in the test score"
+    "cannot be used in a run (unreadable, or no known {target}): they train nothing, and each "
+    "counts as a mistake in the test score"
 )
 """What is said of the rows that a run cannot use."""
+
+MANY = 0.1
+"""If more than this share of the rows cannot be used, that is said before all else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +60,23 @@ class CheckReport:
     Args:
         path: The file.
         n: How many records it has.
+        first: What is said before all else; empty if nothing is.
         problems: Table first, then column by column in the file's order.
         proposed: A complete schema, guessed from the records.
     """
 
     path: Path
     n: int
+    first: str = ""
     problems: tuple[Problem, ...]
     proposed: TableSchema
 
     def text(self) -> str:
-        """Return it for a terminal, the warning first."""
+        """Return it for a terminal, with the warning before all values."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
         head = f"{shown(self.path)}: {self.n:,} records, {self.proposed.describe()}"
-        return "\n".join([f"WARNING. {WARNING}", "", head, *found]) + "\n"
+        before = [self.first, ""] if self.first else []
+        return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
 
     def toml(self) -> str:
         """Return the proposed schema as a file to edit, the warning first."""
@@ -95,8 +105,8 @@ def check_table(
         regression: A number is predicted, whatever the target looks like.
 
     Raises:
-        UsageError: The file's form is bad, or does not fit the schema; a number is to be predicted,
-            and the schema declares something else.
+        UsageError: The file's form is bad, or does not fit the schema; no row can be read; a number
+            is to be predicted, and the schema declares something else.
 
     Cost: none is charged, for nothing is released: the report is private.
     """
@@ -104,6 +114,8 @@ def check_table(
     (declared, features, labels), faults = read_with_faults(
         path, target, schema, quotes=quotes, columns=columns, separator=separator
     )
+    if None not in faults:
+        raise UsageError(_no_row_words(path, declared, faults))
     if regression:
         declared = _with_a_number(declared)
     parsed = features.present()
@@ -119,11 +131,40 @@ def check_table(
     complete = _schema_of(declared, read)
     in_columns = [problem for each in read for problem in each.problems]
     usable = parsed & complete.encode_labels(labels)[1]
+    null = NULL.format(target="number" if complete.target.kind == "number" else "class")
+    # A file of lines with a header has that as its row 1.
+    headed = path.suffix.lower() not in SUFFIXES and not declared.order
+    problems = (*in_table, *at(None, null, ~usable), *in_columns)
     return CheckReport(
         path=path,
         n=len(labels),
-        problems=(*in_table, *at(None, NULL, ~usable), *in_columns),
+        first=_many_words(parsed, usable),
+        problems=tuple(problem.below(1 if headed else 0) for problem in problems),
         proposed=complete,
+    )
+
+
+def _no_row_words(path: Path, declared: TableSchema, faults: Sequence[Fault | None]) -> str:
+    """Return what is said of a file of which no row can be read."""
+    if Fault.WIDTH in faults:
+        return width_words(
+            path, quotes=declared.quotes, columns=declared.order or None,
+            separator=declared.separator,
+        )  # fmt: skip
+    why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
+    return f"{path}: no row can be used. What most rows have: {why}."
+
+
+def _many_words(parsed: np.ndarray, usable: np.ndarray) -> str:
+    """Return what is said before all else if many rows cannot be used."""
+    n, bad = len(usable), len(usable) - np.count_nonzero(usable)
+    if not bad > MANY * n:
+        return ""
+    # A row of no known class still has values in the other columns.
+    others = "the others" if (parsed == usable).all() else "the rows that can be read"
+    return (
+        f"{bad:,} of {n:,} rows cannot be used: mend the file first (see below). What is proposed "
+        f"is made from {others}."
     )
 
 

@@ -23,6 +23,9 @@ from pasearch.data.compressed import COMPRESSED, stem, unpacked
 from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
     LONGEST_HEADER,
+    OTHER_SEPARATORS,
+    SEPARATORS,
+    SPELT,
     Fault,
     HeaderTooLongError,
     LineEndError,
@@ -49,6 +52,12 @@ LONGEST_FIELD = 2**31 - 1
 
 PLAIN = (".csv", ".tsv", ".data")
 """How the names of such files end, before what says that they are compressed."""
+
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+"""How the names of files end that a spreadsheet program keeps for itself."""
+
+FIRST_ROWS = 100
+"""In so many rows another separator is looked for, where no row has a cell for each column."""
 
 NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
 
@@ -262,6 +271,63 @@ def row_faults(
         yield from read_faults(parsed.form, found, width)
 
 
+def width_words(
+    path: str | Path,
+    *,
+    quotes: bool = True,
+    columns: Sequence[str] | None = None,
+    separator: str | None = None,
+) -> str:
+    """Return how many cells the rows have instead of one a column, and what may separate them.
+
+    Only for the curator's check, of a file of which no row has a cell for each column: what it says
+    depends on the rows. Arguments and errors as of `opened`.
+    """
+    path = Path(path)
+    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
+    with _parsed(path, form) as parsed:
+        rows = parsed.form.rows(parsed.file, parsed.start)
+        widths = {None if isinstance(row, Fault) else len(row) for row in rows}
+    found = sorted(each for each in widths if each is not None)
+    every = "every row that can be read" if None in widths else "every row"
+    many = f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
+    cells = "cell" if found[-1] == 1 else "cells"
+    width, headed = len(parsed.header), parsed.headed
+    named = f"the header has {width:,}" if headed else f"the columns named are {width:,}"
+    return f"{path}: {every} has {many} {cells}, and {named}. {_separator_words(path, form)}"
+
+
+def _separator_words(path: Path, form: TableForm) -> str:
+    """Return what to do about a file of which no row fits, by what its first rows look like."""
+    with _parsed(path, form) as parsed:
+        used, width = parsed.form, len(parsed.header)
+        lines = used.lines(next(blocks(parsed.file, parsed.start, width=width)))[:FIRST_ROWS]
+    for each in SEPARATORS + OTHER_SEPARATORS:
+        rows = replace(used, separator=each).read(lines)
+        wanted = width if form.columns else len(_first_cells(path, form, each))
+        if wanted > 1 and _mostly(rows, wanted):
+            name = next((name for name, known in SPELT.items() if known == each), each)
+            return f"It looks as if {each!r} separates the cells: `separator={name!r}`."
+        if each != used.separator and _mostly(rows, width):
+            return (
+                f"It looks as if {each!r} separates the cells of the rows, and "
+                f"{used.separator!r} those of the header: write both in the same way."
+            )
+    if form.columns:
+        return (
+            "Name every column, in the file's order, `columns=`; or say what separates the cells, "
+            "`separator=`."
+        )
+    return (
+        "Write a header with a name for every cell, or say what separates the cells, `separator=`."
+    )
+
+
+def _mostly(rows: Sequence[list[str] | Fault], width: int) -> bool:
+    """Return whether most rows have so many cells."""
+    return 2 * sum(not isinstance(row, Fault) and len(row) == width for row in rows) > len(rows)
+
+
 def _slots(parsed: _Parsed) -> Rows:
     """Yield a row for each slot, None for one that is no row of the header's width.
 
@@ -307,6 +373,10 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
+    if path.suffix.lower() in SPREADSHEETS:
+        raise UsageError(
+            f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
+        )
     with unpacked(path) as file:
         yield file
 

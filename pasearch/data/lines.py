@@ -63,16 +63,16 @@ class LineEndError(Exception):
 
 
 class Fault(Enum):
-    """Why a line is a null record, in the words of the curator's check."""
+    """Why a row cannot be used (it is a null record), in the words of the curator's check."""
 
-    ENCODING = "not UTF-8, so a null record: save the file as CSV UTF-8"
+    ENCODING = "not UTF-8, so it cannot be used: save the file as CSV UTF-8"
     QUOTES = (
-        "a quotation mark is not closed at its cell's end, so a null record: a row is one line. "
-        "Replace line breaks inside cells by spaces; if quotation marks are ordinary characters "
-        "here, say `quotes=False`"
+        "a quotation mark is not closed at its cell's end, so it cannot be used: a row is one "
+        "line. Replace line breaks inside cells by spaces; if quotation marks are ordinary "
+        "characters here, say `quotes=False`"
     )
-    WIDTH = "not as many values as the header has columns: a null record"
-    EMPTY = "an empty line: a null record"
+    WIDTH = "not as many values as there are columns, so it cannot be used"
+    EMPTY = "an empty line, so it cannot be used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

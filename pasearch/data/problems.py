@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 
@@ -33,9 +33,6 @@ MOST_TRIED = 256
 SMALLEST_CLASS = 10
 """A class of fewer records can hardly be learnt under any noise."""
 
-FIRST_ROW = 2
-"""The number of the first record: the header is row 1, as a spreadsheet shows it."""
-
 LONGEST_SHOWN = 40
 """Characters of a cell that are shown."""
 
@@ -47,7 +44,8 @@ class Problem:
     Args:
         column: Where; None is the whole table.
         what: In words, with values.
-        rows: The first rows concerned, from 2, as a spreadsheet numbers the records.
+        rows: The first rows concerned. The first record is row 1, or as many below it as the file
+            has rows above its records (`below`), as a spreadsheet numbers them.
         count: How many rows are concerned; 0 is the whole column.
     """
 
@@ -55,6 +53,10 @@ class Problem:
     what: str
     rows: tuple[int, ...] = ()
     count: int = 0
+
+    def below(self, above: int) -> Problem:
+        """Return it with the row numbers of a file that has so many rows above its records."""
+        return replace(self, rows=tuple(row + above for row in self.rows))
 
     def text(self) -> str:
         """Return one readable line."""
@@ -100,9 +102,13 @@ def _missing_problems(seen: Seen, parsed: np.ndarray) -> Iterator[Problem]:
     empty = len(seen.texts) - seen.counts.total() - sum(seen.marked.values())
     if empty + len(seen.marked) == len(parsed) - np.count_nonzero(parsed):
         return
-    written = ", ".join(map(_quoted, list(seen.marked)[:3]))
+    declared = seen.column.missing or ()
+    usual = [mark for mark in seen.marked if mark not in declared]
+    written = ", ".join(map(_quoted, usual[:3]))
     what = f"missing, also written {written}" if written else "missing"
-    yield from at(seen.column.name, what, parsed & seen.rows({None, *seen.marked}))
+    yield from at(seen.column.name, what, parsed & seen.rows({None, *usual}))
+    if told := [mark for mark in seen.marked if mark in declared]:
+        yield from at(seen.column.name, "missing, as declared", seen.rows(told))
 
 
 def _quoted(text: object) -> str:
@@ -272,16 +278,17 @@ def _class_problems(seen: Seen) -> Iterator[Problem]:
             what = f"class {_quoted(each)} has {times} record{'s' * (times != 1)}"
             yield Problem(column=name, what=f"{what}: too few to learn it with noise")
     if not len(classes) >= 2:
-        what = f"the target has {len(classes)} classes: expected two or more"
+        what = f"the target has {len(classes)} class{'es' * (len(classes) != 1)}"
+        what += ": expected two or more"
         yield Problem(column=name, what=what)
 
 
 def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
-    """Return the rows that are null records, and those that are there twice.
+    """Return the rows that cannot be read, and those that are there twice.
 
     Args:
         table: With the target.
-        faults: Why each row is a null record; None if it is none.
+        faults: Why each row cannot be read; None if it can.
     """
     parsed = np.array([fault is None for fault in faults], bool)
     # Sixteen bytes a row: rows that differ have hashes that differ.
@@ -292,7 +299,7 @@ def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Pro
     repeated = np.zeros(len(table), bool)
     repeated[order[1:]] = (marks[order[1:]] == marks[order[:-1]]).all(axis=1)
     found = [p for fault in Fault for p in at(None, fault.value, [f is fault for f in faults])]
-    twice = "the same as an earlier row: one person with k rows pays k times"
+    twice = "the same as an earlier row: if both are of one person, that person has less protection"
     return found + at(None, twice, repeated & parsed)
 
 
@@ -305,5 +312,5 @@ def at(column: str | None, what: str, where: Sequence[bool] | np.ndarray) -> lis
         where: In which rows it holds.
     """
     places = np.flatnonzero(np.asarray(where, bool))
-    rows = tuple(int(place) + FIRST_ROW for place in places[:SHOWN])
+    rows = tuple(int(place) + 1 for place in places[:SHOWN])
     return [Problem(column=column, what=what, rows=rows, count=len(places))] if rows else []

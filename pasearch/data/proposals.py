@@ -31,6 +31,13 @@ YEARS = 2
 """The bounds of dates over so many years are whole years; of others, whole months."""
 
 
+MOST_WHOLE = 20
+"""Of whole numbers that lie so near to each other, each gets a bin of its own."""
+
+EXACT = 2.0**51
+"""Up to here a number halfway between two whole ones is exact."""
+
+
 def proposal(seen: Seen) -> Column:
     """Return a column with what is not declared guessed from its values."""
     column, kind = seen.column, seen.kind
@@ -50,7 +57,10 @@ def proposal(seen: Seen) -> Column:
         )  # fmt: skip
     low, high = bounds_of(seen)
     marks += [str(code) for code, far in seen.codes if far]
-    found = replace(column, kind="number", low=low, high=high, missing=_marks(column, marks))
+    found = replace(
+        column, kind="number", low=low, high=high, bins=_bins(seen, low, high),
+        missing=_marks(column, marks),
+    )  # fmt: skip
     if not seen.open_form or seen.form == PLAIN:
         return found
     decimal = None if seen.form.decimal == PLAIN.decimal else seen.form.decimal
@@ -68,6 +78,18 @@ def bounds_of(seen: Seen) -> tuple[float, float]:
         return seen.column.bounds
     codes = [code for code, far in seen.codes if far]
     return outwards(seen.finite[~np.isin(seen.finite, codes)] if codes else seen.finite)
+
+
+def _bins(seen: Seen, low: float, high: float) -> int | tuple[float, ...] | str | None:
+    """Return edges halfway between the whole numbers of a feature of few; else what is declared.
+
+    Of ten bins of equal width over 0 to 5, four would hold no whole number.
+    """
+    few = bool(len(seen.finite)) and seen.whole and not (seen.constant or seen.is_target)
+    few = few and low.is_integer() and high.is_integer() and high - low <= MOST_WHOLE
+    if seen.column.bins is not None or not (few and -EXACT <= low < high <= EXACT):
+        return seen.column.bins
+    return tuple(low + place + 0.5 for place in range(int(high - low)))
 
 
 def _parts(pattern: str | None, days: np.ndarray) -> tuple[str, ...] | None:

@@ -70,8 +70,8 @@ def check_classes(target: Column) -> None:
     """
     if target.categories is not None and not len(target.categories) >= 2:
         raise UsageError(
-            f"Column {target.name!r} is the target and has {len(target.categories)} classes: "
-            "expected two or more."
+            f"Column {target.name!r} is the target and has {len(target.categories)} "
+            f"class{'es' * (not target.categories)}: expected two or more."
         )
 
 

@@ -32,6 +32,13 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     """
     source, declared = source_of(data), Declared(**said)
     if source is None:
+        from pasearch.data.csv_file import SPREADSHEETS
+
+        if data.lower().endswith(SPREADSHEETS):
+            raise UsageError(
+                f"{data} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save "
+                "as)."
+            )
         near = nearest(data, BUILT_IN)
         raise UsageError(f"Data {data!r} is not known: expected {expected()}.{near}")
     for name in DECLARATIONS:

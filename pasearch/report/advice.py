@@ -42,8 +42,9 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
     ]
     if document.get("ledger") is None and not document["dataset"]["declared_public"]:
         found.append((
-            "Another run on these records adds to this price. A ledger adds them up, and refuses "
-            "one too many:",
-            f"pasearch {command} DATA --eps {budget:g} --ledger people.sqlite",
+            "Another run on these records adds to this price. Runs that name one ledger are added "
+            "up, and one too many is refused; this run is in none:",
+            f"pasearch {command} DATA --eps {budget:g} --ledger people.ledger --ledger-budget "
+            f"{2 * budget:g} 1e-5",
         ))  # fmt: skip
     return found

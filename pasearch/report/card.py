@@ -30,9 +30,10 @@ NOT_COVERED = [
     "Rounding before the noise: gradients are added up in float32, and then get their noise, which "
     "is exact. On real records that rounding changed what one record adds by less than a "
     "ten-thousandth. For records that are made up for the purpose it may be more.",
-    "What was read before this run: choosing the bounds, classes, space, strategy or recipe by "
-    "looking at these records is outside the price.",
-    "A person with k records has k-record (group) privacy, not this price.",
+    "What was learnt from these records before this run, such as bounds, classes, a space or a "
+    "recipe that somebody chose by looking at them.",
+    "A person with several records: they have less protection than the price says (k-record, or "
+    "group, privacy).",
 ]
 OF_A_CHOICE = [
     "Run time and memory use.",

@@ -163,7 +163,10 @@ def _expected(plan: Plan | FeaturePlan) -> str:
     for each in auto.get("expected") or []:
         if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
             share = 100 * each["expected"]
-            return f"{tested} Models like it reached about {share:.0f} % on public data."
+            return (
+                f"{tested} Such models reached about {share:.0f} % on other, public data: yours "
+                "may be harder."
+            )
     return tested
 
 
@@ -244,8 +247,8 @@ def _price(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""
     return [
-        f"Price: epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}{by}: the "
-        "largest of these epsilons, because each record is in one part alone."
+        f"Price: epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}{by}. A record "
+        "is in one part of the data alone, so the largest of these epsilons counts, not their sum."
     ]
 
 

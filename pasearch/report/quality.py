@@ -12,6 +12,7 @@ Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -87,17 +88,17 @@ def quality(document: Values, schema: AnySchema) -> Values:
     sorts = "" if drowned or rival is None or rival.beaten else _sorts(score["metric"], told)
     known = [(_guess_words(metric.of_numbers, schema), guess, None)]
     known += [] if always is None else [always]
-    known.append(("Expected before the run", _ahead(document, schema), None))
+    known.append(("Other, public data on average", _ahead(document, schema), None))
     rows: list[tuple[str, float, tuple[float, float] | None]] = [
         ("This model", value, (low, high)),
         *((name, at, ends) for name, at, ends in known if at is not None),
     ]
-    own = rows[0]
     most = metric.worst
     if score["metric"] not in GUESSED:
         most = _round_up(max(high, *(at for _, at, _ in rows)))
     noise = score["noise"]["standard_deviation"]
-    verdict = _verdict(document, drowned, rival, said)
+    verdict = _verdict(document, schema, drowned, rival, said)
+    untold, unread = _untold(document, schema), [] if drowned else _unread(document, told)
     return {
         "name": f"Test {score['metric']}",
         "value": "unknown" if drowned else f"{scale * value:.{digits}f}",
@@ -105,19 +106,16 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "interval": f"95 times in 100 between {said(low)} and {said(high)}",
         "verdict": f"{verdict} {sorts}".strip(),
         "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
-        "rows": [
-            {
-                "name": each[0],
-                "value": "unknown" if drowned and each is own else said(each[1]),
-                "bar": _bar(*each, most, said, "accent" if each is own else "plain"),
-            }
-            for each in rows
-        ],
+        "rows": _drawn(rows, most, said, drowned),
+        "untold": untold,
+        "unread": unread,
         "scale": figures.scale([f"{scale * most * share:.3g}{unit}" for share in (0, 0.5, 1)]),
         "details": [
             f"On {score['of']:,} test records that the training did not see, with noise. "
             f"Standard error {said(error)}, of which noise {said(noise)}.",
-            *_untold(document, schema),
+            *unread,
+            *([] if drowned else _weakest(told)),
+            *untold,
             *(
                 [f"Exactly {said(score['exact'])}, shown because the data were declared public."]
                 if "exact" in score and document["dataset"]["declared_public"]
@@ -125,6 +123,21 @@ def quality(document: Values, schema: AnySchema) -> Values:
             ),
         ],
     }  # fmt: skip
+
+
+def _drawn(
+    rows: list[tuple[str, float, tuple[float, float] | None]], most: float,
+    said: Callable[[float], str], drowned: bool,
+) -> list[Values]:  # fmt: skip
+    """Return rows with their pictures; the first is the model's own, which noise may drown."""
+    return [
+        {
+            "name": each[0],
+            "value": "unknown" if drowned and place == 0 else said(each[1]),
+            "bar": _bar(*each, most, said, "plain" if place else "accent"),
+        }
+        for place, each in enumerate(rows)
+    ]
 
 
 def _bar(
@@ -138,8 +151,9 @@ def _bar(
 
 
 def _verdict(
-    document: Values, drowned: bool, rival: Rival | None, said: Callable[[float], str]
-) -> str:
+    document: Values, schema: AnySchema, drowned: bool, rival: Rival | None,
+    said: Callable[[float], str],
+) -> str:  # fmt: skip
     """Return in one sentence whether the score says that the model is good."""
     score = document["score"]
     if drowned:
@@ -148,7 +162,7 @@ def _verdict(
             "more test records, would."
         )
     if score["metric"] not in GUESSED:
-        return f"{_own_unit(document, score['test'])}Smaller is better."
+        return f"{_own_unit(document, schema, score['test'])}Smaller is better."
     assert rival is not None
     how = "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
     return f"{how} {rival.words}, which reaches {said(rival.at)}."
@@ -215,6 +229,38 @@ def _sorts(metric: str, told: Values) -> str:
     )
 
 
+def _unread(document: Values, told: Values) -> list[str]:
+    """Return that many test records have no known class, where the table shows it."""
+    table = table_of(document["score"])
+    if not told or table is None:
+        return []
+    known = float(table.totals.sum()) / table.of
+    error = math.sqrt(table.counts.size) * table.noise / table.of
+    if known + DEVIATIONS * error > MOSTLY_KNOWN:
+        return []
+    return [
+        f"Only about {100 * max(0.0, known):.0f} of 100 test records have a known class. The "
+        "others could not be read, or have another class, and count as errors: `pasearch check` "
+        "lists them."
+    ]
+
+
+MOSTLY_KNOWN = 0.9
+"""The share of test records with a known class, below which something is wrong with the file."""
+
+
+def _weakest(told: Values) -> list[str]:
+    """Return which class the model finds least, and how often, where that is known of all."""
+    recalls = [each["value"] for each in told["recall"]] if told else []
+    if not recalls or None in recalls:
+        return []
+    least = min(range(len(recalls)), key=lambda place: recalls[place])
+    return [
+        f"Of the classes it finds {classes.named(told['classes'][least])} least: "
+        f"{100 * recalls[least]:.0f} of 100 such records."
+    ]
+
+
 def _untold(document: Values, schema: AnySchema) -> list[str]:
     """Return why it is unknown how far the most common class reaches, where nothing tells it."""
     from pasearch.training.metrics import MOST_CLASSES
@@ -222,10 +268,10 @@ def _untold(document: Values, schema: AnySchema) -> list[str]:
     score = document["score"]
     if score["metric"] != "accuracy" or score.get("cells"):
         return []
-    why = "more test records, or a larger epsilon, would allow a table of counts that tells it"
+    why = "More test records, or a larger epsilon, would tell it."
     if schema.outputs > MOST_CLASSES:
-        why = f"a table of counts, which would tell it, is of up to {MOST_CLASSES} classes"
-    return [f"What always answering the most common class reaches is unknown: {why}."]
+        why = f"It is told of up to {MOST_CLASSES} classes."
+    return [f"What always answering the most common class would reach is unknown. {why}"]
 
 
 def _guess(noun: str, schema: AnySchema) -> float | None:
@@ -258,12 +304,14 @@ def _ahead(document: Values, schema: AnySchema) -> float | None:
     return None
 
 
-def _own_unit(document: Values, value: float) -> str:
+def _own_unit(document: Values, schema: AnySchema, value: float) -> str:
     """Say what an error is in the target's own unit, where it is a share of its range."""
     width = target_width(document)
     if width is None or "error" not in document["score"]["metric"]:
         return ""
-    return f"That is {number(width * value)} in the unit of the target. "
+    name = getattr(getattr(schema, "target", None), "name", None)
+    unit = "the target" if name is None else classes.named(name)
+    return f"That is {number(width * value)} in the unit of {unit}. "
 
 
 def target_width(document: Values) -> float | None:

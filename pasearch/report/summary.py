@@ -109,9 +109,9 @@ def _degree(told: Values) -> str:
 def _found(told: Values) -> str:
     """Return how many of 100 people an attacker finds."""
     return (
-        f"somebody who knows everyone else's record, and may accuse {told['wrong']} of 100 people "
-        f"wrongly, finds at most {told['right']} of 100 whose records were used "
-        f"({told['wrong']} by guessing)."
+        f"somebody who knows all other records, and wrongly names {told['wrong']} of 100 people "
+        f"whose record was not used, rightly names at most {told['right']} of 100 whose record "
+        f"was (blind guessing: {told['wrong']})."
     )
 
 
@@ -140,9 +140,10 @@ def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
         )
     unit = " of the target's range" if "scale" in score else ""
     value = " ".join([found["value"], *([found["unit"]] if found["unit"] else [])])
+    more = [found["verdict"], *found["untold"][:1], *found["unread"]]
     return found["name"], (
         f"{value}{unit} on {score['of']:,} test records ({found['interval']}){exact}. "
-        f"{found['verdict']}"
+        f"{' '.join(more)}"
     )
 
 

@@ -72,6 +72,9 @@ _SEAL = (
     *append_only("total", "runs"),
 )
 
+SHARED = "The runs share that delta, so their epsilons add up only roughly. "
+"""Why two runs together may cost a little more than the sum of what each costs alone."""
+
 Run = tuple[Event, Array]  # what it releases, and its `loss_curve`
 
 
@@ -171,10 +174,9 @@ class Allowance:
         if after.epsilon <= total.epsilon:
             return run
         raise BudgetError(
-            f"Run {run_id!r} does not fit into {self.path}: the {len(before)} runs before have "
-            f"spent epsilon {adaptive_price(before, delta).epsilon:.4g}, this one costs "
-            f"{price(event, delta).epsilon:.4g} alone, together they would cost "
-            f"{after.epsilon:.4g}, and the total is {total.epsilon:g} (all at delta {delta:g}). "
+            f"Run {run_id!r} does not fit into {self.path}: {_before_words(before, delta)}this one "
+            f"costs {price(event, delta).epsilon:.4g} alone, {_together_words(before, after)}and "
+            f"the total is {total.epsilon:g} (all at delta {delta:g}). {SHARED * bool(before)}"
             f"Nothing was read. {_room(before, total)}"
         )
 
@@ -199,6 +201,18 @@ class Allowance:
         ]
 
 
+def _before_words(before: list[Run], delta: float) -> str:
+    """Return what the runs before have spent, and a comma; nothing if there is none."""
+    if not before:
+        return ""
+    runs = "the run before has" if len(before) == 1 else f"the {len(before)} runs before have"
+    return f"{runs} spent epsilon {adaptive_price(before, delta).epsilon:.4g}, "
+
+
+def _together_words(before: list[Run], after: Price) -> str:
+    return f"together they would cost {after.epsilon:.4g}, " if before else ""
+
+
 def _room(before: list[Run], total: Budget) -> str:
     """Return about how much still fits, in words: of a run like one Gaussian release."""
     delta = _delta(total)
@@ -213,11 +227,9 @@ def _room(before: list[Run], total: Budget) -> str:
         else:
             low = sigma
     if not (fits and cost >= 0.01):
-        return "Hardly anything fits any more: use what the runs before have released."
-    return (
-        f"A run of about epsilon {cost * 0.95:.2g} would still fit; or use what the runs before "
-        "have released."
-    )
+        return "Hardly anything fits any more: use what earlier runs have released."
+    rest = "; or use what earlier runs have released." if before else "."
+    return f"A run of about epsilon {cost * 0.95:.2g} would still fit{rest}"
 
 
 def failure(number: int, delta: float) -> float:

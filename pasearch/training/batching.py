@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -219,7 +220,7 @@ class Reshuffled(Batching):
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = stream.generator(epoch).permutation(n)
+        order = _order(stream, epoch, n)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
 
     def epoch(self, step: int) -> int:
@@ -236,6 +237,12 @@ class Reshuffled(Batching):
     def all_charges(self, steps: int) -> int:
         """Return how many epochs were started."""
         return self.epoch(steps - 1) + 1
+
+
+@lru_cache(maxsize=1)
+def _order(stream: Stream, epoch: int, n: int) -> np.ndarray:
+    """Return the order of an epoch's slots: drawn once for all its steps."""
+    return stream.generator(epoch).permutation(n)
 
 
 def least_cap(expected_batch_size: int) -> int:

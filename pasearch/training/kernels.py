@@ -22,7 +22,7 @@ Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d). Proof: docs/guarantee
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -51,11 +51,13 @@ class Captured:
         layer: The module that owns the parameters.
         input: a, (batch, ...).
         output_gradient: d, (batch, ...), gradient of the summed loss.
+        kept: What a kernel has computed of these for the norms, and needs again for the sum.
     """
 
     layer: nn.Module
     input: Tensor
     output_gradient: Tensor
+    kept: dict[str, tuple[Tensor, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def without(self, bad: Tensor) -> Captured:
         """Return the same with the rows of the records marked in `bad`, (batch,), set to 0."""
@@ -288,7 +290,7 @@ class NormKernel(Kernel):
 class LstmKernel(Kernel):
     """A Linear over the steps, from [x_t, h_(t-1)] to the gates z_t, once d is known of each z_t.
 
-    The layer is replayed for that, forward and backward, for all records at once.
+    The layer is replayed for that, forward and backward, for all records at once, and once a step.
     """
 
     names = frozenset({"weight", "bias", "second_bias"})
@@ -320,8 +322,13 @@ class LstmKernel(Kernel):
         own = dict(seen.layer.named_parameters(recurse=False))
         return {name: formed[name] for name, p in own.items() if p.requires_grad}
 
-    def _replayed(self, seen: Captured) -> tuple[Tensor, Tensor]:
+    def _replayed(self, seen: Captured) -> tuple[Tensor, ...]:
         """Return [x_t, h_(t-1)], (batch, steps, inputs + units), and d, (batch, steps, 4 units)."""
+        if "replayed" not in seen.kept:
+            seen.kept["replayed"] = self._replay(seen)
+        return seen.kept["replayed"]
+
+    def _replay(self, seen: Captured) -> tuple[Tensor, Tensor]:
         layer = seen.layer
         assert isinstance(layer, Lstm)
         with torch.enable_grad():

@@ -220,7 +220,7 @@ class AbsoluteError(Metric):
     most, of_numbers = 100, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (answers.squeeze(1) - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+        error = (answers.squeeze(1).clamp(0.0, 1.0) - y).abs().nan_to_num(nan=1.0)
         return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
 
     def shown(self, share: float) -> float:
@@ -237,7 +237,7 @@ class SquaredError(Metric):
     most, of_numbers = 10_000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (answers.squeeze(1).double() - y).abs().nan_to_num(nan=1.0, posinf=1.0)
+        error = (answers.squeeze(1).double().clamp(0.0, 1.0) - y).abs().nan_to_num(nan=1.0)
         kept = 1.0 - error.clamp(max=1.0) ** 2
         return [int((self.most * kept).round().long()[valid].sum())]
 

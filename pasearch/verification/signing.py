@@ -260,8 +260,9 @@ def signed_words(release: Path, *, trusted: bool) -> str:
     found = signature_of(release)
     if found is None:
         return (
-            "Not signed: whoever makes all files anew from other numbers passes these checks. Ask "
-            "for a signed result (`pasearch sign`), and for the signer's public key."
+            "Not signed: somebody who invents the numbers, and makes all files from them, passes "
+            "these checks too. Ask for a signed result (`pasearch sign`), and for the signer's "
+            "public key."
         )
     if trusted:
         return f"Signed with the key that you gave ({found.fingerprint})."

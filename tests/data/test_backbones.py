@@ -340,7 +340,7 @@ class TestRun:
         shown = plan_text(plan_architecture_search(
             str(images_file), **self.settings(tmp_path / "not", own, out=None, strategy="fixed")
         ))  # fmt: skip
-        assert "because you say it is public: the weights of a small backbone" in shown
+        assert "taken as public, so not charged: the weights of a small backbone" in shown
         assert named(own).text.rpartition(":")[2] in result.card
         assert "taken as public" in result.report
 

@@ -164,6 +164,62 @@ class TestProposal:
     def test_bounds_are_rounded_outwards(self, values: list, bounds: tuple[float, float]):
         assert outwards(np.array(values, float)) == pytest.approx(bounds, rel=1e-12)
 
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("values", "bounds", "bins"),
+        [
+            ([str(i % 6) for i in range(60)], (0, 5), (0.5, 1.5, 2.5, 3.5, 4.5)),
+            ([str(i % 2) for i in range(60)], (0, 1), (0.5,)),
+            ([str(i % 3 - 1) for i in range(60)], (-1, 1), (-0.5, 0.5)),
+            ([f"{i % 3 + 7},0" for i in range(60)], (7, 9), (7.5, 8.5)),
+            ([str(2001 + i % 11) for i in range(60)], (2001, 2011),
+             tuple(2001.5 + i for i in range(10))),
+            ([str(i % 21) for i in range(60)], (0, 20), tuple(i + 0.5 for i in range(20))),
+            (["-" if i == 7 else str(i % 4) for i in range(60)], (0, 3), (0.5, 1.5, 2.5)),
+            (["-999" if i % 6 == 0 else str(i % 7) for i in range(60)], (0, 6),
+             (0.5, 1.5, 2.5, 3.5, 4.5, 5.5)),
+            ([str(i % 22) for i in range(60)], (0, 21), None),
+            ([f"{i % 5}.5" for i in range(60)], None, None),
+            (["0.5", *[str(i % 5) for i in range(59)]], (0, 4), None),
+            ([str(10**17 + i % 3 * 16) for i in range(60)], None, None),
+        ],
+        ids=lambda value: str(value)[:20],
+    )  # fmt: skip
+    def test_few_whole_numbers_get_a_bin_each(
+        self,
+        tmp_path: Path,
+        values: list[str],
+        bounds: tuple[float, float] | None,
+        bins: tuple[float, ...] | None,
+    ):
+        report = table(tmp_path, {"x": values, "y": YES})
+        x = column(report, "x")
+        assert (x.kind, x.bins) == ("number", bins)
+        if bounds is not None:
+            assert x.bounds == bounds
+        if bins is not None:
+            low, high = (int(each) for each in bounds or ())
+            toml = " ".join(report.toml().split()).replace("[ ", "[")
+            assert f"low = {low} high = {high} bins = [{bins[0]}" in toml
+            numbers = range(low, high + 1)
+            out = np.zeros((len(numbers), x.width), np.float32)
+            plain = replace(x, decimal=None, thousands=None)
+            plain.encode(np.array([str(each) for each in numbers], object), out=out)
+            assert (out[:, 1:-1] == np.eye(len(numbers))).all(), "a bin for each"
+
+    @pytest.mark.unit
+    def test_declared_bins_and_a_target_keep_theirs(self, tmp_path: Path):
+        grades = [str(i % 5 + 1) for i in range(60)]
+        for bins in (0, 3, "quantiles"):
+            own = Column(name="x", kind="number", bins=bins)
+            schema = TableSchema(columns=(own,), target=Column(name="y"))
+            report = table(tmp_path, {"x": grades, "y": grades}, schema=schema, regression=True)
+            assert column(report, "x").bins == bins
+            assert (column(report, "y").bins, column(report, "y").bounds) == (None, (1, 5))
+        constant = TableSchema(columns=(Column(name="x", kind="number"),), target=Column(name="y"))
+        report = table(tmp_path, {"x": ["3"] * 60, "y": YES}, schema=constant)
+        assert column(report, "x").bins is None
+
     @pytest.mark.property
     @given(st.lists(st.floats(-1e307, 1e307), min_size=1, max_size=5))
     def test_bounds_hold_every_value(self, values: list[float]):
@@ -179,7 +235,7 @@ class TestProblems:
         rows = good_rows()
         rows[4] = rows[4][:-1]
         rows[9] = [*rows[9], "surplus"]
-        problem = found(check(tmp_path, rows), None, "as many values as the header")
+        problem = found(check(tmp_path, rows), None, "not as many values as there are columns")
         assert (problem.rows, problem.count) == ((6, 11), 2)
         assert not [p for p in check(tmp_path, rows).problems if "missing" in p.what]
 
@@ -196,7 +252,8 @@ class TestProblems:
         assert "spaces" in found(report, None, "`quotes=False`").what
         assert found(report, None, "an empty line").rows == (10,)
         assert found(report, None, "not as many values").rows == (23,)
-        null = found(report, None, "count as errors in the test score")
+        null = found(report, None, "each counts as a mistake in the test score")
+        assert "cannot be used in a run (unreadable, or no known class)" in null.what
         assert null.rows == (4, 7, 10, 13, 22, 23)
         again = check_table(path, None, declared(AGE), quotes=False)
         assert found(again, None, "not as many values").rows == (7, 22, 23)
@@ -208,6 +265,7 @@ class TestProblems:
         rows = good_rows()
         rows[8] = rows[30] = list(rows[2])
         problem = found(check(tmp_path, rows), None, "same as an earlier row")
+        assert problem.what.endswith("if both are of one person, that person has less protection")
         assert (problem.rows, problem.count) == ((10, 32), 2)
 
     @pytest.mark.unit
@@ -262,7 +320,7 @@ class TestProblems:
         for row in rows:
             row[-1] = "no"
         report = check(tmp_path, rows)
-        found(report, "label", "the target has 1 classes")
+        found(report, "label", "the target has 1 class: expected two or more")
         assert "WARNING" in report.text()
 
     @pytest.mark.unit
@@ -278,6 +336,91 @@ class TestProblems:
             check(tmp_path, good_rows(), declared(Column(name="ages", low=0, high=1)))
 
 
+NAMES = "a,b,c,d,e,f,g,h,y"
+
+
+def numbers_between(separator: str, n: int = 60, width: int = 9) -> str:
+    return "".join(separator.join(f"{i + k}" for k in range(width)) + "\n" for i in range(n))
+
+
+class TestWidth:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("separator", "name"),
+        [(";", "semicolon"), ("\t", "tab"), ("|", "pipe"), (":", ":"), (" ", "space")],
+    )
+    def test_another_separator_is_found(self, tmp_path: Path, separator: str, name: str):
+        path = tmp_path / "mine.csv"
+        path.write_text(numbers_between(separator))
+        with pytest.raises(UsageError) as caught:
+            check_table(path, columns=NAMES)
+        assert str(caught.value) == (
+            f"{path}: every row has 1 cell, and the columns named are 9. It looks as if "
+            f"{separator!r} separates the cells: `separator={name!r}`."
+        )
+        assert check_table(path, columns=NAMES, separator=name).n == 60
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("text", "options", "said"),
+        [
+            (numbers_between(",", width=3), {"columns": NAMES},
+             "every row has 3 cells, and the columns named are 9. Name every column"),
+            ("1\n2,3\n4,5,6\n", {"columns": NAMES},
+             "every row has 1 to 3 cells, and the columns named are 9. Name every column"),
+            ('"1\n2,3\n', {"columns": NAMES}, "every row that can be read has 2 cells"),
+            (NAMES + "\n" + numbers_between(";"), {},
+             "every row has 1 cell, and the header has 9. It looks as if ';' separates the cells "
+             "of the rows, and ',' those of the header"),
+            (NAMES + "\n" + numbers_between(",", width=3), {},
+             "every row has 3 cells, and the header has 9. Write a header with a name for every"),
+            ("a,b;c;y,z\n1;2;3\n4;5;6\n", {"separator": ","},
+             "every row has 1 cell, and the header has 3. It looks as if ';' separates the cells: "
+             "`separator='semicolon'`."),
+            ('"1\n"2\n\n', {"columns": NAMES}, "no row can be used. What most rows have: a quot"),
+        ],
+    )  # fmt: skip
+    def test_a_file_of_which_no_row_fits_is_refused(
+        self, tmp_path: Path, text: str, options: dict[str, Any], said: str
+    ):
+        path = tmp_path / "mine.csv"
+        path.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            check_table(path, **options)
+        assert str(caught.value).startswith(f"{path}: {said}")
+
+    @pytest.mark.unit
+    def test_bytes_that_are_no_text_are_said(self, tmp_path: Path):
+        (tmp_path / "mine.csv").write_bytes(b"\xff,1\n" * 9)
+        with pytest.raises(UsageError, match=r"no row can be used.*save the file as CSV UTF-8"):
+            check_table(tmp_path / "mine.csv", columns="a,b")
+
+    @pytest.mark.unit
+    def test_one_row_that_fits_is_enough_for_a_report(self, tmp_path: Path):
+        (tmp_path / "mine.csv").write_text(numbers_between(";") + numbers_between(",", n=1))
+        report = check_table(tmp_path / "mine.csv", columns=NAMES)
+        assert found(report, None, "not as many values").count == 60
+        assert report.text().startswith("60 of 61 rows cannot be used: ")
+
+    @pytest.mark.unit
+    def test_the_first_record_is_row_1_without_a_header_and_row_2_below_one(self, tmp_path: Path):
+        path, rows = tmp_path / "mine.csv", ["1,yes,1"] + ["1,yes", "2,no"] * 30
+        path.write_text("\n".join(rows) + "\n")
+        assert found(check_table(path, columns="x,y"), None, "not as many values").rows == (1,)
+        own = TableSchema.from_json(check_table(path, columns="x,y").proposed.to_json())
+        assert found(check_table(path, schema=own), None, "not as many values").rows == (1,)
+        path.write_text("\n".join(["x,y", *rows]) + "\n")
+        assert found(check_table(path), None, "not as many values").rows == (2,)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("ending", [".xlsx", ".xls", ".ods", ".XLSX"])
+    def test_a_spreadsheet_is_to_be_saved_as_csv(self, tmp_path: Path, ending: str):
+        path = tmp_path / f"mine{ending}"
+        path.write_bytes(b"PK\3\4 \r\n")
+        with pytest.raises(UsageError, match=r"save it as CSV UTF-8 \(in Excel: Save as\)"):
+            check_table(path)
+
+
 class TestReport:
     @pytest.mark.unit
     def test_begins_with_the_warning(self, tmp_path: Path):
@@ -288,6 +431,36 @@ class TestReport:
         head = [line for line in report.toml().splitlines()[:3] if line.startswith("# ")]
         assert len(head) == 3
         assert "PRIVATE until you have edited it" in head[0]
+        assert "as long as it stands here, a run refuses this file." in report.toml()
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("bad", "said"), [(6, False), (7, True)])
+    def test_many_rows_that_cannot_be_used_are_said_before_all_else(
+        self, tmp_path: Path, bad: int, said: bool
+    ):
+        rows = good_rows()
+        rows[:bad] = [["33", "cook"]] * bad
+        first = check(tmp_path, rows).text().splitlines()[0]
+        told = (
+            f"{bad} of 60 rows cannot be used: mend the file first (see below). What is proposed "
+            "is made from the others."
+        )
+        assert first.startswith(told if said else "WARNING. ")
+        assert "WARNING. This shows private values." in check(tmp_path, rows).text()
+
+    @pytest.mark.unit
+    def test_what_is_made_from_rows_without_a_known_class_is_said(self, tmp_path: Path):
+        rows = good_rows()
+        for row in rows[:30]:
+            row[-1] = "perhaps"
+        first = check(tmp_path, rows, declared()).text().splitlines()[0]
+        assert first.startswith("30 of 60 rows cannot be used: ")
+        assert first.endswith("made from the rows that can be read.")
+
+    @pytest.mark.unit
+    def test_of_a_number_to_predict_the_null_rows_have_no_known_number(self, tmp_path: Path):
+        report = table(tmp_path, {"x": INTS, "y": ["", *INTS[1:]]}, regression=True)
+        assert found(report, None, "no known number").rows == (2,)
 
     @pytest.mark.unit
     def test_lists_the_first_rows_and_counts_all(self, tmp_path: Path):
@@ -412,7 +585,8 @@ class TestNumberForms:
         values = [f"{i},5" for i in range(59)] + ["-"]
         report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
         assert column(report, "x").bounds == (0, 59)
-        assert found(report, "x", "missing, also written '-'").rows == (61,)
+        problem = found(report, "x", "missing")
+        assert (problem.what, problem.rows) == ("missing, as declared", (61,))
 
 
 class TestMarks:
@@ -426,6 +600,16 @@ class TestMarks:
         problem = found(report, "x", "stands among numbers: proposed to mean missing")
         assert (problem.count, problem.rows[:2]) == (20, (2, 5))
         assert not [p for p in report.problems if "not a number" in p.what]
+
+    @pytest.mark.unit
+    def test_declared_ones_are_listed_quietly_and_apart_from_others(self, tmp_path: Path):
+        values = ["-", "N/A", "", "-999", *map(str, range(56))]
+        own = Column(name="x", low=0, high=60, missing=("-", "-999"))
+        schema = TableSchema(columns=(own,), target=Column(name="y"))
+        report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
+        assert [(p.what, p.rows) for p in report.problems] == [
+            ("missing, also written 'N/A'", (3, 4)), ("missing, as declared", (2, 5)),
+        ]  # fmt: skip
 
     @pytest.mark.unit
     def test_usual_ones_are_missing_without_a_word_in_the_schema(self, tmp_path: Path):

@@ -129,7 +129,7 @@ class TestTypes:
             ({"declared": {"age": {"low": 9, "high": 3}}}, "'age'.*low < high"),
             ({"declared": {"age": 3}}, "declared\\['age'\\] is 3: expected what is known"),
             ({"declared": {"signed": {"lower": "2015-01-01"}}}, "'signed'.*expected two days"),
-            ({"declared": {"income": {"categories": ["low"]}}}, "target and has 1 classes"),
+            ({"declared": {"income": {"categories": ["low"]}}}, "target and has 1 class"),
             ({"target": "incom"}, "no column 'incom'; did you mean 'income'"),
             ({"target": 3}, "no column '3'"),
             ({"target": "signed", "declared": DECLARED}, "is the target and is declared as date"),

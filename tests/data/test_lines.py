@@ -333,6 +333,12 @@ class TestForm:
         )
         assert list(row_faults(path, quotes=False))[2] is None
 
+    @pytest.mark.unit
+    @pytest.mark.parametrize("fault", Fault)
+    def test_a_fault_says_that_the_row_cannot_be_used(self, fault: Fault):
+        assert "so it cannot be used" in fault.value
+        assert "null record" not in fault.value
+
     @pytest.mark.property
     def test_a_long_cell_takes_memory_in_proportion(self, tmp_path: Path):
         path = written(tmp_path / "x.csv", [GOOD, STRANGE["10 MB"], STRANGE["10 MB, open"]])

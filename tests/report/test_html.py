@@ -389,9 +389,9 @@ def test_a_score_that_says_nothing_is_no_headline(
 @pytest.mark.unit
 def test_what_was_expected_stands_beside_unless_noise_drowns_it():
     made = planned() | {"strategy": {"name": "rs"}}
-    assert "Expected before the run 90.2 %" in page(made).text
+    assert "Other, public data on average 90.2 %" in page(made).text
     made["alternatives"][2]["signal_to_noise"] = 49.0
-    assert "Expected before the run" not in page(made).text
+    assert "Other, public data on average" not in page(made).text
 
 
 @pytest.mark.unit
@@ -432,7 +432,7 @@ def test_a_standard_error_adds_sample_and_noise():
 def test_a_number_to_predict_has_its_error_in_its_own_unit():
     text = page(regression()).text
     assert "Test mean absolute error 8.0" in text
-    assert "That is 4,000 in the unit of the target. Smaller is better." in text
+    assert "That is 4,000 in the unit of 'income'. Smaller is better." in text
     assert "The middle of the range, at worst 50.0 %" in text
     assert "one predicted number" in text
     assert "Test accuracy" not in text

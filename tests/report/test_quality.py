@@ -172,9 +172,22 @@ class TestVerdict:
         target = {"name": "ill", "kind": "category", "categories": names(outputs)}
         text = page(table(target)).text
         assert f"Better than guessing, which reaches {percent(1 / outputs)}" in text
-        assert "What always answering the most common class reaches is unknown" in text
+        assert "What always answering the most common class would reach is unknown" in text
         assert why in text
         assert "More about the test" not in text
+
+    def test_records_that_cannot_be_read_are_told_where_they_are_many(self):
+        counts = [[300, 20], [30, 250]]
+        for of, few in ((640, False), (1800, True)):
+            made = people(["no", "yes"], counts, ANSWER, of=of)
+            told = "Only about 33 of 100 test records have a known class" in page(made).text
+            assert told == few
+            line = score_line(made, schema_of(made))[1]
+            assert ("`pasearch check` lists them" in line) == few
+
+    def test_the_class_that_is_found_least_is_named_in_the_open(self):
+        made = people(["no", "yes"], [[500, 20], [60, 40]], ANSWER, of=620)
+        assert "it finds 'yes' least: 40 of 100 such records" in page(made).text
 
     def test_a_number_to_predict_has_no_classes(self):
         text = page(regression()).text

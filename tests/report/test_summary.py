@@ -45,8 +45,9 @@ def network(*layers: dict[str, Any]) -> str:
 class TestOdds:
     def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
         assert summary.odds_line(summary.meaning(document(STRONG))) == (
-            "That means: somebody who knows everyone else's record, and may accuse 1 of 100 people "
-            "wrongly, finds at most 5 of 100 whose records were used (1 by guessing)."
+            "That means: somebody who knows all other records, and wrongly names 1 of 100 people "
+            "whose record was not used, rightly names at most 5 of 100 whose record was (blind "
+            "guessing: 1)."
         )
 
     @pytest.mark.parametrize(
@@ -94,7 +95,11 @@ class TestScore:
         name, told = summary.score_line(document(), ARRAYS)
         found = quality(document(), ARRAYS)
         assert name == "Test accuracy"
-        assert told == (f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']}")
+        assert told == (
+            f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']} What always "
+            "answering the most common class would reach is unknown. More test records, or a "
+            "larger epsilon, would tell it."
+        )
         assert "guessing" in told
 
     def test_one_that_noise_drowns_is_unknown_and_no_number_is_given(self):
