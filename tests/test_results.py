@@ -331,7 +331,7 @@ class TestCard:
             if way == "fixed"
             else f"Strategy: {document['strategy']['name']}",
             "Budget: epsilon 8, delta 0.001",
-            "group) privacy",
+            "group, privacy",
             *NOT_COVERED,
         ):
             assert text in card, text

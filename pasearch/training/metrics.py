@@ -220,7 +220,7 @@ class AbsoluteError(Metric):
     most, of_numbers = 100, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (answers.squeeze(1).clamp(0.0, 1.0) - y).abs().nan_to_num(nan=1.0)
+        error = (_within(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0)
         return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
 
     def shown(self, share: float) -> float:
@@ -237,7 +237,7 @@ class SquaredError(Metric):
     most, of_numbers = 10_000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (answers.squeeze(1).double().clamp(0.0, 1.0) - y).abs().nan_to_num(nan=1.0)
+        error = (_within(answers.squeeze(1).double()) - y).abs().nan_to_num(nan=1.0)
         kept = 1.0 - error.clamp(max=1.0) ** 2
         return [int((self.most * kept).round().long()[valid].sum())]
 
@@ -249,6 +249,11 @@ class SquaredError(Metric):
 
     def slope(self, share: float) -> float:
         return 0.5 / max(self.shown(share), 0.01)
+
+
+def _within(answers: Tensor) -> Tensor:
+    """Return predictions within the target's bounds, as they are handed out; NaN for no number."""
+    return answers.clamp(0.0, 1.0).where(answers.isfinite(), math.nan)
 
 
 class OfCounts(Metric):

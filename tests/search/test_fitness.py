@@ -141,8 +141,8 @@ class TestPoints:
             (0.255, 0.25, 99),
             (1.0, 0.0, 0),
             (0.0, 1.0, 0),
-            (-3.0, 0.5, 0),
-            (1e30, 0.5, 0),
+            (-3.0, 0.5, 50),  # what is predicted stays within the bounds
+            (1e30, 0.5, 50),
         ],
     )
     def test_of_one_record(self, answer: float, y: float, expected: int):
@@ -151,8 +151,8 @@ class TestPoints:
     @pytest.mark.unit
     def test_are_added_up_and_null_records_have_none(self):
         given = numbers([0.0, 0.5, 0.625, 9.0], [0.0, 0.25, 0.25, 0.5])
-        assert score(given) == 100 + 75 + 62 + 0
-        assert score(replace(given, valid=torch.tensor([False, True, True, True]))) == 75 + 62
+        assert score(given) == 100 + 75 + 62 + 50
+        assert score(replace(given, valid=torch.tensor([False, True, True, True]))) == 75 + 62 + 50
         assert score(replace(given, valid=torch.zeros(4, dtype=torch.bool))) == 0
         assert type(score(given)) is int
 
