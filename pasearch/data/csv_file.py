@@ -373,10 +373,7 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
-    if path.suffix.lower() in SPREADSHEETS:
-        raise UsageError(
-            f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
-        )
+    check_no_spreadsheet(path)
     with unpacked(path) as file:
         yield file
 
@@ -428,3 +425,15 @@ def _check_header(path: Path, row: list[str] | None) -> list[str]:
         )
     check_names(header, str(path), NO_HEADER)
     return header
+
+
+def check_no_spreadsheet(path: Path) -> None:
+    """Refuse a spreadsheet program's own file, by its name.
+
+    Raises:
+        UsageError: It says how to save it.
+    """
+    if path.suffix.lower() in SPREADSHEETS:
+        raise UsageError(
+            f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
+        )

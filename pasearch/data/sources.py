@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pasearch.data.built_in import BUILT_IN
@@ -32,13 +33,9 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     """
     source, declared = source_of(data), Declared(**said)
     if source is None:
-        from pasearch.data.csv_file import SPREADSHEETS
+        from pasearch.data.csv_file import check_no_spreadsheet
 
-        if data.lower().endswith(SPREADSHEETS):
-            raise UsageError(
-                f"{data} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save "
-                "as)."
-            )
+        check_no_spreadsheet(Path(data))
         near = nearest(data, BUILT_IN)
         raise UsageError(f"Data {data!r} is not known: expected {expected()}.{near}")
     for name in DECLARATIONS:

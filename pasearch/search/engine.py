@@ -290,11 +290,12 @@ class Search:
         for trial, genotype in enumerate(asked.genotypes, start=before):
             candidate = self.plan.space.candidate(genotype)
             recipe, name = self.plan.trial_recipe(candidate, asked.shape), repr(candidate.to_json())
-            same = name in known or self._equal_trial(candidate, steps) is not None
+            same = self.strategy.memoised and (
+                name in known or self._equal_trial(candidate, steps) is not None
+            )
             asks = recipe.screening is not None or recipe.schedule.steered
             varied = self.plan.pick is not None and not self.plan.retrained
-            done = (self.strategy.memoised and same) or self.journal.get(trial) is not None
-            if done or asks or varied:
+            if same or self.journal.get(trial) is not None or asks or varied:
                 continue
             known.add(name)
             line, key = self._line_and_key("training", asked, trial)
