@@ -74,13 +74,9 @@ class Stream:
             secret = _mac(secret, _encoded(element))
         return Stream(secret, self.secure)
 
-    def words(self, step: int = 0, *, first: int = 0) -> Words:
-        """Return this stream's words from an even place on, independent of `generator`."""
-        return self._words(b"words", step, first)
-
-    def word(self, place: int, step: int = 0) -> int:
-        """Return one of the numbers that `words` gives, by its place."""
-        return int(self.words(step, first=place - place % 2).take(2)[place % 2])
+    def words(self, step: int = 0) -> Words:
+        """Return this stream's words, independent of `generator`."""
+        return self._words(b"words", step)
 
     def generator(self, step: int = 0) -> np.random.Generator:
         """Return a generator with this stream's key, at a step's counter: numpy's Philox.
@@ -117,8 +113,8 @@ class Stream:
     def _number(self, purpose: bytes, step: int) -> bytes:
         return _mac(self._secret, b"p" + purpose + _step(step).to_bytes(8, "big"))
 
-    def _words(self, purpose: bytes, step: int, first: int = 0) -> Words:
-        return Words(_mac(self._secret, b"p" + purpose), _step(step), first)
+    def _words(self, purpose: bytes, step: int) -> Words:
+        return Words(_mac(self._secret, b"p" + purpose), _step(step))
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
         key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
@@ -132,15 +128,13 @@ class Words:
     Args:
         key: 32 bytes.
         step: In [0, 2^64): the counter's upper half.
-        first: The place of the first word, even, as the cipher's blocks have two.
     """
 
-    __slots__ = ("_encryptor", "_room")
+    __slots__ = ("_encryptor", "_key", "_room", "_step")
 
-    def __init__(self, key: bytes, step: int, first: int = 0):
-        block, odd = divmod(first, 2)
-        assert not odd
-        counter = step.to_bytes(8, "big") + block.to_bytes(8, "big")
+    def __init__(self, key: bytes, step: int):
+        self._key, self._step = key, step
+        counter = step.to_bytes(8, "big") + bytes(8)
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
         self._room = bytearray()
 
@@ -152,6 +146,14 @@ class Words:
         zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
         self._encryptor.update_into(zeros, self._room)
         return np.frombuffer(self._room, dtype="<i8", count=count)
+
+    def at(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return words by their places, counted from the step's first word, in any order."""
+        counters = np.empty((len(places), 2), dtype=">u8")
+        counters[:, 0], counters[:, 1] = self._step, places >> 1
+        cipher = Cipher(algorithms.AES256(self._key), modes.ECB()).encryptor()  # of counters
+        words = np.frombuffer(cipher.update(counters.tobytes()), dtype="<i8").reshape(-1, 2)
+        return words[np.arange(len(places)), (places & 1).astype(np.intp)]
 
 
 class _Functions(ctypes.Structure):

@@ -1,16 +1,20 @@
 """Gaussian noise that holds in floating point: a sum plus exact normal numbers, rounded to a grid.
 
-    release = g round(s / g + a z),    a = scale / g in [2^10, 2^11),  g a power of 2
+    release = g round(s / g + a z),    a = scale / g in [2^7, 2^8),  g a power of 2
 
-z is a normal number with all its digits: z = sqrt(-2 log U) cos(2 pi V), and sin for its twin, with
+z is a normal number with all its digits: z = sqrt(-2 log U) cos(pi V), and sin for its twin, with
 U and V as infinitely many secret bits. So the release is a rounding of the Gaussian mechanism on s,
 post-processing, and its price is that mechanism's: no lattice of s or of z is left in it.
 
-How a whole number is got from infinitely many bits: from the first 63 of U and 64 of V a normal
-number is computed in float64, which is wrong by less than `NEAR` / 2 grid points. Rounded, that is
-the right whole number unless it lies within `NEAR` of the middle between two (about once in eight
-million numbers); then 128 further bits of each are drawn, and it is decided with 100 digits. The
-few U that float64 is not fine enough for (below 2^-30, above 1 - 2^-33) go the same way.
+How a whole number is got from infinitely many bits: in three stages, each of which is asked only
+where the rounding of the stage before it could be wrong.
+
+    31 bits of U, 32 of V     float32       errs by `BY_FLOAT32` at most: one in 300 goes on
+    63 bits of U, 64 of V     float64       by `BY_FLOAT64`: one in 20 million
+    191 and 192               100 digits    decides
+
+A number goes on that lies so near to the middle between two whole numbers, or whose U so near to 0
+or 1, that the stage cannot tell.
 
 s is read as the exact number that its float is, so nothing is rounded before the noise is in it.
 
@@ -31,23 +35,32 @@ import numpy as np
 from pasearch.runs.keys import Stream
 
 BLOCK = 16384
-"""Numbers that are worked on at once: they stay in a processor's cache."""
+"""Pairs that are worked on at once: they stay in a processor's cache."""
 
-NEAR = 2.0**-24
-"""How near to the middle between two grid points more digits are asked for, in grid points."""
+FINE = 7
+"""Between 2^7 and 2^8 grid points to a standard deviation."""
 
-FINE = 10
-"""Between 2^10 and 2^11 grid points to a standard deviation."""
+BY_FLOAT32, BY_FLOAT64 = 2.0**-17, 2.0**-33
+"""How much a normal number errs at most, what its product with a and the sum add included."""
 
-MASK = 2**63 - 1
+LOW, HIGH = 2**17, 2**31 - 2**20
+"""Between them 31 bits of U are enough for float32."""
+
 LEAST, MOST = 2**33, 2**63 - 2**30
 """Between them 63 bits of U are enough for float64."""
+
+MASK = 2**63 - 1
 
 MORE = 128
 """Further bits of U and of V, where they are asked for."""
 
 DIGITS = 400
 """Bits of the arithmetic that decides."""
+
+MODERATE = 2.0**60
+"""Up to what size, and from what size down, float32 divides by a grid point's distance exactly."""
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def grid(scale: float) -> float:
@@ -58,20 +71,25 @@ def grid(scale: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Normals:
-    """Normal numbers of one stream and step: in float64, and to any precision where it matters.
+    """Normal numbers of one stream and step: roughly, and to any precision where it matters.
+
+    Numbers lie in blocks: the first of every pair of a block, then the second ones.
 
     Args:
-        values: Float64, (count,), of numpy or of torch.
-        extremes: Returns the places where float64 is not enough, ascending.
-        words: From a pair's place to its words, of U and of V.
+        values: Float32 or float64, (count,), of numpy or of torch. NaN where that is too coarse.
+        error: How much they may err, the sum included.
+        block: Pairs of a block; the last one may have fewer.
+        words: From pairs' places to their words, of U and of V: int64, like the places.
         more: From a pair's place to its further bits, (of U, of V), each below 2^`MORE`.
     """
 
     values: Any
-    extremes: Callable[[], np.ndarray[Any, Any]]
-    words: Callable[[int], tuple[int, int]]
+    error: float
+    block: int
+    words: Callable[[Places], tuple[Places, Places]]
     more: Callable[[int], tuple[int, int]]
 
+    @np.errstate(over="ignore", invalid="ignore")  # what float32 cannot hold is not sure, either
     def add_to(self, total: Any, scale: float, *, start: int = 0) -> None:
         """Add noise to a flat array in place: what is left there are grid points.
 
@@ -84,29 +102,49 @@ class Normals:
             start: Which of the numbers is the first one's.
         """
         if _on_cpu(total):
-            parts, values, block, xp = np.asarray(total), np.asarray(self.values), BLOCK, np
+            parts, values, block, xp = np.asarray(total), np.asarray(self.values), 2 * BLOCK, np
         else:
             parts, values, block, xp = total, self.values, max(len(total), 1), _library(total)
-        grain, extremes = grid(scale), self.extremes()
+        nearest = np.rint if xp is np else xp.round
+        grain = grid(scale)
         wide, fine = scale / grain, 1.0 / grain
+        kind = values.dtype if 1 / MODERATE < grain < MODERATE else xp.float64
+        kind = kind if parts.dtype == kind else xp.float64
+        asked = [(np.empty(0, dtype=np.int64), np.empty(0))]
         for low in range(0, len(parts), block):
             part = parts[low : low + block]
-            first = start + low
-            exact = xp.asarray(part, dtype=xp.float64) * fine
-            points = xp.round(exact)
-            rest = exact - points
-            rest += values[first : first + len(part)] * wide
-            moved = xp.round(rest)
+            rest = xp.asarray(part, dtype=kind) * fine
+            points = nearest(rest)
+            rest -= points
+            rest += values[start + low : start + low + len(part)] * wide
+            moved = nearest(rest)
             rest -= moved
             points += moved
-            xp.abs(rest, out=rest)
-            doubtful = extremes[(extremes >= first) & (extremes < first + len(part))] - first
-            if rest.max() > 0.5 - NEAR:
-                doubtful = np.union1d(doubtful, _places(rest > 0.5 - NEAR))
-            for place in map(int, doubtful):
-                points[place] = self._decided(float(exact[place]), first + place, wide)
             points *= grain
+            sure = xp.abs(rest, out=rest) <= 0.5 - self.error * wide
+            if len(doubtful := _places(~sure)):
+                asked.append((low + doubtful, _fetched(part, doubtful)))
             part[:] = points
+        places, exact = (np.concatenate(each) for each in zip(*asked, strict=True))
+        if len(places):
+            decided = self._by_float64(exact * fine, start + places, wide) * grain
+            _store(parts, places, decided)
+
+    def _by_float64(self, exact: Any, places: Places, wide: float) -> Any:
+        """Return the whole numbers next to exact + wide z: from all 64 bits, or from more."""
+        pair, twin = self._pairs_of(places)
+        lengths, turns = self.words(pair)
+        lengths = lengths & MASK
+        cosines, sines = np.empty((2, len(pair)))
+        box_muller(lengths, turns, 63, cosines, sines)
+        points = np.rint(exact)
+        rest = exact - points + np.where(twin, sines, cosines) * wide
+        moved = np.rint(rest)
+        points += moved
+        near = ~(np.abs(rest - moved) <= 0.5 - BY_FLOAT64 * wide)
+        for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
+            points[each] = self._decided(float(exact[each]), int(places[each]), wide)
+        return points
 
     def _decided(self, exact: float, place: int, wide: float) -> float:
         """Return the whole number next to exact + wide z, by more digits."""
@@ -119,70 +157,82 @@ class Normals:
         """Return a number with the digits that its bits and the further ones give, an mpf."""
         import mpmath
 
-        half = pairs(len(self.values))
-        pair, twin = place % half, place >= half
-        (length, turn), (more, other) = self.words(pair), self.more(pair)
+        (pair,), (twin,) = self._pairs_of(np.array([place]))
+        (length,), (turn,) = self.words(np.array([pair]))
+        more, other = self.more(int(pair))
         with mpmath.workprec(DIGITS):
             unit = mpmath.mpf(2) ** -63
-            u = ((length & MASK) + _share(more)) * unit
-            v = (turn + _share(other)) * unit
+            u = ((int(length) & MASK) + _share(more)) * unit
+            v = (int(turn) + _share(other)) * unit
             radius = mpmath.sqrt(-2 * mpmath.log(u))
             return radius * (mpmath.sin if twin else mpmath.cos)(mpmath.pi * v)
 
+    def _pairs_of(self, places: Places) -> tuple[Places, Any]:
+        """Return the pairs that numbers belong to, and whether each is the second of its pair."""
+        low = places // (2 * self.block) * self.block
+        own = np.minimum(self.block, pairs(len(self.values)) - low)
+        within = places - 2 * low
+        twin = within >= own
+        return low + within - own * twin, twin
 
-def normals(count: int, stream: Stream, step: int = 0, xp: Any = np) -> Normals:
-    """Return normal numbers from a stream's words, on a CPU.
+
+def normals(count: int, stream: Stream, step: int = 0) -> Normals:
+    """Return normal numbers from a stream's words, on a CPU: float32.
+
+    Of a block's words the first half holds 32 bits of each U, and the second half 32 of each V.
 
     Args:
         count: How many, 0 or more.
         stream: Serves these numbers and nothing else.
         step: Which step of it.
-        xp: numpy, or torch.
     """
     half = pairs(count)
-    values = xp.empty(2 * half, dtype=xp.float64)
-    radii, angles = stream.words(step), stream.words(step, first=half)
-    extremes = [np.empty(0, dtype=np.int64)]
+    values = np.empty(2 * half, dtype=np.float32)
+    source, finer = stream.words(step), stream.child("finer").words(step)
     for low in range(0, half, BLOCK):
-        high = min(low + BLOCK, half)
-        lengths = radii.take(high - low) & MASK
-        turns = xp.asarray(angles.take(high - low))
-        if lengths.min() < LEAST or lengths.max() > MOST:
-            found = _places((lengths < LEAST) | (lengths > MOST)) + low
-            extremes += [found, found + half]
-        box_muller(lengths, turns, values[low:high], values[half + low : half + high], xp)
-    ends = np.sort(np.concatenate(extremes))
+        own = min(BLOCK, half - low)
+        bits = source.take(own).view("<i4")
+        lengths = bits[:own] & 0x7FFFFFFF
+        cosines, sines = values[2 * low : 2 * (low + own)].reshape(2, own)
+        box_muller(lengths, bits[own:], 31, cosines, sines)
+        cosines[coarse := _places((lengths < LOW) | (lengths > HIGH))] = np.nan
+        sines[coarse] = np.nan
+
+    def words(places: Places) -> tuple[Places, Places]:
+        low = places & -BLOCK  # a power of 2
+        first, second = low + places, low + places + np.minimum(BLOCK, half - low)
+        rest = finer.at(places)
+        lengths = _half_word(source.at(first >> 1), first & 1) << 32 | _half_word(rest, 0)
+        return lengths, _half_word(source.at(second >> 1), second & 1) << 32 | _half_word(rest, 1)
+
     return Normals(
-        values[:count] if count < 2 * half else values,
-        lambda: ends,
-        lambda pair: (stream.word(pair, step), stream.word(half + pair, step)),
-        lambda pair: further(stream, step, pair),
+        values[:count], BY_FLOAT32, BLOCK, words, lambda pair: further(stream, step, pair)
     )
 
 
-def box_muller(lengths: Any, turns: Any, cosines: Any, sines: Any, xp: Any) -> None:
-    """Compute pairs of normal numbers in float64, in place.
+def box_muller(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) -> None:
+    """Compute pairs of normal numbers: sqrt(-2 log U) times the cosine and the sine of pi V.
 
     Args:
-        lengths: 63 bits of U, int64, (pairs,).
-        turns: 64 bits of V, int64, (pairs,): an angle from -pi to pi.
-        cosines: Where the first of each pair goes, float64, (pairs,).
+        lengths: The first bits of each U, whole numbers, (pairs,), of numpy or of torch.
+        turns: The first bits of each V, one more, in [-1, 1).
+        bits: How many bits of U.
+        cosines: Where the first of each pair goes, of the kind that is computed in, (pairs,).
         sines: Where the second goes.
-        xp: numpy, or torch.
     """
-    # On a CPU numpy's logarithm and root are the faster ones, torch's cosine and sine.
-    first = np if isinstance(lengths, np.ndarray) else xp
-    radii = first.asarray(lengths, dtype=first.float64)  # a copy: words are whole numbers
+    xp, kind = _library(cosines), cosines.dtype
+    radii = xp.asarray(lengths, dtype=kind)  # a copy: these are whole numbers
     radii += 0.5
-    radii *= 2.0**-63
-    first.log(radii, out=radii)
+    radii *= 2.0**-bits
+    xp.log(radii, out=radii)
     radii *= -2.0
-    first.sqrt(radii, out=radii)
-    angles = xp.asarray(turns, dtype=xp.float64) * (math.pi * 2.0**-63)
+    xp.sqrt(radii, out=radii)
+    angles = xp.asarray(turns, dtype=kind)
+    angles *= math.pi * 2.0**-bits
     xp.cos(angles, out=cosines)
     xp.sin(angles, out=sines)
-    cosines *= xp.asarray(radii)
-    sines *= xp.asarray(radii)
+    cosines *= radii
+    sines *= radii
 
 
 def pairs(count: int) -> int:
@@ -197,6 +247,11 @@ def further(stream: Stream, step: int, pair: int) -> tuple[int, int]:
     return first << 64 | second, third << 64 | fourth
 
 
+def _half_word(words: Places, side: Any) -> Places:
+    """Return the lower (0) or the upper (1) 32 bits of words."""
+    return words >> 32 * side & 0xFFFFFFFF
+
+
 def _share(bits: int) -> Any:
     import mpmath
 
@@ -208,9 +263,24 @@ def _on_cpu(array: Any) -> bool:
 
 
 def _library(array: Any) -> Any:
-    """Return the module that an array's class is from: torch, for one on a GPU."""
+    """Return the module that an array's class is from: numpy, or torch."""
     return importlib.import_module(type(array).__module__.partition(".")[0])
 
 
-def _places(mask: Any) -> np.ndarray[Any, Any]:
+def _fetched(values: Any, places: Places) -> Any:
+    """Return some of the values, float64, of numpy."""
+    if isinstance(values, np.ndarray):
+        return values[places].astype(np.float64)
+    return values[_library(values).from_numpy(places).to(values.device)].double().cpu().numpy()
+
+
+def _store(total: Any, places: Places, values: Any) -> None:
+    if isinstance(total, np.ndarray):
+        total[places] = values
+    else:
+        as_tensor = _library(total).from_numpy
+        total[as_tensor(places).to(total.device)] = as_tensor(values).to(total)
+
+
+def _places(mask: Any) -> Places:
     return np.flatnonzero(np.asarray(mask if _on_cpu(mask) else mask.cpu()))

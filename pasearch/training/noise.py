@@ -14,6 +14,7 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import LEAST, MASK, MOST, Normals, box_muller, further, normals, pairs
+from pasearch.runs.normals import (
+    BY_FLOAT64,
+    LEAST,
+    MASK,
+    MOST,
+    Normals,
+    box_muller,
+    further,
+    normals,
+    pairs,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -93,10 +104,8 @@ def _thread() -> ThreadPoolExecutor:
 
 def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
     """Return a step's normal numbers, on a device."""
-    import torch
-
     if device.type == "cpu":
-        return normals(count, stream, step, torch)
+        return normals(count, stream, step)
     words = _words_on(device, 2 * pairs(count), stream, step)
     return normals_of(words, count, stream, step)
 
@@ -110,19 +119,18 @@ def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> No
 
     half = len(words) // 2
     lengths, turns = words[:half] & MASK, words[half:]
-    values = torch.empty(2 * half, dtype=torch.float64, device=words.device)
-    box_muller(lengths, turns, values[:half], values[half:], torch)
+    values = torch.empty(2, half, dtype=torch.float64, device=words.device)
+    box_muller(lengths, turns, 63, *values)
+    values.masked_fill_((lengths < LEAST) | (lengths > MOST), math.nan)
 
-    def extremes() -> np.ndarray:
-        found = torch.nonzero((lengths < LEAST) | (lengths > MOST)).flatten().cpu().numpy()
-        return np.sort(np.concatenate([found, found + half]))
+    def words_of(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = torch.from_numpy(places).to(words.device)
+        return words[at].cpu().numpy(), words[half + at].cpu().numpy()
 
     return Normals(
-        values[:count] if count < 2 * half else values,
-        extremes,
-        lambda pair: (int(words[pair]), int(words[half + pair])),
+        values.flatten()[:count], BY_FLOAT64, max(half, 1), words_of,
         lambda pair: further(stream, step, pair),
-    )
+    )  # fmt: skip
 
 
 def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
