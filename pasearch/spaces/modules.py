@@ -156,12 +156,16 @@ class Lstm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (batch, steps, inputs) to the last hidden state, (batch, units)."""
+        self.check(x)
+        return self.states(self.projected(x))[:, -1]
+
+    def check(self, x: torch.Tensor) -> None:
+        """Refuse what is no batch of sequences."""
         if x.ndim != 3:
             raise UsageError(
                 f"Layer {self} saw a tensor of shape {tuple(x.shape)}: expected (batch, steps, "
                 "inputs). Keep records the first axis and steps the second."
             )
-        return self.states(self.projected(x))[:, -1]
 
     def projected(self, x: torch.Tensor) -> torch.Tensor:
         """Return what the inputs and the biases add to z_t, for all steps: (batch, steps, 4u)."""

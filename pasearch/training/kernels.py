@@ -9,7 +9,7 @@ row i belongs to record i alone:
     Conv2d after unfolding          ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i)),
                                     whichever is cheaper (Bu et al. 2022)
     Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
-                                    gradients of the gates, from one replay of the layer
+                                    gradients of the gates
     GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
     Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
@@ -21,8 +21,9 @@ Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d). Proof: docs/guarantee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ UNFOLDED = 2**23
 ROUNDINGS = 2.0
 """How many roundings a term of a sum over positions meets, in units of a float's own: the product
 and the sum, in the norm and again in the weighted sum, half a unit each."""
+
+NOWHERE: Mapping[int, Tensor] = MappingProxyType({})
 
 PIECE = 256
 """A longer norm is that of the norms of its pieces."""
@@ -81,6 +84,16 @@ class Kernel:
     names = frozenset({"weight", "bias"})
     """The parameters that the kernel knows of."""
 
+    def forward(self, layer: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the layer's output, and what the kernel watches within it.
+
+        The first of these gets a gradient, for `keep`.
+        """
+        return layer(x), ()
+
+    def keep(self, seen: Captured, inner: tuple[Tensor, ...], gradient: Tensor) -> None:
+        """Let what was watched within a layer stand with what it saw."""
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Return ||g_i||^2 of the layer's trainable parameters together, (batch / views,).
 
@@ -88,8 +101,13 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each trainable parameter with sum_i c_i g_i, i over rows."""
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each trainable parameter with sum_i c_i g_i, i over rows.
+
+        What stands in `into`, by a parameter's id, may be overwritten and be what is yielded.
+        """
         raise NotImplementedError
 
     def gradients(self, seen: Captured) -> dict[str, Tensor]:
@@ -125,13 +143,16 @@ class LinearKernel(Kernel):
             squares = squares + 1.0
         return squares * _row_squares(d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """(c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
         d = _weighted(seen.output_gradient, factors).flatten(0, -2)
         if layer.weight.requires_grad:
-            yield layer.weight, d.T @ seen.input.flatten(0, -2)
+            room = into.get(id(layer.weight))
+            yield layer.weight, torch.mm(d.T, seen.input.flatten(0, -2), out=room)
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, d.sum(dim=0)
 
@@ -176,7 +197,9 @@ class Conv2dKernel(Kernel):
         """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
         return gradient
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """The weight's gradient of an ordinary convolution, for the output gradient c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Conv2d)
@@ -262,7 +285,9 @@ class NormKernel(Kernel):
             squares = squares + (_norms(d.sum(dim=2)) + rounding * hidden).square()
         return squares
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """The same sums of c * d, over the records too."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
@@ -290,10 +315,23 @@ class NormKernel(Kernel):
 class LstmKernel(Kernel):
     """A Linear over the steps, from [x_t, h_(t-1)] to the gates z_t, once d is known of each z_t.
 
-    The layer is replayed for that, forward and backward, for all records at once, and once a step.
+    In a chain both are watched in the pass itself; elsewhere the layer is replayed for them, once a
+    step, forward and backward.
     """
 
     names = frozenset({"weight", "bias", "second_bias"})
+
+    def forward(self, layer: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Watch the gates' inputs and the states."""
+        assert isinstance(layer, Lstm)
+        layer.check(x)
+        gates = layer.projected(x)
+        states = layer.states(gates)
+        return states[:, -1], (gates, states)
+
+    def keep(self, seen: Captured, inner: tuple[Tensor, ...], gradient: Tensor) -> None:
+        """Keep what a replay would find."""
+        seen.kept["replayed"] = _steps(seen.input, inner[1]), gradient
 
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """The positions' form; a second bias has the gradient of the first."""
@@ -303,7 +341,9 @@ class LstmKernel(Kernel):
         squares = _positions(layer.weight, layer.bias, a, d)
         return squares + _positions(layer.weight.detach(), layer.second_bias, a, d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """(c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
@@ -335,8 +375,13 @@ class LstmKernel(Kernel):
             gates = layer.projected(seen.input).detach().requires_grad_()
             states = layer.states(gates)
             (d,) = torch.autograd.grad(states[:, -1], gates, seen.output_gradient)
-        before = functional.pad(states.detach()[:, :-1], (0, 0, 1, 0))
-        return torch.cat([seen.input, before], dim=2), d
+        return _steps(seen.input, states), d
+
+
+def _steps(x: Tensor, states: Tensor) -> Tensor:
+    """Return [x_t, h_(t-1)] of every step: (batch, steps, inputs + units)."""
+    before = functional.pad(states.detach()[:, :-1], (0, 0, 1, 0))
+    return torch.cat([x, before], dim=2)
 
 
 class AnyKernel(Kernel):
@@ -346,7 +391,9 @@ class AnyKernel(Kernel):
         """Sum the squares of the formed gradients; over views, with what rounding may hide."""
         return torch.stack([_squares(g, views) for g in self.gradients(seen).values()]).sum(0)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(
+        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Contract the formed gradients with the factors."""
         own = dict(seen.layer.named_parameters(recurse=False))
         dropped = factors == 0.0

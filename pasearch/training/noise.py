@@ -15,7 +15,7 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +60,7 @@ class Noise:
     values: torch.Tensor | None = None
     scale: float = 1.0
 
-    def add_to(self, sums: list[torch.Tensor], scale: float) -> None:
+    def add_to(self, sums: Sequence[torch.Tensor], scale: float) -> None:
         """Add the noise times a scale to tensors in place, in their order.
 
         Guarantee: what comes back is a rounding of the exact sum; see `Normals.add_to`.

@@ -28,7 +28,7 @@ from pasearch.training.noise import Noise, normals_on
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pasearch.training.per_example import Loss
+    from pasearch.training.watched import Loss, Room, Watched
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -67,7 +67,7 @@ ORDERS.register(NoiseBeforeClip)
 
 
 def noise_before_clip_sum(
-    network: nn.Module,
+    network: nn.Module | Watched,
     x: Tensor,
     loss: Callable[[slice], Loss],
     mask: Tensor,
@@ -77,6 +77,7 @@ def noise_before_clip_sum(
     standard_deviation: float,
     stream: Stream,
     step: int,
+    room: Room | None = None,
 ) -> list[Tensor]:
     """Return the sum over drawn slots of clip(bounded gradient + noise).
 
@@ -87,19 +88,22 @@ def noise_before_clip_sum(
     Network, x, mask and sums are as of `clipped_sum_and_counts`, without views; `loss` goes from a
     slice of the records to their loss. The order has B, or None on public data, and the clip C;
     the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
-    two steps of it their noise.
+    two steps of it their noise. The sums are added to what stands in the room, if one is given.
     """
     import torch
 
-    from pasearch.training.per_example import formed_gradients, trainable_parameters
+    from pasearch.training.per_example import formed_gradients
+    from pasearch.training.watched import Room, Watched
 
-    parameters = trainable_parameters(network)
+    watched = Watched.of(network)
+    parameters = watched.parameters
+    room = Room(parameters) if room is None else room
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
     rows = max(1, FORMED // size)
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
-        gradients = formed_gradients(network, x[part], loss(part))
+        gradients = formed_gradients(watched, x[part], loss(part))
         usable = mask[part] & torch.isfinite(gradients).all(dim=1)
         gradients.masked_fill_(~usable[:, None], 0.0)
         if order.record_bound is not None:
@@ -110,7 +114,9 @@ def noise_before_clip_sum(
             Noise(normals_on(x.device, size, own, step)).add_to([row], standard_deviation)
         total += clip.factors(_norms(gradients)) @ gradients
     sums = total.split([p.numel() for p in parameters])
-    return [part.view_as(p) for part, p in zip(sums, parameters, strict=True)]
+    for view, part in zip(room.views, sums, strict=True):
+        view += part.view_as(view)
+    return room.views
 
 
 def _norms(rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from pasearch.registry import Registry, Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import nn
+    from torch import Tensor
 
     from pasearch.training.updates import Update
 
@@ -38,7 +38,7 @@ class Optimizer(Stage):
     """Whether it needs the variance of the noise: see `tell_noise`."""
 
     @abstractmethod
-    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         """Return what moves these parameters, at this learning rate."""
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:
@@ -56,7 +56,7 @@ class Sgd(Optimizer):
     name: ClassVar[str] = "sgd"
     phrase: ClassVar[str] = "plain SGD"
 
-    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         from pasearch.training.updates import Descent
 
         return Descent(parameters, rate)
@@ -71,7 +71,7 @@ class Momentum(Optimizer):
     phrase: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
-    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         from pasearch.training.updates import Descent
 
         return Descent(parameters, rate * (1.0 - self.momentum), self.momentum)
@@ -87,7 +87,7 @@ class Adam(Optimizer):
     usual_rate: ClassVar[float | None] = 1e-3
     momentum: float = 0.9
 
-    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         from pasearch.training.updates import AdamUpdate
 
         return AdamUpdate(parameters, rate, self.momentum)
@@ -102,7 +102,7 @@ class AdamCorrected(Adam):
     phrase: ClassVar[str] = f"{Adam.phrase}, the noise's variance taken off"
     takes_noise_off: ClassVar[bool] = True
 
-    def of(self, parameters: Sequence[nn.Parameter], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         from pasearch.training.updates import CorrectedAdam
 
         return CorrectedAdam(parameters, rate, self.momentum)

@@ -11,19 +11,23 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pasearch.errors import UsageError
-from pasearch.training.kernels import Captured, kernel_of, no_kernel
+from pasearch.training.kernels import Captured, kernel_of
+from pasearch.training.watched import (
+    Loss,
+    Room,
+    Watched,
+    capture,
+    trainable_layers,
+    trainable_parameters,
+)
 
-Loss = Callable[[Tensor], Tensor]
-"""From the network's output, (batch, ...), to each record's own loss, (batch,)."""
+__all__ = ["Loss", "capture", "trainable_layers", "trainable_parameters"]
 
 
 class Factors(Protocol):
@@ -42,7 +46,7 @@ class Factors(Protocol):
 
 
 def clipped_sum_and_counts(
-    network: nn.Module,
+    network: nn.Module | Watched,
     x: Tensor,
     loss: Loss,
     bounding: Factors | None,
@@ -50,6 +54,7 @@ def clipped_sum_and_counts(
     *,
     views: int = 1,
     weights: Tensor | None = None,
+    room: Room | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sum over records of their bounded gradients, and how many norms are within bounds.
 
@@ -66,6 +71,7 @@ def clipped_sum_and_counts(
         mask: bool, (batch,); False for null records.
         views: How many rows a record has; its gradient is their mean, which is then bounded.
         weights: (batch,), 0 to 1, which bounded gradients are multiplied by; None: 1.
+        room: Where the sums go; whatever stands there is overwritten. None: room of their own.
 
     Returns:
         The sums, like `trainable_parameters(network)`, in their order; and the sum over records of
@@ -74,15 +80,18 @@ def clipped_sum_and_counts(
     """
     if len(x) != views * len(mask):
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
+    watched = Watched.of(network)
     mean = loss if views == 1 else lambda outputs: loss(outputs) / views
-    captured = _in_order(network, capture(network, x, mean))
+    captured = _in_order(watched, capture(watched, x, mean))
     squares = torch.stack([kernel_of(each.layer).squared_norms(each, views) for each in captured])
     layered = bounding is not None and bounding.layered
-    norms = (squares if layered else squares.sum(dim=0)).sqrt()
-    finite = torch.isfinite(squares.sum(dim=0))
+    total = squares.sum(dim=0)
+    norms = (squares if layered else total).sqrt()
+    finite = torch.isfinite(total)
+    usable = mask & finite
     factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
-    own = 1.0 if weights is None else weights.clamp(0.0, 1.0)
-    factors = torch.where(mask & finite, factors * own, torch.zeros_like(factors))
+    own = factors if weights is None else factors * weights.clamp(0.0, 1.0)
+    factors = own.masked_fill(~usable, 0.0)
     counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
     inside = None if bounding is None else bounding.within(norms)
     if inside is not None:
@@ -91,130 +100,53 @@ def clipped_sum_and_counts(
     if not bool(finite.all()):
         bad = ~finite.repeat_interleave(views)
         captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
-    factors = factors.repeat_interleave(views, dim=-1)
-    sums: dict[int, Tensor] = {}
+    if views > 1:
+        factors = factors.repeat_interleave(views, dim=-1)
+    return _weighted_sums(watched, captured, factors, layered, room), counts
+
+
+def _weighted_sums(
+    watched: Watched, captured: list[Captured], factors: Tensor, layered: bool, room: Room | None
+) -> list[Tensor]:
+    """Return the sums over rows of gradients times factors, in a room."""
+    room = Room(watched.parameters) if room is None else room
+    into = {id(p): view for p, view in zip(watched.parameters, room.views, strict=True)}
+    left = dict(into)
     for place, each in enumerate(captured):
         bound = factors[place] if layered else factors
-        for parameter, value in kernel_of(each.layer).weighted_sum(each, bound):
-            sums[id(parameter)] = value
-    return [
-        sums[id(parameter)] if id(parameter) in sums else torch.zeros_like(parameter)
-        for parameter in trainable_parameters(network)
-    ], counts
+        for parameter, value in kernel_of(each.layer).weighted_sum(each, bound, into):
+            view = left.pop(id(parameter))
+            if value is not view:
+                view.copy_(value)
+    for view in left.values():  # of a layer that was not used
+        view.zero_()
+    return room.views
 
 
-def formed_gradients(network: nn.Module, x: Tensor, loss: Loss) -> Tensor:
+def formed_gradients(network: nn.Module | Watched, x: Tensor, loss: Loss) -> Tensor:
     """Return every record's gradient, formed: (batch, parameters), as `trainable_parameters` go.
 
     Memory: batch * parameters numbers, which noise on each record needs, and no other sum.
     """
-    found: dict[int, Tensor] = {}
-    for each in capture(network, x, loss):
+    watched, found = Watched.of(network), dict[int, Tensor]()
+    for each in capture(watched, x, loss):
         own = dict(each.layer.named_parameters(recurse=False))
         for name, gradient in kernel_of(each.layer).gradients(each).items():
             found[id(own[name])] = gradient.flatten(1)
     rows = [
         found[id(p)] if id(p) in found else x.new_zeros(len(x), p.numel(), dtype=p.dtype)
-        for p in trainable_parameters(network)
+        for p in watched.parameters
     ]
     return torch.cat(rows, dim=1)
 
 
-def _in_order(network: nn.Module, captured: list[Captured]) -> list[Captured]:
+def _in_order(watched: Watched, captured: list[Captured]) -> list[Captured]:
     """Return what layers saw in the order of `trainable_layers`; one that was not used is left out.
 
     A layer's own bound and count belong to its place in the network, not in the forward pass.
     """
     by_layer = {id(each.layer): each for each in captured}
-    return [by_layer[id(x)] for x in trainable_layers(network) if id(x) in by_layer]
-
-
-def trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that training changes, in the module's order."""
-    return [parameter for parameter in network.parameters() if parameter.requires_grad]
-
-
-def capture(network: nn.Module, x: Tensor, loss: Loss) -> list[Captured]:
-    """Run forward and backward once; return what every trainable layer saw.
-
-    Raises:
-        UsageError: A layer whose rows are not the records, or whose tensors were overwritten.
-
-    Cost: as much as a plain backward pass, less the parameters' gradients.
-    """
-    with _recorded(network) as seen, torch.enable_grad():
-        losses = loss(network(x))
-        _check_seen(seen, len(x))
-        outputs = [each.output for each in seen]
-        gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-    return [
-        Captured(
-            each.layer,
-            each.input.detach(),
-            torch.zeros_like(each.output) if gradient is None else gradient,
-        )
-        for each, gradient in zip(seen, gradients, strict=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    layer: nn.Module
-    input: Tensor
-    output: Tensor
-    versions: tuple[int, int]
-
-
-@contextmanager
-def _recorded(network: nn.Module) -> Iterator[list[_Seen]]:
-    seen: list[_Seen] = []
-
-    def record(
-        layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any
-    ) -> None:
-        tensors = (*arguments, output)
-        if len(tensors) != 2 or named or not all(isinstance(t, Tensor) for t in tensors):
-            raise no_kernel(
-                layer, "does not map one tensor to one tensor", "wrap it so that it does"
-            )
-        if any(layer is other.layer for other in seen):
-            raise no_kernel(layer, "is used twice in one pass", "give each place its own layer")
-        value = arguments[0]
-        seen.append(_Seen(layer, value, output, (value._version, output._version)))
-
-    hooks = [
-        layer.register_forward_hook(record, with_kwargs=True) for layer in trainable_layers(network)
-    ]
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _check_seen(seen: list[_Seen], batch: int) -> None:
-    if not seen:
-        raise UsageError(
-            "The network used none of its trainable layers: call them in `forward`, as modules."
-        )
-    for each in seen:
-        if each.input.shape[:1] != (batch,) or each.output.shape[:1] != (batch,):
-            raise no_kernel(
-                each.layer, "has other rows than records", "keep records the first axis"
-            )
-        if each.versions != (each.input._version, each.output._version):
-            raise no_kernel(
-                each.layer, "saw a tensor that was then overwritten", "work out of place"
-            )
-
-
-def trainable_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the modules that own a trainable parameter directly."""
-    return [
-        module
-        for module in network.modules()
-        if any(p.requires_grad for p in module.parameters(recurse=False))
-    ]
+    return [by_layer[id(x)] for x, _ in watched.layers if id(x) in by_layer]
 
 
 REFUSED: tuple[tuple[type[nn.Module], str], ...] = (

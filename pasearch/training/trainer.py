@@ -9,7 +9,7 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +28,9 @@ from pasearch.training.denoising import Denoising
 from pasearch.training.losses import losses_of
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
-from pasearch.training.per_example import (
-    clipped_sum_and_counts,
-    trainable_layers,
-    trainable_parameters,
-    validate,
-)
+from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.steering import Pace, Screen, ValidationQuery
+from pasearch.training.watched import Room, Watched, flattened
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -73,15 +69,12 @@ def train(
     Cost: charged by the caller before `records` was opened.
     """
     training = Training(network, records, recipe, streams, device=device, query=query)
-    try:
-        for finished in range(1, recipe.steps + 1):
-            if not training.step():
-                break
-            if on_step is not None:
-                on_step(finished)
-        training.install_average()
-    finally:
-        training.forget_gradients()
+    for finished in range(1, recipe.steps + 1):
+        if not training.step():
+            break
+        if on_step is not None:
+            on_step(finished)
+    training.install_average()
 
 
 class Training:
@@ -117,22 +110,24 @@ class Training:
             raise UsageError("This network cannot be trained privately: " + " ".join(problems))
         if recipe.class_weights is not None and records.y.is_floating_point():
             raise UsageError("class_weights are for classes, and here a number is predicted.")
-        self._network, self._recipe, self._streams = network, recipe, streams
-        self._parameters = trainable_parameters(network)
         if recipe.learning_rate is None:
             raise UsageError(
                 "The recipe has no learning rate: give `learning_rate`, or take "
                 "`tuned_learning_rate(recipe, mu, n)`."
             )
-        self._optimizing = recipe.optimizing
-        self._optimizer = self._optimizing.of(self._parameters, recipe.learning_rate)
-        self._state = State.start(network, recipe)
+        self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
+        self._watched = Watched(network)
+        self._weights = flattened(self._watched.parameters)
+        self._sums = Room(self._watched.parameters)
+        self._optimizing = recipe.optimizing
+        self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
+        self._state = State.start(self._watched, recipe)
         self._slots = _Slots(
             x=records.x.to(device), y=records.y.to(device), valid=records.valid.to(device)
         )
-        _check_apart(network, self._slots.x)
-        self._average = _Average(self._parameters, recipe)
+        _check_apart(self._watched, self._slots.x)
+        self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
         if (recipe.schedule.steered or recipe.screening is not None) and query is None:
@@ -159,13 +154,17 @@ class Training:
         if self._pace is not None and sigma is not None:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
+        if self._watched.parameters[0].data_ptr() != self._weights[0].data_ptr():
+            raise UsageError(
+                "The network's parameters were moved or replaced while it was trained."
+            )
         with full_precision():
-            sums = batch_sum(
-                self._network, self._slots, recipe, self._streams, self._finished,
-                noise_multiplier=sigma, state=self._state,
+            batch_sum(
+                self._watched, self._slots, recipe, self._streams, self._finished,
+                noise_multiplier=sigma, state=self._state, room=self._sums,
             )  # fmt: skip
-        for parameter, value in zip(self._parameters, sums, strict=True):
-            parameter.grad = value.div_(recipe.expected_batch_size)
+        for weights, total in zip(self._weights, self._sums.flats, strict=True):
+            weights.grad = total.div_(recipe.expected_batch_size)
         deviation = self._state.noise_deviation / recipe.expected_batch_size
         self._optimizing.tell_noise(self._optimizer, deviation**2)
         self._optimizer.step()
@@ -180,11 +179,6 @@ class Training:
     def install_average(self) -> None:
         """Let the network have its averaged weights, if the recipe averages."""
         self._average.install()
-
-    def forget_gradients(self) -> None:
-        """Leave no gradient on the network's parameters."""
-        for parameter in self._parameters:
-            parameter.grad = None
 
 
 _Part = tuple[Tensor, Tensor, Tensor]
@@ -221,14 +215,14 @@ class State:
     weights: tuple[Tensor | float, int] = (0.0, 0)
 
     @classmethod
-    def start(cls, network: nn.Module, recipe: Recipe) -> State:
+    def start(cls, network: nn.Module | Watched, recipe: Recipe) -> State:
         """Return the state before the first step."""
-        layers = len(trainable_layers(network))
+        layers = len(Watched.of(network).layers)
         return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
 
 def batch_sum(
-    network: nn.Module,
+    network: nn.Module | Watched,
     slots: _Slots,
     recipe: Recipe,
     streams: Mapping[str, Stream],
@@ -236,25 +230,29 @@ def batch_sum(
     *,
     noise_multiplier: float | None = None,
     state: State | None = None,
+    room: Room | None = None,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
     The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh.
+    and moved on; None starts afresh. The sum lies in the room, if one is given.
     """
-    n, state = len(slots.y), state or State.start(network, recipe)
+    watched = Watched.of(network)
+    n, state = len(slots.y), state or State.start(watched, recipe)
+    room = Room(watched.parameters) if room is None else room
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
     chosen = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
     chosen = chosen.to(slots.x.device)
-    _reseed_dropout(network, streams["dropout"], step)
+    _reseed_dropout(watched, streams["dropout"], step)
     if recipe.noise_before_clip is not None and sigma is not None:
-        part, noise = slots.at(chosen), streams["noise"]
-        return _noise_before_clip(network, recipe, part, noise, step, sigma)
+        _noise_before_clip(watched, recipe, slots.at(chosen), streams["noise"], step, sigma, room)
+        return room.views
     if sigma is None:
-        return _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)[0]
+        _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
+        return room.views
     # Drawn while the gradients are computed.
-    drawn = _begin_noise(network, recipe, slots.x.device, streams["noise"], step)
-    sums, counts = _bounded_sum(network, slots, recipe, streams["batch"], step, chosen, state)
+    drawn = _begin_noise(room, recipe, streams["noise"], step)
+    counts = _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
     assert recipe.bounding is not None
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).sensitivity
@@ -262,19 +260,17 @@ def batch_sum(
         sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
     scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
-    drawn().add_to(sums, scale)
+    drawn().add_to(room.flats, scale)
     if recipe.denoising is not None:
-        _denoise(sums, recipe.denoising, recipe.density(sigma), state)
+        _denoise(room.flats, recipe.denoising, recipe.density(sigma), state)
     if bounds:
-        _rescale(network, recipe.bounding, state, sums, bounds)
-    return sums
+        _rescale(watched, recipe.bounding, state, room.views, bounds)
+    return room.views
 
 
-def _begin_noise(
-    network: nn.Module, recipe: Recipe, device: torch.device, stream: Stream, step: int
-) -> Drawn:
+def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int) -> Drawn:
     """Begin to draw a step's noise, at scale 1."""
-    count = sum(parameter.numel() for parameter in trainable_parameters(network))
+    count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
     if recipe.noise is None:
         return draw(count, device, stream, step)
     from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
@@ -283,22 +279,24 @@ def _begin_noise(
 
 
 def _bounded_sum(
-    network: nn.Module,
+    watched: Watched,
     slots: _Slots,
     recipe: Recipe,
     stream: Stream,
-    step: int,
     chosen: Tensor,
+    step: int,
     state: State,
-) -> tuple[list[Tensor], Tensor]:
-    """Return the sum of the chosen slots' bounded gradients, and the counts of a bound's norms."""
+    room: Room,
+) -> Tensor:
+    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms."""
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
-    sums: list[Tensor] = []
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     shares = _class_shares(recipe, slots.x.device)
     views = recipe.augmentation
     many = 1 if views is None else views.views
+    if len(chosen) == 0:
+        room.clear()
     for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
         if len(part) == 0:
             break
@@ -308,11 +306,17 @@ def _bounded_sum(
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
         loss = partial(losses_of, y=y)
-        values, found = summed(network, x, loss, mask=mask, views=many, weights=weights)
+        values, found = summed(
+            watched, x, loss, mask=mask, views=many, weights=weights, room=None if place else room
+        )
         if state.bounds:
             counts += found
-        sums = [total.add_(v) for total, v in zip(sums, values, strict=True)] if sums else values
-    return sums or [torch.zeros_like(p) for p in trainable_parameters(network)], counts
+        for view, value in zip(room.views, values, strict=True):
+            if place:
+                view += value
+            elif value is not view:
+                view.copy_(value)
+    return counts
 
 
 def _class_shares(recipe: Recipe, device: torch.device) -> Tensor | None:
@@ -323,7 +327,7 @@ def _class_shares(recipe: Recipe, device: torch.device) -> Tensor | None:
     return torch.tensor([each / most for each in recipe.class_weights], device=device)
 
 
-def _denoise(sums: list[Tensor], denoising: Denoising, density: Density, state: State) -> None:
+def _denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:
     """Weigh the noisy sum by its distance from pure noise: post-processing.
 
     The weight stays on the device, which is not waited for.
@@ -351,41 +355,47 @@ def _adapt(
 
 
 def _rescale(
-    network: nn.Module, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
+    watched: Watched, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
 ) -> None:
     """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
 
     Post-processing: the bounds are released.
     """
-    layers = trainable_layers(network)
+    layers = [layer for layer, _ in watched.layers]
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
     state.noise_deviation *= factors[0]
     each = factors if len(factors) == len(layers) else factors * len(layers)
     of = {id(p): f for layer, f in zip(layers, each, strict=True)
           for p in layer.parameters(recurse=False)}  # fmt: skip
-    for parameter, value in zip(trainable_parameters(network), sums, strict=True):
+    for parameter, value in zip(watched.parameters, sums, strict=True):
         value.mul_(of[id(parameter)])
 
 
 def _noise_before_clip(
-    network: nn.Module, recipe: Recipe, part: _Part, stream: Stream, step: int, sigma: float
-) -> list[Tensor]:
-    """Return the sum of clipped noisy gradients."""
+    watched: Watched,
+    recipe: Recipe,
+    part: _Part,
+    stream: Stream,
+    step: int,
+    sigma: float,
+    room: Room,
+) -> None:
+    """Sum clipped noisy gradients in the room."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
     x, y, mask = part
-    if not len(x):
-        return [torch.zeros_like(parameter) for parameter in trainable_parameters(network)]
-    return noise_before_clip_sum(
-        network, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
-        standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
-        step=step,
-    )  # fmt: skip
+    room.clear()
+    if len(x):
+        noise_before_clip_sum(
+            watched, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
+            standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
+            step=step, room=room,
+        )  # fmt: skip
 
 
 @torch.no_grad()
-def _check_apart(network: nn.Module, x: Tensor) -> None:
+def _check_apart(watched: Watched, x: Tensor) -> None:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
     Three made-up records of the right shape; no real one is looked at. A network that mixes records
@@ -398,8 +408,8 @@ def _check_apart(network: nn.Module, x: Tensor) -> None:
     changed[1] = 0
     outputs = []
     for records in (made_up, changed):
-        _reseed_dropout(network, None, 0)
-        outputs.append(network(records.to(x.dtype))[::2])
+        _reseed_dropout(watched, None, 0)
+        outputs.append(watched.network(records.to(x.dtype))[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
             "This network cannot be trained privately: one record changes another's output, so "
@@ -435,10 +445,9 @@ def _precision_switches() -> list[tuple[Any, str, Any]]:
     return [(place, "fp32_precision", "ieee") for place in places]
 
 
-def _reseed_dropout(network: nn.Module, stream: Stream | None, step: int) -> None:
-    for place, module in enumerate(network.modules()):
-        if callable(reseed := getattr(module, "reseed", None)):
-            reseed(0 if stream is None else stream.child(place).seed64(step))
+def _reseed_dropout(watched: Watched, stream: Stream | None, step: int) -> None:
+    for place, reseed in watched.keyed:
+        reseed(0 if stream is None else stream.child(place).seed64(step))
 
 
 class _Average:
@@ -448,19 +457,19 @@ class _Average:
     start is forgotten.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], recipe: Recipe):
-        self._parameters = parameters
+    def __init__(self, weights: list[Tensor], recipe: Recipe):
+        self._weights = weights
         horizon = max(1.0, (recipe.average or 0.0) * recipe.steps)
         self._decay = 1.0 - 1.0 / horizon
         keep = recipe.average is not None
-        self._means = [p.detach().clone() for p in parameters] if keep else []
+        self._means = [each.clone() for each in weights] if keep else []
 
     def update(self, step: int) -> None:
         if self._means:
             weight = 1.0 - min(self._decay, (1 + step) / (10 + step))
-            for mean, parameter in zip(self._means, self._parameters, strict=True):
-                mean.lerp_(parameter.detach(), weight)
+            for mean, weights in zip(self._means, self._weights, strict=True):
+                mean.lerp_(weights, weight)
 
     def install(self) -> None:
-        for parameter, mean in zip(self._parameters, self._means, strict=False):
-            parameter.detach().copy_(mean)
+        for weights, mean in zip(self._weights, self._means, strict=False):
+            weights.copy_(mean)

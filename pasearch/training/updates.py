@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 SECOND = 0.999
 """Adam's beta_2."""
@@ -31,7 +31,7 @@ class Update:
         rate: The learning rate.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], rate: float):
+    def __init__(self, parameters: Sequence[Tensor], rate: float):
         self.parameters, self.rate = list(parameters), rate
         self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
 
@@ -58,7 +58,7 @@ class Update:
 class Descent(Update):
     """SGD, with momentum where it is above 0."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], rate: float, momentum: float = 0.0):
+    def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0):
         super().__init__(parameters, rate)
         self.momentum = momentum
 
@@ -76,7 +76,7 @@ class Descent(Update):
 class AdamUpdate(Update):
     """Adam; `first` is beta_1, and beta_2 is `SECOND`."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], rate: float, first: float):
+    def __init__(self, parameters: Sequence[Tensor], rate: float, first: float):
         super().__init__(parameters, rate)
         self.first = first
 

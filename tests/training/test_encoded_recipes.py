@@ -72,6 +72,7 @@ from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, Uniform
 from pasearch.training.schedules.validation import Validation
+from pasearch.training.watched import Watched
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
@@ -348,7 +349,7 @@ def residuals(made: Recipe) -> np.ndarray:
             assert isinstance(made.bounding, Encoded)
             x, y, mask = data.x[chosen], data.y[chosen], data.valid[chosen]
             clean = flat(made.bounding.sums(twin, x, loss_of(y), mask)[0])
-        noisy = flat([p.grad for p in model.parameters() if p.grad is not None])
+        noisy = flat(training._sums.views)
         found.append((noisy * made.expected_batch_size - clean).double().numpy())
     return np.array(found)
 
@@ -552,12 +553,12 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """Clamp to the batch's own mean magnitudes, at norm C, instead of to public vectors."""
 
     def other(
-        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
+        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
     ) -> list[Tensor]:
         rows = formed_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
-        return split(model, encode(rows, own).sum(dim=0))
+        return split(model.network, encode(rows, own).sum(dim=0))
 
     patch.setattr(bound, "encoded_sum", other)
 
@@ -566,11 +567,11 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
     """Encode the mean of two records, and sum that."""
 
     def other(
-        model: nn.Module, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
+        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
     ) -> list[Tensor]:
         rows = formed_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
-        return split(model, encode(means, codebook).sum(dim=0))
+        return split(model.network, encode(means, codebook).sum(dim=0))
 
     patch.setattr(bound, "encoded_sum", other)
 

@@ -92,16 +92,16 @@ def stepped(made: Recipe) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
     """What a released sum does to weights that begin at 0."""
-    parameter = nn.Parameter(torch.zeros(len(total)))
+    weights = torch.zeros(len(total))
     optimizer, average = (
-        made.optimizing.of([parameter], made.learning_rate),
-        trainer._Average([parameter], made),
+        made.optimizing.of([weights], made.learning_rate),
+        trainer._Average([weights], made),
     )
-    parameter.grad = torch.from_numpy(total.copy()).div_(made.expected_batch_size)
+    weights.grad = torch.from_numpy(total.copy()).div_(made.expected_batch_size)
     optimizer.step()
     average.update(0)
     average.install()
-    return parameter.detach().numpy()
+    return weights.numpy()
 
 
 def sums(present: bool, run: int) -> np.ndarray:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pasearch.accounting.additive import Shifts
-    from pasearch.training.per_example import Loss
+    from pasearch.training.watched import Loss, Room, Watched
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
@@ -75,18 +75,21 @@ class Bound(Stage):
 
     def sums(
         self,
-        network: nn.Module,
+        network: nn.Module | Watched,
         x: Tensor,
         loss: Loss,
         mask: Tensor,
         *,
         views: int = 1,
         weights: Tensor | None = None,
+        room: Room | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
         from pasearch.training.per_example import clipped_sum_and_counts
 
-        return clipped_sum_and_counts(network, x, loss, self, mask, views=views, weights=weights)
+        return clipped_sum_and_counts(
+            network, x, loss, self, mask, views=views, weights=weights, room=room
+        )
 
     def start(self, layers: int) -> tuple[float, ...]:
         """Return the first bounds of one that adapts: one, or one a layer."""

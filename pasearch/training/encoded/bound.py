@@ -20,7 +20,7 @@ from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.encoded.codebook import Codebook, public_seed
 from pasearch.training.encoded.gradients import encoded_sum
-from pasearch.training.per_example import Loss, trainable_parameters
+from pasearch.training.watched import Loss, Room, Watched
 
 MOST_VECTORS = 100_000
 """The most vectors of a codebook: every gradient is compared with each."""
@@ -66,19 +66,21 @@ class Encoded(Bound):
 
     def sums(
         self,
-        network: nn.Module,
+        network: nn.Module | Watched,
         x: Tensor,
         loss: Loss,
         mask: Tensor,
         *,
         views: int = 1,
         weights: Tensor | None = None,
+        room: Room | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
         assert views == 1, "encoding takes one gradient a record"
         assert weights is None, "encoding takes gradients as they are"
-        codebook = self.codebook(sum(p.numel() for p in trainable_parameters(network)))
-        return encoded_sum(network, x, loss, mask, codebook, self.exact), torch.zeros(0)
+        watched = Watched.of(network)
+        codebook = self.codebook(sum(p.numel() for p in watched.parameters))
+        return encoded_sum(watched, x, loss, mask, codebook, self.exact), torch.zeros(0)
 
     def words(self) -> str:
         """Return what is done to each gradient."""

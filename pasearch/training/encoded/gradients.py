@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from pasearch.training.encoded.codebook import Codebook
 from pasearch.training.kernels import Captured, LinearKernel, kernel_of
-from pasearch.training.per_example import Loss, capture, trainable_parameters
+from pasearch.training.watched import Loss, Watched, capture
 
 MANTISSA = 21
 """Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
@@ -98,7 +98,12 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
 
 
 def encoded_sum(
-    network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, codebook: Codebook, exact: bool = False
+    network: nn.Module | Watched,
+    x: Tensor,
+    loss: Loss,
+    mask: Tensor,
+    codebook: Codebook,
+    exact: bool = False,
 ) -> list[Tensor]:
     """Return the sum over records of their encoded gradients.
 
@@ -110,8 +115,8 @@ def encoded_sum(
     numbers as are trained. If `exact`, gradients are formed and sorted, instead of ranked by their
     factors.
     """
-    parameters = trainable_parameters(network)
-    captured = capture(network, x, loss)
+    watched = Watched.of(network)
+    parameters, captured = watched.parameters, capture(watched, x, loss)
     sums = {id(p): torch.zeros_like(p, requires_grad=False) for p in parameters}
     add = _sorted_sums if exact else _ranked_sums
     most = _most(captured, exact, x.device.type)

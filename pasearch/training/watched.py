@@ -1,0 +1,234 @@
+"""What every trainable layer of a network saw and got back, from one forward and backward pass.
+
+A chain (nested `nn.Sequential`) is walked module by module, so nothing is hung on it; any other
+network is watched by forward hooks that are gone when the pass is over. What depends on the network
+alone is found once: see `Watched`.
+
+Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from pasearch.errors import UsageError
+from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
+
+Loss = Callable[[Tensor], Tensor]
+"""From the network's output, (batch, ...), to each record's own loss, (batch,)."""
+
+
+def trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that training changes, in the module's order."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def trainable_layers(network: nn.Module) -> list[nn.Module]:
+    """Return the modules that own a trainable parameter directly."""
+    return [
+        module
+        for module in network.modules()
+        if any(p.requires_grad for p in module.parameters(recurse=False))
+    ]
+
+
+class Watched:
+    """A network, with what depends on it alone: found once, and not at every step.
+
+    Args:
+        network: Accepted by `per_example.validate`; its layers and what is trained stay the same.
+    """
+
+    __slots__ = ("_chain", "keyed", "layers", "network", "parameters")
+
+    def __init__(self, network: nn.Module):
+        self.network = network
+        self.parameters = trainable_parameters(network)
+        self.layers = [(layer, kernel_of(layer)) for layer in trainable_layers(network)]
+        self.keyed = [
+            (place, reseed)
+            for place, module in enumerate(network.modules())
+            if callable(reseed := getattr(module, "reseed", None))
+        ]
+        self._chain = _chain(network, self.layers)
+
+    @classmethod
+    def of(cls, network: nn.Module | Self) -> Self:
+        """Return a network as it is watched, or what is watched already."""
+        return network if isinstance(network, cls) else cls(network)  # pyright: ignore[reportArgumentType]
+
+    def captured(self, x: Tensor, loss: Loss) -> list[Captured]:
+        """Run forward and backward once; return what every trainable layer saw, as they are used.
+
+        Raises:
+            UsageError: A layer whose rows are not the records, or whose tensors were overwritten.
+
+        Cost: as much as a plain backward pass, less the parameters' gradients.
+        """
+        with torch.enable_grad():
+            seen: list[_Seen] = []
+            if self._chain is not None:
+                output = _walked(self._chain, x, seen)
+            else:
+                with _hooked([layer for layer, _ in self.layers], seen):
+                    output = self.network(x)
+            losses = loss(output)
+            _check_seen(seen, len(x))
+            asked = [each.output for each in seen]
+            inner = [each.inner[0] for each in seen if each.inner]
+            found = torch.autograd.grad(losses.sum(), [*asked, *inner], allow_unused=True)
+        gradients, rest = found[: len(asked)], iter(found[len(asked) :])
+        return [
+            _captured(each, gradient, next(rest) if each.inner else None)
+            for each, gradient in zip(seen, gradients, strict=True)
+        ]
+
+
+def capture(network: nn.Module | Watched, x: Tensor, loss: Loss) -> list[Captured]:
+    """Return what every trainable layer saw: see `Watched.captured`."""
+    return Watched.of(network).captured(x, loss)
+
+
+class Room:
+    """A flat place for numbers like a network's trainable ones, and a view like each parameter.
+
+    It is one buffer, where all are of one kind.
+
+    Args:
+        parameters: In their order.
+    """
+
+    __slots__ = ("flats", "views")
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self.views: list[Tensor] = []
+        self.flats: list[Tensor] = []
+        edges = [0]
+        for place, (first, second) in enumerate(pairwise(parameters), 1):
+            if (first.dtype, first.device) != (second.dtype, second.device):
+                edges.append(place)
+        for low, high in pairwise([*edges, len(parameters)]):
+            own = parameters[low:high]
+            flat = torch.zeros(
+                sum(p.numel() for p in own), dtype=own[0].dtype, device=own[0].device
+            )
+            self.flats.append(flat)
+            parts = flat.split([p.numel() for p in own])
+            self.views += [part.view(p.shape) for part, p in zip(parts, own, strict=True)]
+
+    def clear(self) -> None:
+        """Let all numbers be 0."""
+        for flat in self.flats:
+            flat.zero_()
+
+
+@torch.no_grad()
+def flattened(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Move parameters into flat buffers, which are returned; they stay views, without gradients."""
+    room = Room(parameters)
+    for parameter, view in zip(parameters, room.views, strict=True):
+        view.copy_(parameter)
+        parameter.data, parameter.grad = view, None
+    return room.flats
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    layer: nn.Module
+    input: Tensor
+    output: Tensor
+    versions: tuple[int, int]
+    inner: tuple[Tensor, ...] = ()
+    """What the layer's kernel watches inside it; the first has a gradient."""
+
+
+_Link = tuple[nn.Module, Kernel | None]
+
+
+def _chain(network: nn.Module, layers: list[tuple[nn.Module, Kernel]]) -> list[_Link] | None:
+    """Return the modules that a network calls one after another; None if it may do otherwise."""
+    kernels = {id(layer): kernel for layer, kernel in layers}
+    links = [(module, kernels.get(id(module))) for module in _leaves(network)]
+    within = sum(len(trainable_layers(module)) for module, _ in links)
+    # Of a layer within a module, or in two places, only the hooks know.
+    alone = sum(kernel is not None for _, kernel in links) == within == len(layers)
+    return links if type(network) is nn.Sequential and alone else None
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _walked(chain: list[_Link], x: Tensor, seen: list[_Seen]) -> Tensor:
+    """Return the output of a chain, and note what its layers saw."""
+    for module, kernel in chain:
+        if kernel is None:
+            x = module(x)
+            continue
+        output, inner = kernel.forward(module, x)
+        if not isinstance(output, Tensor):
+            raise _no_tensor(module)
+        seen.append(_Seen(module, x, output, (x._version, output._version), inner))
+        x = output
+    return x
+
+
+@contextmanager
+def _hooked(layers: list[nn.Module], seen: list[_Seen]) -> Iterator[None]:
+    def record(
+        layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
+        tensors = (*arguments, output)
+        if len(tensors) != 2 or named or not all(isinstance(t, Tensor) for t in tensors):
+            raise _no_tensor(layer)
+        if any(layer is other.layer for other in seen):
+            raise no_kernel(layer, "is used twice in one pass", "give each place its own layer")
+        value = arguments[0]
+        seen.append(_Seen(layer, value, output, (value._version, output._version)))
+
+    hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _no_tensor(layer: nn.Module) -> UsageError:
+    return no_kernel(layer, "does not map one tensor to one tensor", "wrap it so that it does")
+
+
+def _check_seen(seen: list[_Seen], batch: int) -> None:
+    if not seen:
+        raise UsageError(
+            "The network used none of its trainable layers: call them in `forward`, as modules."
+        )
+    for each in seen:
+        if each.input.shape[:1] != (batch,) or each.output.shape[:1] != (batch,):
+            raise no_kernel(
+                each.layer, "has other rows than records", "keep records the first axis"
+            )
+        if each.versions != (each.input._version, each.output._version):
+            raise no_kernel(
+                each.layer, "saw a tensor that was then overwritten", "work out of place"
+            )
+
+
+def _captured(seen: _Seen, gradient: Tensor | None, inner: Tensor | None) -> Captured:
+    if gradient is None:
+        gradient = torch.zeros_like(seen.output)
+    captured = Captured(seen.layer, seen.input.detach(), gradient)
+    if inner is not None:
+        kernel_of(seen.layer).keep(captured, seen.inner, inner)
+    return captured
