@@ -37,6 +37,9 @@ from pasearch.runs.keys import Stream
 BLOCK = 16384
 """Pairs that are worked on at once: they stay in a processor's cache."""
 
+FEW = 4096
+"""Up to how many numbers are float64 at once: asking again would take longer."""
+
 FINE = 7
 """Between 2^7 and 2^8 grid points to a standard deviation."""
 
@@ -123,7 +126,7 @@ class Normals:
             points *= grain
             sure = xp.abs(rest, out=rest) <= 0.5 - self.error * wide
             if len(doubtful := _places(~sure)):
-                asked.append((low + doubtful, _fetched(part, doubtful)))
+                asked.append((low + doubtful, _fetched(part, doubtful).astype(np.float64)))
             part[:] = points
         places, exact = (np.concatenate(each) for each in zip(*asked, strict=True))
         if len(places):
@@ -177,7 +180,7 @@ class Normals:
 
 
 def normals(count: int, stream: Stream, step: int = 0) -> Normals:
-    """Return normal numbers from a stream's words, on a CPU: float32.
+    """Return normal numbers from a stream's words, on a CPU: float32, or of few float64.
 
     Of a block's words the first half holds 32 bits of each U, and the second half 32 of each V.
 
@@ -186,9 +189,10 @@ def normals(count: int, stream: Stream, step: int = 0) -> Normals:
         stream: Serves these numbers and nothing else.
         step: Which step of it.
     """
-    half = pairs(count)
+    half, source = pairs(count), stream.words(step)
+    if count <= FEW:
+        return of_words(source.take(2 * half).copy(), count, stream, step)
     values = np.empty(2 * half, dtype=np.float32)
-    source, finer = stream.words(step), stream.child("finer").words(step)
     for low in range(0, half, BLOCK):
         own = min(BLOCK, half - low)
         bits = source.take(own).view("<i4")
@@ -201,13 +205,34 @@ def normals(count: int, stream: Stream, step: int = 0) -> Normals:
     def words(places: Places) -> tuple[Places, Places]:
         low = places & -BLOCK  # a power of 2
         first, second = low + places, low + places + np.minimum(BLOCK, half - low)
-        rest = finer.at(places)
+        rest = stream.child("finer").words(step).at(places)
         lengths = _half_word(source.at(first >> 1), first & 1) << 32 | _half_word(rest, 0)
         return lengths, _half_word(source.at(second >> 1), second & 1) << 32 | _half_word(rest, 1)
 
     return Normals(
         values[:count], BY_FLOAT32, BLOCK, words, lambda pair: further(stream, step, pair)
     )
+
+
+def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
+    """Return normal numbers, float64, from words of numpy or of torch; there they stay.
+
+    The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
+    """
+    half, xp = len(words) // 2, _library(words)
+    lengths, turns = words[:half] & MASK, words[half:]
+    made = {} if xp is np else {"device": words.device}
+    values = xp.empty((2, half), dtype=xp.float64, **made)
+    box_muller(lengths, turns, 63, values[0], values[1])
+    values[:, (lengths < LEAST) | (lengths > MOST)] = math.nan
+
+    def words_of(places: Places) -> tuple[Places, Places]:
+        return _fetched(words, places), _fetched(words, half + places)
+
+    return Normals(
+        values.reshape(-1)[:count], BY_FLOAT64, max(half, 1), words_of,
+        lambda pair: further(stream, step, pair),
+    )  # fmt: skip
 
 
 def box_muller(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) -> None:
@@ -268,10 +293,10 @@ def _library(array: Any) -> Any:
 
 
 def _fetched(values: Any, places: Places) -> Any:
-    """Return some of the values, float64, of numpy."""
+    """Return some of the values, of numpy."""
     if isinstance(values, np.ndarray):
-        return values[places].astype(np.float64)
-    return values[_library(values).from_numpy(places).to(values.device)].double().cpu().numpy()
+        return values[places]
+    return values[_library(values).from_numpy(places).to(values.device)].cpu().numpy()
 
 
 def _store(total: Any, places: Places, values: Any) -> None:

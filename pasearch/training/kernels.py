@@ -149,12 +149,12 @@ class LinearKernel(Kernel):
         """(c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
-        d = _weighted(seen.output_gradient, factors).flatten(0, -2)
+        d = _rows(_weighted(seen.output_gradient, factors))
         if layer.weight.requires_grad:
             room = into.get(id(layer.weight))
-            yield layer.weight, torch.mm(d.T, seen.input.flatten(0, -2), out=room)
+            yield layer.weight, torch.mm(d.T, _rows(seen.input), out=room)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, d.sum(dim=0)
+            yield layer.bias, torch.sum(d, dim=0, out=into.get(id(layer.bias)))
 
 
 class Conv2dKernel(Kernel):
@@ -504,6 +504,11 @@ def _row_squares(values: Tensor) -> Tensor:
     """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
     lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
     return _norms_along(values, 1).square() + lost
+
+
+def _rows(values: Tensor) -> Tensor:
+    """(batch, ..., numbers) to (rows, numbers)."""
+    return values if values.ndim == 2 else values.flatten(0, -2)
 
 
 def _weighted(d: Tensor, factors: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,6 +85,32 @@ def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
     if y.is_floating_point():
         return 0.5 * (outputs.squeeze(1) - y).square()
     return functional.cross_entropy(outputs, y, reduction="none")
+
+
+@dataclass(frozen=True, slots=True)
+class LossOf:
+    """Each record's own loss, and what it asks of the outputs, in closed form.
+
+    Args:
+        y: Classes, or numbers, of the records.
+    """
+
+    y: Tensor
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """Return the losses, (batch,)."""
+        return losses_of(outputs, self.y)
+
+    def gradient(self, outputs: Tensor) -> Tensor:
+        """Return the gradient of each loss with respect to its outputs, like these.
+
+        softmax(outputs) - [class = y], or the error.
+        """
+        if self.y.is_floating_point():
+            return outputs - self.y[:, None]
+        shares = functional.softmax(outputs, dim=1)
+        minus = shares.new_full((1, 1), -1.0).expand(len(shares), 1)
+        return shares.scatter_add_(1, self.y[:, None], minus)
 
 
 def _losses(

@@ -14,27 +14,14 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import (
-    BY_FLOAT64,
-    LEAST,
-    MASK,
-    MOST,
-    Normals,
-    box_muller,
-    further,
-    normals,
-    pairs,
-)
+from pasearch.runs.normals import Normals, normals, of_words, pairs
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +79,9 @@ def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
 
 def beside(make: Drawn, count: int, device: torch.device) -> Drawn:
     """Begin to make so many numbers in a thread, where that pays."""
-    if device.type != "cpu" or count < BESIDE:
+    import torch
+
+    if device.type != "cpu" or count < BESIDE or torch.get_num_threads() == 1:
         return make
     return _thread().submit(make).result
 
@@ -107,30 +96,7 @@ def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> N
     if device.type == "cpu":
         return normals(count, stream, step)
     words = _words_on(device, 2 * pairs(count), stream, step)
-    return normals_of(words, count, stream, step)
-
-
-def normals_of(words: torch.Tensor, count: int, stream: Stream, step: int) -> Normals:
-    """Return normal numbers from words that are on a device already, and stay there.
-
-    The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
-    """
-    import torch
-
-    half = len(words) // 2
-    lengths, turns = words[:half] & MASK, words[half:]
-    values = torch.empty(2, half, dtype=torch.float64, device=words.device)
-    box_muller(lengths, turns, 63, *values)
-    values.masked_fill_((lengths < LEAST) | (lengths > MOST), math.nan)
-
-    def words_of(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        at = torch.from_numpy(places).to(words.device)
-        return words[at].cpu().numpy(), words[half + at].cpu().numpy()
-
-    return Normals(
-        values.flatten()[:count], BY_FLOAT64, max(half, 1), words_of,
-        lambda pair: further(stream, step, pair),
-    )  # fmt: skip
+    return of_words(words, count, stream, step)
 
 
 def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
@@ -55,6 +56,7 @@ def clipped_sum_and_counts(
     views: int = 1,
     weights: Tensor | None = None,
     room: Room | None = None,
+    counted: bool = True,
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sum over records of their bounded gradients, and how many norms are within bounds.
 
@@ -72,36 +74,37 @@ def clipped_sum_and_counts(
         views: How many rows a record has; its gradient is their mean, which is then bounded.
         weights: (batch,), 0 to 1, which bounded gradients are multiplied by; None: 1.
         room: Where the sums go; whatever stands there is overwritten. None: room of their own.
+        counted: Whether anybody wants the counts; else they are 0.
 
     Returns:
         The sums, like `trainable_parameters(network)`, in their order; and the sum over records of
         [norm <= C] - 1/2: float64, (1,), or (layers,) where every layer has its own bound. Null
         records add 0, and one that is not finite adds -1/2.
     """
-    if len(x) != views * len(mask):
+    if x.shape[0] != views * mask.shape[0]:
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
     watched = Watched.of(network)
     mean = loss if views == 1 else lambda outputs: loss(outputs) / views
     captured = _in_order(watched, capture(watched, x, mean))
-    squares = torch.stack([kernel_of(each.layer).squared_norms(each, views) for each in captured])
+    squares = [watched.kernels[each.layer].squared_norms(each, views) for each in captured]
+    total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
     layered = bounding is not None and bounding.layered
-    total = squares.sum(dim=0)
-    norms = (squares if layered else total).sqrt()
-    finite = torch.isfinite(total)
-    usable = mask & finite
+    norms = (torch.stack(squares) if layered else total).sqrt()
     factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
     own = factors if weights is None else factors * weights.clamp(0.0, 1.0)
-    factors = own.masked_fill(~usable, 0.0)
-    counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
-    inside = None if bounding is None else bounding.within(norms)
-    if inside is not None:
-        centred = torch.where(mask, (inside & finite).double() - 0.5, 0.0)
-        counts = centred.reshape(-1, len(mask)).sum(dim=1).cpu()
-    if not bool(finite.all()):
-        bad = ~finite.repeat_interleave(views)
+    usable = mask
+    if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
+        usable = mask & (total < math.inf)
+        bad = ~(total < math.inf).repeat_interleave(views)
         captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
+        own = own.nan_to_num(nan=0.0)
+    factors = own * usable
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
+    counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
+    if counted and bounding is not None and (inside := bounding.within(norms)) is not None:
+        centred = torch.where(mask, (inside & (total < math.inf)).double() - 0.5, 0.0)
+        counts = centred.reshape(-1, len(mask)).sum(dim=1).cpu()
     return _weighted_sums(watched, captured, factors, layered, room), counts
 
 
@@ -110,11 +113,10 @@ def _weighted_sums(
 ) -> list[Tensor]:
     """Return the sums over rows of gradients times factors, in a room."""
     room = Room(watched.parameters) if room is None else room
-    into = {id(p): view for p, view in zip(watched.parameters, room.views, strict=True)}
-    left = dict(into)
+    left = dict(room.of)
     for place, each in enumerate(captured):
         bound = factors[place] if layered else factors
-        for parameter, value in kernel_of(each.layer).weighted_sum(each, bound, into):
+        for parameter, value in watched.kernels[each.layer].weighted_sum(each, bound, room.of):
             view = left.pop(id(parameter))
             if value is not view:
                 view.copy_(value)
@@ -146,7 +148,7 @@ def _in_order(watched: Watched, captured: list[Captured]) -> list[Captured]:
     A layer's own bound and count belong to its place in the network, not in the forward pass.
     """
     by_layer = {id(each.layer): each for each in captured}
-    return [by_layer[id(x)] for x, _ in watched.layers if id(x) in by_layer]
+    return [by_layer[id(x)] for x in watched.kernels if id(x) in by_layer]
 
 
 REFUSED: tuple[tuple[type[nn.Module], str], ...] = (

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising
-from pasearch.training.losses import losses_of
+from pasearch.training.losses import LossOf
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import clipped_sum_and_counts, validate
@@ -69,11 +69,12 @@ def train(
     Cost: charged by the caller before `records` was opened.
     """
     training = Training(network, records, recipe, streams, device=device, query=query)
-    for finished in range(1, recipe.steps + 1):
-        if not training.step():
-            break
-        if on_step is not None:
-            on_step(finished)
+    with full_precision():
+        for finished in range(1, recipe.steps + 1):
+            if not training.step():
+                break
+            if on_step is not None:
+                on_step(finished)
     training.install_average()
 
 
@@ -123,9 +124,7 @@ class Training:
         self._optimizing = recipe.optimizing
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._state = State.start(self._watched, recipe)
-        self._slots = _Slots(
-            x=records.x.to(device), y=records.y.to(device), valid=records.valid.to(device)
-        )
+        self._slots = _Slots.on(device, records.x, records.y, records.valid)
         _check_apart(self._watched, self._slots.x)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -192,12 +191,15 @@ class _Slots:
     y: Tensor
     valid: Tensor
 
+    @classmethod
+    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> _Slots:
+        """Return records on a device, each null one's class a number that a loss takes."""
+        return cls(x=x.to(device), y=y.where(valid, 0).to(device), valid=valid.to(device))
+
     def at(self, places: Tensor) -> _Part:
         """Return x, y and the mask of these slots."""
         mask = self.valid.index_select(0, places)
-        # A null record's class is never read: whatever stands there, its loss is a number.
-        y = self.y.index_select(0, places).where(mask, 0)
-        return self.x.index_select(0, places), y, mask
+        return self.x.index_select(0, places), self.y.index_select(0, places), mask
 
 
 @dataclass(slots=True)
@@ -217,7 +219,7 @@ class State:
     @classmethod
     def start(cls, network: nn.Module | Watched, recipe: Recipe) -> State:
         """Return the state before the first step."""
-        layers = len(Watched.of(network).layers)
+        layers = len(Watched.of(network).kernels)
         return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
 
@@ -295,20 +297,20 @@ def _bounded_sum(
     shares = _class_shares(recipe, slots.x.device)
     views = recipe.augmentation
     many = 1 if views is None else views.views
-    if len(chosen) == 0:
+    if chosen.numel() == 0:
         room.clear()
+        return counts
     for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
-        if len(part) == 0:
-            break
         x, y, mask = slots.at(part)
         weights = None if shares is None else shares[y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        loss = partial(losses_of, y=y)
+        loss = LossOf(y)
         values, found = summed(
-            watched, x, loss, mask=mask, views=many, weights=weights, room=None if place else room
-        )
+            watched, x, loss, mask=mask, views=many, weights=weights,
+            room=None if place else room, counted=bool(state.bounds),
+        )  # fmt: skip
         if state.bounds:
             counts += found
         for view, value in zip(room.views, values, strict=True):
@@ -361,7 +363,7 @@ def _rescale(
 
     Post-processing: the bounds are released.
     """
-    layers = [layer for layer, _ in watched.layers]
+    layers = list(watched.kernels)
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
     state.noise_deviation *= factors[0]
     each = factors if len(factors) == len(layers) else factors * len(layers)
@@ -388,7 +390,7 @@ def _noise_before_clip(
     room.clear()
     if len(x):
         noise_before_clip_sum(
-            watched, x, lambda part: partial(losses_of, y=y[part]), mask, order=order, clip=clip,
+            watched, x, lambda part: LossOf(y[part]), mask, order=order, clip=clip,
             standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
             step=step, room=room,
         )  # fmt: skip
@@ -422,6 +424,10 @@ def full_precision() -> Iterator[None]:
     """Switch TF32, bfloat16 products and autocast off, and give the user's settings back."""
     switches = _precision_switches()
     saved = [getattr(place, name) for place, name, _ in switches]
+    cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    if not cast and all(now == exact for now, (*_, exact) in zip(saved, switches, strict=True)):
+        yield
+        return
     for place, name, exact in switches:
         setattr(place, name, exact)
     try:
@@ -432,6 +438,7 @@ def full_precision() -> Iterator[None]:
             setattr(place, name, value)
 
 
+@cache
 def _precision_switches() -> list[tuple[Any, str, Any]]:
     """Return every switch that makes float32 products coarser, and its exact setting."""
     backends = torch.backends

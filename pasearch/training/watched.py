@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
+from pasearch.training.losses import LossOf
 
 Loss = Callable[[Tensor], Tensor]
 """From the network's output, (batch, ...), to each record's own loss, (batch,)."""
@@ -46,18 +47,19 @@ class Watched:
         network: Accepted by `per_example.validate`; its layers and what is trained stay the same.
     """
 
-    __slots__ = ("_chain", "keyed", "layers", "network", "parameters")
+    __slots__ = ("_chain", "_plain", "kernels", "keyed", "network", "parameters")
 
     def __init__(self, network: nn.Module):
         self.network = network
         self.parameters = trainable_parameters(network)
-        self.layers = [(layer, kernel_of(layer)) for layer in trainable_layers(network)]
+        self.kernels = {layer: kernel_of(layer) for layer in trainable_layers(network)}
         self.keyed = [
             (place, reseed)
             for place, module in enumerate(network.modules())
             if callable(reseed := getattr(module, "reseed", None))
         ]
-        self._chain = _chain(network, self.layers)
+        self._chain = _chain(network, self.kernels)
+        self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
 
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
@@ -72,15 +74,17 @@ class Watched:
 
         Cost: as much as a plain backward pass, less the parameters' gradients.
         """
+        if self._plain and isinstance(loss, LossOf):
+            return self._pulled_back(x, loss)
         with torch.enable_grad():
             seen: list[_Seen] = []
             if self._chain is not None:
                 output = _walked(self._chain, x, seen)
             else:
-                with _hooked([layer for layer, _ in self.layers], seen):
+                with _hooked(list(self.kernels), seen):
                     output = self.network(x)
             losses = loss(output)
-            _check_seen(seen, len(x))
+            _check_seen(seen, x.shape[0])
             asked = [each.output for each in seen]
             inner = [each.inner[0] for each in seen if each.inner]
             found = torch.autograd.grad(losses.sum(), [*asked, *inner], allow_unused=True)
@@ -89,6 +93,42 @@ class Watched:
             _captured(each, gradient, next(rest) if each.inner else None)
             for each, gradient in zip(seen, gradients, strict=True)
         ]
+
+    @torch.no_grad()
+    def _pulled_back(self, x: Tensor, loss: LossOf) -> list[Captured]:
+        """Do what autograd would, where every module's own derivative is known."""
+        assert self._chain is not None
+        inputs = [x]
+        for module, _ in self._chain:
+            inputs.append(module(inputs[-1]))
+        seen: list[_Seen] = []
+        gradient, left = loss.gradient(inputs[-1]), len(self.kernels)
+        captured: list[Captured] = []
+        for place in reversed(range(len(self._chain))):
+            (module, kernel), (a, output) = self._chain[place], inputs[place : place + 2]
+            if kernel is not None:
+                seen.append(_Seen(module, a, output, (a._version, output._version)))
+                captured.append(Captured(module, a, gradient))
+                left -= 1
+            if left == 0:
+                break
+            gradient = PULLS[type(module)](module, gradient, a, output)
+        _check_seen(seen, x.shape[0])
+        return captured[::-1]
+
+
+def _of_linear(module: nn.Module, d: Tensor, x: Tensor, output: Tensor) -> Tensor:
+    assert isinstance(module, nn.Linear)
+    return d @ module.weight
+
+
+PULLS: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]] = {
+    nn.Linear: _of_linear,
+    nn.Flatten: lambda _, d, x, output: d.reshape(x.shape),
+    nn.Tanh: lambda _, d, x, output: torch.ops.aten.tanh_backward(d, output),
+    nn.ReLU: lambda _, d, x, output: torch.ops.aten.threshold_backward(d, output, 0.0),
+}
+"""From a module's output's gradient, its input and its output to its input's gradient."""
 
 
 def capture(network: nn.Module | Watched, x: Tensor, loss: Loss) -> list[Captured]:
@@ -105,7 +145,7 @@ class Room:
         parameters: In their order.
     """
 
-    __slots__ = ("flats", "views")
+    __slots__ = ("flats", "of", "views")
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         self.views: list[Tensor] = []
@@ -122,6 +162,7 @@ class Room:
             self.flats.append(flat)
             parts = flat.split([p.numel() for p in own])
             self.views += [part.view(p.shape) for part, p in zip(parts, own, strict=True)]
+        self.of = {id(p): view for p, view in zip(parameters, self.views, strict=True)}
 
     def clear(self) -> None:
         """Let all numbers be 0."""
@@ -152,13 +193,12 @@ class _Seen:
 _Link = tuple[nn.Module, Kernel | None]
 
 
-def _chain(network: nn.Module, layers: list[tuple[nn.Module, Kernel]]) -> list[_Link] | None:
+def _chain(network: nn.Module, kernels: dict[nn.Module, Kernel]) -> list[_Link] | None:
     """Return the modules that a network calls one after another; None if it may do otherwise."""
-    kernels = {id(layer): kernel for layer, kernel in layers}
-    links = [(module, kernels.get(id(module))) for module in _leaves(network)]
+    links = [(module, kernels.get(module)) for module in _leaves(network)]
     within = sum(len(trainable_layers(module)) for module, _ in links)
     # Of a layer within a module, or in two places, only the hooks know.
-    alone = sum(kernel is not None for _, kernel in links) == within == len(layers)
+    alone = sum(kernel is not None for _, kernel in links) == within == len(kernels)
     return links if type(network) is nn.Sequential and alone else None
 
 

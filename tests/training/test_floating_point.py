@@ -24,7 +24,7 @@ from pasearch.accounting.density import Density
 from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import pairs
+from pasearch.runs.normals import of_words, pairs
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import noise, trainer
 from pasearch.training.bounding.flat import Flat
@@ -196,7 +196,7 @@ def on_a_double(patch: pytest.MonkeyPatch) -> None:
         seed, _ = stream.seed_and_offset(step)
         words = torch.empty(2 * pairs(count), dtype=torch.int64)
         words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed % 2**63))
-        return noise.normals_of(words, count, stream, step)
+        return of_words(words, count, stream, step)
 
     patch.setattr(noise, "normals_on", other)
 

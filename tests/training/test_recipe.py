@@ -84,7 +84,7 @@ def test_an_unknown_optimizer_is_refused_and_the_known_are_named(value: object):
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [1.0, "flat", {"name": "flat"}, Flat])
 def test_what_is_no_bounding_is_refused(value: object):
-    with pytest.raises(UsageError, match="expected one of .*AdaptiveQuantile.*, Encoded"):
+    with pytest.raises(UsageError, match=r"expected one of .*AdaptiveQuantile.*, Encoded"):
         recipe(bounding=value)
 
 

@@ -9,6 +9,7 @@ docs/guarantees/bounding.md.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -83,12 +84,13 @@ class Bound(Stage):
         views: int = 1,
         weights: Tensor | None = None,
         room: Room | None = None,
+        counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
         from pasearch.training.per_example import clipped_sum_and_counts
 
         return clipped_sum_and_counts(
-            network, x, loss, self, mask, views=views, weights=weights, room=room
+            network, x, loss, self, mask, views=views, weights=weights, room=room, counted=counted
         )
 
     def start(self, layers: int) -> tuple[float, ...]:
@@ -151,4 +153,4 @@ def finite(norms: Tensor, factors: Tensor) -> Tensor:
     """Return the factors, 0 where the norm is not finite."""
     import torch
 
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+    return torch.where(norms < math.inf, factors, 0.0)

@@ -74,6 +74,7 @@ class Encoded(Bound):
         views: int = 1,
         weights: Tensor | None = None,
         room: Room | None = None,
+        counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
         assert views == 1, "encoding takes one gradient a record"
