@@ -167,6 +167,11 @@ class Lstm(nn.Module):
                 "inputs). Keep records the first axis and steps the second."
             )
 
+    @property
+    def recurrent(self) -> torch.Tensor:
+        """What h_(t-1) is multiplied by, (units, 4 units)."""
+        return self.weight[:, self.inputs :].T
+
     def projected(self, x: torch.Tensor) -> torch.Tensor:
         """Return what the inputs and the biases add to z_t, for all steps: (batch, steps, 4u)."""
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
@@ -177,7 +182,7 @@ class Lstm(nn.Module):
 
         The gradient with respect to `projected` is that of z_t, all later steps included.
         """
-        recurrent = self.weight[:, self.inputs :].T
+        recurrent = self.recurrent
         state = memory = projected.new_zeros(len(projected), self.units)
         states = []
         for step in projected.unbind(1):

@@ -32,6 +32,7 @@ from torch.nn.grad import conv2d_weight
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training.recurrence import Recurrence
 
 UNFOLDED = 2**23
 """Most numbers in one unfolded input of a convolution: 32 MiB, so that memory stays flat."""
@@ -326,7 +327,7 @@ class LstmKernel(Kernel):
         assert isinstance(layer, Lstm)
         layer.check(x)
         gates = layer.projected(x)
-        states = layer.states(gates)
+        states = Recurrence.apply(gates, layer.recurrent.detach())
         return states[:, -1], (gates, states)
 
     def keep(self, seen: Captured, inner: tuple[Tensor, ...], gradient: Tensor) -> None:
@@ -373,7 +374,7 @@ class LstmKernel(Kernel):
         assert isinstance(layer, Lstm)
         with torch.enable_grad():
             gates = layer.projected(seen.input).detach().requires_grad_()
-            states = layer.states(gates)
+            states = Recurrence.apply(gates, layer.recurrent.detach())
             (d,) = torch.autograd.grad(states[:, -1], gates, seen.output_gradient)
         return _steps(seen.input, states), d
 

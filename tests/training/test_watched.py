@@ -1,0 +1,191 @@
+"""A network that is watched: in a chain, by hooks or in closed form, every layer sees the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.losses import LossOf, losses_of
+from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
+from pasearch.training.recipe import Recipe
+from pasearch.training.recurrence import Recurrence
+from pasearch.training.trainer import Training
+from pasearch.training.watched import Room, Watched, flattened
+
+
+class Hidden(nn.Module):
+    """The same network, of which nothing is known but what it returns."""
+
+    def __init__(self, within: nn.Module):
+        super().__init__()
+        self.within = within
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.within(x)
+
+
+def plain() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Sequential(nn.Linear(7, 6), nn.ReLU()),
+        nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def frozen_in_the_middle() -> nn.Sequential:
+    network = plain()
+    network[3][0].requires_grad_(False)
+    return network
+
+
+def convolutions() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+    )
+
+
+def recurrent() -> nn.Sequential:
+    return nn.Sequential(Rows(), Lstm(4, 5), nn.Linear(5, 3))
+
+
+def wide_and_deep() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), Joined(nn.Linear(12, 4), nn.Tanh()), nn.Linear(16, 3))
+
+
+NETWORKS = {
+    "plain": plain, "frozen": frozen_in_the_middle, "convolutions": convolutions,
+    "recurrent": recurrent, "wide and deep": wide_and_deep,
+    "tempered": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), TemperedSigmoid(),
+                                      nn.Linear(5, 3)),
+}  # fmt: skip
+
+
+def made(name: str) -> tuple[nn.Module, Tensor, LossOf]:
+    torch.manual_seed(1)
+    x, y = torch.randn(6, 1, 3, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 1, 0])
+    return NETWORKS[name]().double(), x, LossOf(y)
+
+
+def sums_of(network: nn.Module, x: Tensor, loss: Callable) -> list[Tensor]:
+    mask = torch.tensor([True, True, False, True, True, True])
+    return clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), mask)[0]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", NETWORKS)
+def test_chain_hooks_and_closed_form_give_the_same_sums(name: str):
+    network, x, loss = made(name)
+    found = sums_of(network, x, loss)
+    by_autograd = sums_of(network, x, lambda outputs: losses_of(outputs, loss.y))
+    by_hooks = sums_of(Hidden(network), x, loss)
+    assert len(found) == len(trainable_parameters(network))
+    for one, two, three in zip(found, by_autograd, by_hooks, strict=True):
+        assert float(one.abs().max()) > 0
+        assert torch.allclose(one, two, rtol=1e-10, atol=1e-14)
+        assert torch.allclose(one, three, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.unit
+def test_which_networks_are_pulled_back_and_which_walked():
+    kinds = {name: Watched(make()) for name, make in NETWORKS.items()}
+    assert [name for name, each in kinds.items() if each._plain] == ["plain", "frozen"]
+    assert [name for name, each in kinds.items() if each._chain is None] == ["wide and deep"]
+    assert Watched(Hidden(plain()))._chain is None
+    shared = nn.Linear(3, 3)
+    assert Watched(nn.Sequential(shared, nn.Tanh(), shared))._chain is None
+
+
+@pytest.mark.unit
+def test_nothing_is_hung_on_a_network():
+    network, x, loss = made("convolutions")
+    sums_of(Hidden(network), x, loss)
+    assert not any(module._forward_hooks for module in network.modules())
+    assert all(p.grad is None for p in network.parameters())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("numbers", [False, True])
+def test_the_gradient_of_a_loss_is_autograds(numbers: bool):
+    torch.manual_seed(3)
+    outputs = torch.randn(9, 1 if numbers else 4, dtype=torch.float64, requires_grad=True)
+    y = torch.rand(9, dtype=torch.float64) if numbers else torch.randint(4, (9,))
+    (expected,) = torch.autograd.grad(losses_of(outputs, y).sum(), outputs)
+    assert torch.allclose(LossOf(y).gradient(outputs.detach()), expected, atol=1e-14)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 6, 2), (5, 1, 3), (4, 7, 5)])
+def test_the_steps_of_an_lstm_are_those_of_autograd(shape: tuple[int, int, int]):
+    batch, steps, units = shape
+    torch.manual_seed(4)
+    layer = Lstm(3, units).double()
+    gates = layer.projected(torch.randn(batch, steps, 3, dtype=torch.float64)).detach()
+    found, expected = (gates.clone().requires_grad_() for _ in range(2))
+    ours, theirs = Recurrence.apply(found, layer.recurrent.detach()), layer.states(expected)
+    assert torch.allclose(ours, theirs, atol=1e-14)
+    weights = torch.randn_like(theirs)
+    (one,) = torch.autograd.grad((ours * weights).sum(), found)
+    (two,) = torch.autograd.grad((theirs * weights).sum(), expected)
+    assert torch.allclose(one, two, atol=1e-13)
+
+
+@pytest.mark.unit
+def test_a_room_is_flat_and_of_each_kind_its_own():
+    network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2).double(), nn.Linear(2, 2))
+    room = Room(list(network.parameters()))
+    assert [each.numel() for each in room.flats] == [9, 8, 6]
+    assert [view.shape for view in room.views] == [p.shape for p in network.parameters()]
+    room.views[1].fill_(5.0)
+    assert room.flats[0].tolist() == [0.0] * 6 + [5.0] * 3
+    room.clear()
+    assert not room.flats[0].any()
+
+
+@pytest.mark.unit
+def test_flattened_parameters_keep_their_values_and_follow_their_buffer():
+    network = plain()
+    before = copy.deepcopy(network.state_dict())
+    (flat,) = flattened(trainable_parameters(network))
+    assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
+    flat.zero_()
+    assert not any(p.any() for p in network.parameters())
+
+
+def training(network: nn.Module) -> Training:
+    from types import SimpleNamespace
+
+    records = SimpleNamespace(
+        x=torch.randn(40, 1, 3, 4), y=torch.randint(3, (40,)),
+        valid=torch.ones(40, dtype=torch.bool), public=False,
+    )  # fmt: skip
+    recipe = Recipe(
+        expected_batch_size=8, steps=3, learning_rate=0.1, noise_multiplier=1.0,
+        bounding=Flat(clip_norm=0.25),
+    )  # fmt: skip
+    keys = Keys.from_seed(1)
+    streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
+    return Training(network, records, recipe, streams)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.unit
+def test_a_network_that_is_moved_while_it_is_trained_is_refused():
+    network = plain()
+    running = training(network)
+    assert running.step()
+    network.double()
+    with pytest.raises(UsageError, match="moved or replaced"):
+        running.step()
+
+
+@pytest.mark.unit
+def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), KeyedDropout(0.5), nn.Linear(8, 3))
+    assert [place for place, _ in Watched(network).keyed] == [3]
+    assert training(network).step()
