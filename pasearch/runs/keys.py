@@ -379,6 +379,8 @@ def _encoded(element: object) -> bytes:
 
 
 def _step(step: object) -> int:
+    if type(step) is int and 0 <= step < 2**64:  # nearly always, and quickly told
+        return step
     if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
         raise UsageError(f"step is {step!r}: expected a whole number in [0, 2^64).")
     return int(step)

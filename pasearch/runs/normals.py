@@ -204,10 +204,11 @@ def normals(count: int, stream: Stream, step: int = 0) -> Normals:
 
     def words(places: Places) -> tuple[Places, Places]:
         low = places & -BLOCK  # a power of 2
-        first, second = low + places, low + places + np.minimum(BLOCK, half - low)
+        first = low + places
+        halves = np.concatenate([first, first + np.minimum(BLOCK, half - low)])
+        lengths, turns = _half_word(source.at(halves >> 1), halves & 1).reshape(2, -1) << 32
         rest = stream.child("finer").words(step).at(places)
-        lengths = _half_word(source.at(first >> 1), first & 1) << 32 | _half_word(rest, 0)
-        return lengths, _half_word(source.at(second >> 1), second & 1) << 32 | _half_word(rest, 1)
+        return lengths | _half_word(rest, 0), turns | _half_word(rest, 1)
 
     return Normals(
         values[:count], BY_FLOAT32, BLOCK, words, lambda pair: further(stream, step, pair)

@@ -101,11 +101,12 @@ def clipped_sum_and_counts(
     factors = own * usable
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
-    counts = torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
-    if counted and bounding is not None and (inside := bounding.within(norms)) is not None:
-        centred = torch.where(mask, (inside & (total < math.inf)).double() - 0.5, 0.0)
-        counts = centred.reshape(-1, len(mask)).sum(dim=1).cpu()
-    return _weighted_sums(watched, captured, factors, layered, room), counts
+    sums = _weighted_sums(watched, captured, factors, layered, room)
+    inside = bounding.within(norms) if counted and bounding is not None else None
+    if inside is None:
+        return sums, torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
+    centred = torch.where(mask, (inside & (total < math.inf)).double() - 0.5, 0.0)
+    return sums, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
 
 
 def _weighted_sums(

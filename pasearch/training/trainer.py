@@ -300,7 +300,8 @@ def _bounded_sum(
     if chosen.numel() == 0:
         room.clear()
         return counts
-    for place, part in enumerate(chosen.split(max(1, recipe.chunk // many))):
+    most = max(1, recipe.chunk // many)
+    for place, part in enumerate(chosen.split(most) if chosen.numel() > most else (chosen,)):
         x, y, mask = slots.at(part)
         weights = None if shares is None else shares[y.clamp(max=len(shares) - 1)]
         if views is not None:

@@ -53,7 +53,7 @@ from pasearch.runs import mechanisms, normals, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.normals import Normals
+from pasearch.runs.normals import Normals, grid
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
@@ -222,7 +222,7 @@ def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None 
     x, y = data.x.flatten(1).double().numpy(), data.y.numpy()
     bounding, batch = made.bounding, made.expected_batch_size
     assert bounding is not None
-    normals, counts, adam = [], [], []
+    normals, counts, adam, generator = [], [], [], np.random.default_rng(0)
     for step in range(made.steps):
         weights = [p.detach().double().numpy().copy() for p in parameters]
         before = replace(training._state)
@@ -247,6 +247,8 @@ def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None 
                 within = norms(rows, len(moved) > 1) <= np.array(moved)[:, None]
                 found = released_counts(bounding, before, training._state)
                 z, deviation = shares(bounding, z, len(moved))
+                # What the rounding to a grid has taken off, or else a residual may be exactly 0.
+                found += grid(deviation) * generator.uniform(-0.5, 0.5, size=found.shape)
                 counts.append((found - (within - 0.5).sum(axis=1)) / deviation)
             exact = [scale * part for scale, part in zip(scales, exact, strict=True)]
             deviations = [z * sensitivity(bounding, before.bounds) * scale for scale in scales]
