@@ -345,7 +345,7 @@ def trained(
                 and (accuracy(network, held, 2000) >= arm.target)
             ):
                 break
-        training.install_average()
+        training.finish()
         test = accuracy(network, held)
     row = {
         "study": name, "arm": arm_name, "epsilon": epsilon, "seed": seed, "test": round(test, 4),

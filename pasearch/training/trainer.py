@@ -75,7 +75,7 @@ def train(
                 break
             if on_step is not None:
                 on_step(finished)
-    training.install_average()
+    training.finish()
 
 
 class Training:
@@ -175,9 +175,14 @@ class Training:
         self._finished += 1
         return True
 
-    def install_average(self) -> None:
-        """Let the network have its averaged weights, if the recipe averages."""
+    def finish(self) -> None:
+        """Let the network have its averaged weights, if the recipe averages, and be on its own.
+
+        Its parameters no longer lie in one buffer, which a file of the network would hold.
+        """
         self._average.install()
+        for parameter in self._watched.parameters:
+            parameter.data = parameter.detach().clone()
 
 
 _Part = tuple[Tensor, Tensor, Tensor]

@@ -509,7 +509,7 @@ def test_training_step_by_step_is_training(average: float | None):
     training = Training(model, records(), made, streams())
     for _ in range(made.steps):
         training.step()
-    training.install_average()
+    training.finish()
     assert torch.equal(weights(model), trained(records(), made))
 
 

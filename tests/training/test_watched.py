@@ -185,6 +185,18 @@ def test_a_network_that_is_moved_while_it_is_trained_is_refused():
 
 
 @pytest.mark.unit
+def test_a_finished_network_shares_no_buffer():
+    network = plain()
+    running = training(network)
+    running.step()
+    running.finish()
+    sizes = {p.untyped_storage().nbytes() // 4 - p.numel() for p in network.parameters()}
+    assert sizes == {0}
+    with pytest.raises(UsageError, match="moved or replaced"):
+        running.step()
+
+
+@pytest.mark.unit
 def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), KeyedDropout(0.5), nn.Linear(8, 3))
     assert [place for place, _ in Watched(network).keyed] == [3]
