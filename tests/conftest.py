@@ -9,13 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-# No test is timed: the machine may be slow, or busy.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# No test is timed: the machine may be slow, or busy. Examples are the same in every run, so that a
+# red test is a change's fault; `pytest --hypothesis-profile=explore` looks for new ones.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
 
 # Tests run side by side, one a core: each takes one thread of torch, which is not imported yet.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -104,12 +107,13 @@ def stores_of_trials_are_copies(tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     genuine, empty = Journal.__init__, tmp_path_factory.mktemp("stores") / "empty.sqlite"
 
-    def copied(self: Journal, path: str | os.PathLike[str]) -> None:
-        if Path(path).parent.name == "private" and not os.path.lexists(path):
+    def copied(self: Journal, place: Any, *study: Any, **new: Any) -> None:
+        own = isinstance(place, (str, Path)) and Path(place).parent.name == "private"
+        if own and not os.path.lexists(place):
             if not empty.exists():
                 Journal(empty).close()
-            shutil.copy(empty, path)
-        genuine(self, path)
+            shutil.copy(empty, place)
+        genuine(self, place, *study, **new)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "__init__", copied)

@@ -1,0 +1,116 @@
+"""Where a run keeps its finished trials: in its own folder, or in the store that the user named.
+
+A shared store's study gets a random name, which `private/` keeps with the store's address, without
+its password: a resume finds it, also on another machine, and in another place if it was moved.
+
+Source: docs/howto-storage.md; docs/rules.md, rule 10.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from pasearch.api.request import TrainRequest
+from pasearch.errors import BudgetError, UsageError
+from pasearch.files import read_json
+from pasearch.runs.folder import RunFolder
+from pasearch.runs.journal import Journal, MissingStudyError
+from pasearch.runs.keys import Stream
+from pasearch.runs.stores import Address, address_of
+
+KEPT = "study.json"
+"""In `private/`: the name of the run's study, and where it is."""
+
+
+@contextmanager
+def trials_of(folder: RunFolder, request: TrainRequest) -> Iterator[Callable[[Stream], Journal]]:
+    """Open the store of a run's trials, and yield what gives it the seal of the run's keys.
+
+    A shared store is opened at once, so that a run whose store is out of reach has neither keys nor
+    a reservation; a run's own after its ledger. A study that stays empty in a run that is refused
+    is removed.
+
+    Raises:
+        UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
+    """
+    address = address_of(request.storage)
+    journal = None if address is None else _shared(folder, address)
+
+    def sealed(seal: Stream) -> Journal:
+        nonlocal journal
+        journal = journal or Journal(folder.private / "trials.sqlite")
+        journal.sealed_by(seal)
+        return journal
+
+    try:
+        yield sealed
+    except (UsageError, BudgetError):
+        if journal is not None and journal.forget_if_empty():
+            (folder.private / KEPT).unlink(missing_ok=True)
+        raise
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def _shared(folder: RunFolder, address: Address) -> Journal:
+    if (folder.private / KEPT).exists():
+        name, kept = _kept(folder)
+        return Journal(address if address.text == kept.text else kept, name, new=False)
+    name = f"{folder.path.name[:80]} {secrets.token_hex(16)}"
+    journal = Journal(address, name)
+    _keep(folder, name, address)
+    return journal
+
+
+def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Address) -> TrainRequest:
+    """Return an interrupted run's request with its store named anew, or its password given.
+
+    A store that does not hold the run's study gets a new one: the trials are then made again.
+
+    Raises:
+        UsageError: The run keeps its trials in another kind of store, or in its own folder.
+    """
+    address, before = address_of(storage), getattr(request, "storage", None)
+    assert address is not None
+    if before is None or address.kind != before.kind:
+        own = "its own folder" if before is None else f"a {before.kind}"
+        raise UsageError(
+            f"{folder.path} keeps its trials in {own}: leave `storage=` out, or name such a store."
+        )
+    if (folder.private / KEPT).exists():
+        name, _ = _kept(folder)
+        if _holds(address, name):
+            _keep(folder, name, address)
+        else:
+            (folder.private / KEPT).unlink()
+    return replace(request, storage=address)
+
+
+def _holds(address: Address, name: str) -> bool:
+    try:
+        Journal(address, name, new=False).close()
+    except MissingStudyError:
+        return False
+    return True
+
+
+def _keep(folder: RunFolder, name: str, address: Address) -> None:
+    folder.atomic_write(KEPT, json.dumps({"study": name, "storage": address.text}))
+
+
+def _kept(folder: RunFolder) -> tuple[str, Address]:
+    values = read_json(folder.private / KEPT, "where a run's trials are", follow=False)
+    try:
+        name, address = values["study"], address_of(values["storage"])
+    except (TypeError, KeyError, UsageError):
+        name = address = None
+    if not isinstance(name, str) or address is None:
+        raise UsageError(f"{folder.private / KEPT} is damaged: start a new run.")
+    return name, address
