@@ -33,25 +33,26 @@ from torch.nn.grad import conv2d_weight
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training.norms import (
+    FORMED,
+    ROUNDINGS,
+    Kept,
+    at_least_norms,
+    norms,
+    norms_along,
+    positions,
+    row_squares,
+    side_by_side,
+    squares_of,
+    weighted,
+    zero_rows,
+)
 from pasearch.training.recurrence import Recurrence
 
 UNFOLDED = 2**23
 """Most numbers in one unfolded input of a convolution: 32 MiB, so that memory stays flat."""
 
-ROUNDINGS = 2.0
-"""How many roundings a term of a sum over positions meets, in units of a float's own: the product
-and the sum, in the norm and again in the weighted sum, half a unit each."""
-
 NOWHERE: Mapping[int, Tensor] = MappingProxyType({})
-
-PIECE = 256
-"""A longer norm is that of the norms of its pieces."""
-
-
-FORMED = "formed"
-"""Under which gradients are kept that a convolution's norms have formed."""
-
-Kept = dict[str, tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,11 @@ class Captured:
         """Return the same with the rows of the records marked in `bad`, (batch,), set to 0."""
         found = replace(
             self,
-            input=_zero_rows(self.input, bad),
-            output_gradient=_zero_rows(self.output_gradient, bad),
+            input=zero_rows(self.input, bad),
+            output_gradient=zero_rows(self.output_gradient, bad),
         )
         for name, values in self.kept.items():
-            found.kept[name] = tuple(_zero_rows(each, bad) for each in values)
+            found.kept[name] = tuple(zero_rows(each, bad) for each in values)
         return found
 
 
@@ -145,15 +146,15 @@ class LinearKernel(Kernel):
         layer, a, d = seen.layer, seen.input, seen.output_gradient
         assert isinstance(layer, nn.Linear)
         if a.ndim > 2 or views > 1:
-            inputs, positions = (
-                _side_by_side(v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None], views)
+            a, d = (
+                side_by_side(v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None], views)
                 for v in (a, d)
             )
-            return _positions(layer.weight, layer.bias, inputs, positions)
-        squares = _row_squares(a) if layer.weight.requires_grad else 0.0
+            return positions(layer.weight, layer.bias, a, d)
+        squares = row_squares(a) if layer.weight.requires_grad else 0.0
         if layer.bias is not None and layer.bias.requires_grad:
             squares = squares + 1.0
-        return squares * _row_squares(d)
+        return squares * row_squares(d)
 
     def weighted_sum(
         self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
@@ -161,7 +162,7 @@ class LinearKernel(Kernel):
         """(c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
-        d = _rows(_weighted(seen.output_gradient, factors))
+        d = _rows(weighted(seen.output_gradient, factors))
         if layer.weight.requires_grad:
             room = into.get(id(layer.weight))
             yield layer.weight, torch.mm(d.T, _rows(seen.input), out=room)
@@ -198,8 +199,8 @@ class Conv2dKernel(Kernel):
         patches = _patches(layer, a, d)
         return self._position_norms(
             layer,
-            _side_by_side(patches.unflatten(1, (layer.groups, -1)), views),
-            _side_by_side(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
+            side_by_side(patches.unflatten(1, (layer.groups, -1)), views),
+            side_by_side(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
             _image_norms(a, views) * _patches_of_a_pixel(layer) ** 0.5,
             kept,
         )
@@ -207,7 +208,7 @@ class Conv2dKernel(Kernel):
     def _position_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
     ) -> Tensor:
-        return _positions(layer.weight, layer.bias, a, d, a_norms, kept)
+        return positions(layer.weight, layer.bias, a, d, a_norms, kept)
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
@@ -227,7 +228,7 @@ class Conv2dKernel(Kernel):
                 if parameter is not None and parameter.requires_grad:
                     yield parameter, (factors @ each.flatten(1)).view_as(parameter)
             return
-        d = _weighted(seen.output_gradient, factors)
+        d = weighted(seen.output_gradient, factors)
         if layer.weight.requires_grad:
             gradient = conv2d_weight(
                 _padded(layer, seen.input).to(self.summed_in),
@@ -259,7 +260,7 @@ class WeightStandardisedKernel(Conv2dKernel):
     def _position_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
     ) -> Tensor:
-        squares = _positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
+        squares = positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
         squares = squares + 0.0 * a_norms
         if layer.weight.requires_grad:
             rows = max(1, UNFOLDED // layer.weight.numel())
@@ -274,11 +275,11 @@ class WeightStandardisedKernel(Conv2dKernel):
         taps, length = layer.weight[0].numel(), a.shape[3]
         formed = (d @ a.transpose(2, 3)).flatten(1, 2).unflatten(2, layer.weight.shape[1:])
         unit = ROUNDINGS * torch.finfo(a.dtype).eps
-        hidden = unit * taps * _norms(formed / scale)
+        hidden = unit * taps * norms(formed / scale)
         if length > 1:
-            d_norms = _norms(d.flatten(1, 2) / scale.view(-1, 1))
-            hidden = hidden + unit * length * _norms(a) * d_norms
-        return (_norms(self._of_weight(layer, formed)) + hidden).square()
+            d_norms = norms(d.flatten(1, 2) / scale.view(-1, 1))
+            hidden = hidden + unit * length * norms(a) * d_norms
+        return (norms(self._of_weight(layer, formed)) + hidden).square()
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         assert isinstance(layer, WeightStandardisedConv2d)
@@ -296,20 +297,20 @@ class NormKernel(Kernel):
     """
 
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
-        """Sum over positions, too large by what rounding may hide, as `_positions` is."""
+        """Sum over positions, too large by what rounding may hide, as `positions` is."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        xhat, d = _side_by_side(xhat, views), _side_by_side(d, views)
+        xhat, d = side_by_side(xhat, views), side_by_side(d, views)
         length = d.shape[2]
         rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
         squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
-        d_norms = _norms_along(d, 2)
+        d_norms = norms_along(d, 2)
         if layer.weight.requires_grad:
-            hidden = _norms(_norms_along(xhat, 2) * d_norms)
-            squares = squares + (_norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
+            hidden = norms(norms_along(xhat, 2) * d_norms)
+            squares = squares + (norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
         if layer.bias is not None and layer.bias.requires_grad:
-            hidden = length**0.5 * _norms(d_norms)
-            squares = squares + (_norms(d.sum(dim=2)) + rounding * hidden).square()
+            hidden = length**0.5 * norms(d_norms)
+            squares = squares + (norms(d.sum(dim=2)) + rounding * hidden).square()
         return squares
 
     def weighted_sum(
@@ -318,7 +319,7 @@ class NormKernel(Kernel):
         """The same sums of c * d, over the records too."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        d = _weighted(d, factors)
+        d = weighted(d, factors)
         if layer.weight.requires_grad:
             yield layer.weight, (xhat * d).sum(dim=(0, 2)).view_as(layer.weight)
         if layer.bias is not None and layer.bias.requires_grad:
@@ -364,9 +365,9 @@ class LstmKernel(Kernel):
         """The positions' form; a second bias has the gradient of the first."""
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
-        a, d = (_side_by_side(v.transpose(1, 2)[:, None], views) for v in (a, d))
-        squares = _positions(layer.weight, layer.bias, a, d)
-        return squares + _positions(layer.weight.detach(), layer.second_bias, a, d)
+        a, d = (side_by_side(v.transpose(1, 2)[:, None], views) for v in (a, d))
+        squares = positions(layer.weight, layer.bias, a, d)
+        return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
 
     def weighted_sum(
         self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
@@ -374,7 +375,7 @@ class LstmKernel(Kernel):
         """(c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
-        d = _weighted(d, factors).flatten(0, 1)
+        d = weighted(d, factors).flatten(0, 1)
         if layer.weight.requires_grad:
             yield layer.weight, d.T @ a.flatten(0, 1)
         for bias in (layer.bias, layer.second_bias):
@@ -416,7 +417,7 @@ class AnyKernel(Kernel):
 
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Sum the squares of the formed gradients; over views, with what rounding may hide."""
-        return torch.stack([_squares(g, views) for g in self.gradients(seen).values()]).sum(0)
+        return torch.stack([squares_of(g, views) for g in self.gradients(seen).values()]).sum(0)
 
     def weighted_sum(
         self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
@@ -426,7 +427,7 @@ class AnyKernel(Kernel):
         dropped = factors == 0.0
         for name, gradient in self.gradients(seen).items():
             # The layer may have no finite gradient where the record's input was set to 0.
-            kept = _zero_rows(gradient, dropped)
+            kept = zero_rows(gradient, dropped)
             yield own[name], torch.einsum("b,b...->...", factors, kept)
 
 
@@ -448,53 +449,6 @@ def kernel_of(layer: nn.Module) -> Kernel:
     return kernel if names <= kernel.names else ANY
 
 
-def _positions(
-    weight: Tensor,
-    bias: Tensor | None,
-    a: Tensor,
-    d: Tensor,
-    a_norms: Tensor | None = None,
-    kept: Kept | None = None,
-) -> Tensor:
-    """||g_i||^2 of a layer applied at L positions, too large by what rounding may hide.
-
-    Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
-    positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
-    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
-    (batch, groups, inputs, L), d (batch, groups, outputs, L); a_norms are ||A_i||, or above. If
-    g_i of the weight is formed it is kept, with that of the bias, as `FORMED`.
-    """
-    squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
-    inputs, length = a.shape[2:]
-    rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
-    d_norms = _norms_along(d.flatten(1), 1)
-    if weight.requires_grad:
-        if _formed_is_cheaper(inputs, d.shape[2], length):
-            gradient = d @ a.transpose(2, 3)
-            computed = _norms_along(gradient.flatten(1), 1)
-            if kept is not None:
-                kept[FORMED] = gradient, d.sum(dim=3)
-        else:
-            a64, d64 = a.double(), d.double()
-            gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
-            computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
-        a_norms = _norms_along(a.flatten(1), 1) if a_norms is None else a_norms
-        squares = squares + (computed + rounding * a_norms * d_norms).square()
-    if bias is not None and bias.requires_grad:
-        computed = _norms_along(d.sum(dim=3).flatten(1), 1)
-        squares = squares + (computed + rounding * length**0.5 * d_norms).square()
-    return squares
-
-
-def _formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
-    """Whether g_i takes less time than two Gram matrices in float64, which count double.
-
-    Each number of g_i, and each that is made a float64, takes as long as some eight products.
-    """
-    formed = (length + 8) * inputs * outputs
-    return formed <= 2 * (length + 8) * length * (inputs + outputs)
-
-
 def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
     """Return the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
 
@@ -510,8 +464,7 @@ def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
 
 def _image_norms(a: Tensor, views: int) -> Tensor:
     """||x_i|| of padded images, those of one record together: (batch,)."""
-    rows = a.flatten(1)
-    return _norms_along(rows if views == 1 else rows.unflatten(0, (-1, views)).flatten(1), 1)
+    return at_least_norms(a if views == 1 else a.unflatten(0, (-1, views)))
 
 
 def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
@@ -521,23 +474,6 @@ def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
     """
     axes = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     return math.prod(math.ceil(k * math.gcd(s, e) / s) for k, s, e in axes)
-
-
-def _squares(gradients: Tensor, views: int) -> Tensor:
-    """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
-    if views == 1:
-        return gradients.flatten(1).square().sum(dim=1)
-    parts = gradients.flatten(1).unflatten(0, (-1, views))
-    sizes = _norms_along(parts, 2).sum(dim=1)
-    hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
-    return (_norms(parts.sum(dim=1)) + hidden).square()
-
-
-def _side_by_side(values: Tensor, views: int) -> Tensor:
-    """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
-    if views == 1:
-        return values
-    return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
 
 
 def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -553,42 +489,6 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
 
 
-def _norms_along(values: Tensor, axis: int) -> Tensor:
-    """||v|| along one axis, right to 1e-6 of itself at any length.
-
-    On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
-    too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
-    """
-    length, norm = values.shape[axis], torch.linalg.vector_norm
-    if length <= PIECE:
-        return norm(values, dim=axis)
-    whole = length - length % PIECE
-    pieces = values.narrow(axis, 0, whole).unflatten(axis, (-1, PIECE))
-    rest = values.narrow(axis, whole, length - whole)
-    found = [norm(pieces, dim=axis + 1), norm(rest, dim=axis, keepdim=True)]
-    return _norms_along(torch.cat(found, dim=axis), axis)
-
-
-def _norms(values: Tensor) -> Tensor:
-    """||v_i||, (batch,), of whatever lies behind the first axis."""
-    return _norms_along(values.flatten(1), 1)
-
-
-def _row_squares(values: Tensor) -> Tensor:
-    """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
-    lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
-    return _norms_along(values, 1).square() + lost
-
-
 def _rows(values: Tensor) -> Tensor:
     """(batch, ..., numbers) to (rows, numbers)."""
     return values if values.ndim == 2 else values.flatten(0, -2)
-
-
-def _weighted(d: Tensor, factors: Tensor) -> Tensor:
-    return d * factors.view(-1, *(1 for _ in d.shape[1:]))
-
-
-def _zero_rows(values: Tensor, bad: Tensor) -> Tensor:
-    # A copy of the same layout: sums over another are rounded otherwise.
-    return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)

@@ -24,7 +24,7 @@ from pasearch.spaces.modules import (
     TemperedSigmoid,
     WeightStandardisedConv2d,
 )
-from pasearch.training import kernels, per_example
+from pasearch.training import kernels, norms, per_example
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.kernels import (
@@ -324,7 +324,7 @@ def test_norms_are_right_at_any_length(length: int):
         for size in (1.0, 0.7, 1e-15, 1e15):
             values = torch.full(shape, size)
             values[1] = torch.randn(length).view(shape[1:])
-            found = kernels._norms_along(values, axis).flatten().double()
+            found = norms.norms_along(values, axis).flatten().double()
             exact = values.double().flatten(1).square().sum(dim=1).sqrt()
             assert ((found / exact - 1).abs() < 1e-6).all(), (size, axis)
 
@@ -336,7 +336,7 @@ def test_one_long_sum_would_be_wrong():
     exact = float(ones.double().square().sum().sqrt())
     if abs(float(torch.linalg.vector_norm(ones, dim=1)) / exact - 1) < 1e-4:
         pytest.skip("torch adds long vectors up well here")
-    assert abs(float(kernels._norms_along(ones, 1)) / exact - 1) < 1e-6
+    assert abs(float(norms.norms_along(ones, 1)) / exact - 1) < 1e-6
 
 
 @pytest.mark.contract

@@ -1,0 +1,139 @@
+"""Norms of per-example gradients at many positions, and what roundings may hide in them.
+
+    g_i = D_i A_i^T         ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i))
+
+Every norm that is returned is at least the exact one, up to the `SLACK` of the bounds.
+
+Source: Bu et al. 2022; Higham 2002, section 3.1. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROUNDINGS = 2.0
+"""How many roundings a term of a sum over positions meets, in units of a float's own: the product
+and the sum, in the norm and again in the weighted sum, half a unit each."""
+
+PIECE = 256
+"""A longer norm is that of the norms of its pieces."""
+
+
+FORMED = "formed"
+"""Under which gradients are kept that a convolution's norms have formed."""
+
+Kept = dict[str, tuple[Tensor, ...]]
+
+
+def positions(
+    weight: Tensor,
+    bias: Tensor | None,
+    a: Tensor,
+    d: Tensor,
+    a_norms: Tensor | None = None,
+    kept: Kept | None = None,
+) -> Tensor:
+    """||g_i||^2 of a layer applied at L positions, too large by what rounding may hide.
+
+    Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
+    positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
+    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
+    (batch, groups, inputs, L), d (batch, groups, outputs, L); a_norms are ||A_i||, or above. If
+    g_i of the weight is formed it is kept, with that of the bias, as `FORMED`.
+    """
+    squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
+    inputs, length = a.shape[2:]
+    rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
+    d_norms = at_least_norms(d)
+    if weight.requires_grad:
+        if formed_is_cheaper(inputs, d.shape[2], length):
+            gradient = d @ a.transpose(2, 3)
+            computed = norms_along(gradient.flatten(1), 1)
+            if kept is not None:
+                kept[FORMED] = gradient, d.sum(dim=3)
+        else:
+            a64, d64 = a.double(), d.double()
+            gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
+            computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
+        a_norms = at_least_norms(a) if a_norms is None else a_norms
+        squares = squares + (computed + rounding * a_norms * d_norms).square()
+    if bias is not None and bias.requires_grad:
+        computed = norms_along(d.sum(dim=3).flatten(1), 1)
+        squares = squares + (computed + rounding * length**0.5 * d_norms).square()
+    return squares
+
+
+def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
+    """Whether g_i takes less time than two Gram matrices in float64, which count double.
+
+    Each number of g_i, and each that is made a float64, takes as long as some eight products.
+    """
+    formed = (length + 8) * inputs * outputs
+    return formed <= 2 * (length + 8) * length * (inputs + outputs)
+
+
+def squares_of(gradients: Tensor, views: int) -> Tensor:
+    """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
+    if views == 1:
+        return gradients.flatten(1).square().sum(dim=1)
+    parts = gradients.flatten(1).unflatten(0, (-1, views))
+    sizes = norms_along(parts, 2).sum(dim=1)
+    hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
+    return (norms(parts.sum(dim=1)) + hidden).square()
+
+
+def side_by_side(values: Tensor, views: int) -> Tensor:
+    """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
+    if views == 1:
+        return values
+    return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
+
+
+def norms_along(values: Tensor, axis: int) -> Tensor:
+    """||v|| along one axis, right to 1e-6 of itself at any length.
+
+    On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
+    too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
+    """
+    length, norm = values.shape[axis], torch.linalg.vector_norm
+    if length <= PIECE:
+        return norm(values, dim=axis)
+    whole = length - length % PIECE
+    pieces = values.narrow(axis, 0, whole).unflatten(axis, (-1, PIECE))
+    rest = values.narrow(axis, whole, length - whole)
+    found = [norm(pieces, dim=axis + 1), norm(rest, dim=axis, keepdim=True)]
+    return norms_along(torch.cat(found, dim=axis), axis)
+
+
+def at_least_norms(values: Tensor) -> Tensor:
+    """||v_i|| or a little more, (batch,): one pass, for what roundings hide.
+
+    A sum of n squares errs by n roundings at most, and the norm by half of that.
+    """
+    flat = values.flatten(1)
+    return torch.linalg.vector_norm(flat, dim=1) * (
+        1.0 + flat.shape[1] * torch.finfo(flat.dtype).eps
+    )
+
+
+def norms(values: Tensor) -> Tensor:
+    """||v_i||, (batch,), of whatever lies behind the first axis."""
+    return norms_along(values.flatten(1), 1)
+
+
+def row_squares(values: Tensor) -> Tensor:
+    """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
+    lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
+    return norms_along(values, 1).square() + lost
+
+
+def weighted(d: Tensor, factors: Tensor) -> Tensor:
+    """Return rows times their factors."""
+    return d * factors.view(-1, *(1 for _ in d.shape[1:]))
+
+
+def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
+    """Return the values with the marked rows set to 0."""
+    # A copy of the same layout: sums over another are rounded otherwise.
+    return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
