@@ -135,8 +135,8 @@ MUTANTS = (
     ),
     Mutant(
         "front end: centred on rows that are not cut",
-        "total = total + bounded_rows(x[part] / row_bound, valid[part]).sum(axis=0)",
-        "total = total + (x[part] / row_bound * valid[part][:, None]).sum(axis=0)",
+        "total = total + bounded_rows(x / row_bound, valid).sum(axis=0)",
+        "total = total + (x / row_bound * valid[:, None]).sum(axis=0)",
         "features/test_views.py",
     ),
     Mutant(

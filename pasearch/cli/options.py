@@ -24,7 +24,8 @@ from pasearch.errors import FIELD
 
 DATA_HELP = (
     "digits, mnist, fashion-mnist, cifar10, svhn, a table (.csv, .tsv or .data, also with .gz, "
-    ".bz2, .xz or .zst behind; or .parquet), a .npz with arrays x and y, or a folder of images."
+    ".bz2, .xz or .zst behind; or .parquet, or a folder of these), a .npz with arrays x and y, a "
+    "folder with x.npy and y.npy, or a folder of images."
 )
 EPSILON = Option(
     "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"

@@ -1,4 +1,4 @@
-"""Data sets of arrays: in memory, or in a .npz file.
+"""Data sets of arrays: in memory, in a .npz file, or in a folder of .npy files.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.arrays import AT_ONCE, Stored, stored_arrays
+from pasearch.data.arrays import AT_ONCE, Stored, is_folder_of_arrays, stored_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, Declared, Source
@@ -27,13 +27,17 @@ LONGEST_NOTE = 4096
 
 @SOURCES.register
 class ArrayFile(Source):
-    """A .npz file with arrays x and y."""
+    """A .npz file with arrays x and y, or a folder with x.npy and y.npy."""
 
     name = "npz"
     kind = "a .npz"
-    expected = "the path of a .npz file with arrays x and y"
+    expected = "the path of a .npz file with arrays x and y, or of a folder with x.npy and y.npy"
     suffixes = (".npz",)
     uses = ("bounds", "classes", "regression")
+
+    def takes(self, data: str) -> bool:
+        """Return whether the name ends in .npz, or the two files lie in the folder."""
+        return super().takes(data) or (bool(data) and is_folder_of_arrays(Path(data)))
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set; large arrays are read when a run begins."""

@@ -1,4 +1,4 @@
-"""Arrays in a .npz file: their form is looked at first, their numbers are read when needed.
+"""Arrays in a .npz, or in a folder of .npy files: form is looked at first, numbers when needed.
 
 A file of some megabytes may unpack to gigabytes. So the head of each array tells its shape and its
 number type before anything is unpacked; what it announces is held against what is expected, against
@@ -15,9 +15,12 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -27,6 +30,9 @@ from pasearch.files import check_memory
 
 AT_ONCE = 2**26
 """Arrays of up to so many bytes are read at once, so that damage is told before a plan is made."""
+
+BLOCK = 2**24
+"""How many bytes of an array are read at a time, where it need not be in memory."""
 
 LONGEST_HEAD = 10_000
 """The most bytes of an array's head: numpy's own limit, held before the head is unpacked."""
@@ -92,16 +98,72 @@ class Stored:
                 f"{_named(self._source)}: array {self._member!r}", self.nbytes,
                 "take fewer records or a narrower number type, such as float32",
             )  # fmt: skip
-            try:
-                with _opened(self._source) as archive:
-                    if _form(archive, self._member) != (self.shape, self._as):
-                        raise UsageError(f"{_named(self._source)} was changed: start again.")
-                    with archive.open(self._member) as file:
-                        numbers = np.lib.format.read_array(file, allow_pickle=False)
-                    self._numbers = numbers.astype(self.dtype, copy=False)
-            except UNREADABLE:
-                raise UsageError(f"{_named(self._source)} {_fault(self._source)}. {HOW}") from None
+            with self._opened() as file:
+                numbers = np.lib.format.read_array(file, allow_pickle=False)
+                self._numbers = numbers.astype(self.dtype, copy=False)
         return self._numbers
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Go through the records, some at a time: no more than these are in memory.
+
+        Raises:
+            UsageError: As of `read`; or the file has columns one after the other, not records.
+        """
+        size = math.prod(self.shape[1:]) * self._as.itemsize
+        step = max(1, BLOCK // max(1, size))
+        with self._opened() as file:
+            if b"'fortran_order': True" in _head(file).getvalue():
+                raise UsageError(
+                    f"{_named(self._source)}: array {self._member!r} is stored column by column, "
+                    "and too large for that: write it with numpy.ascontiguousarray(x)."
+                )
+            for start in range(0, len(self), step):
+                many = min(step, len(self) - start)
+                content = _exactly(file, many * size)
+                block = np.frombuffer(content, self._as).reshape(many, *self.shape[1:])
+                yield block.astype(self.dtype, copy=False)
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """Open the array's own file, if it is what it was."""
+        try:
+            with _opened(self._source) as archive:
+                if _form(archive, self._member) != (self.shape, self._as):
+                    raise UsageError(f"{_named(self._source)} was changed: start again.")
+                with archive.open(self._member) as file:
+                    yield file
+        except UNREADABLE:
+            raise UsageError(f"{_named(self._source)} {_fault(self._source)}. {HOW}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder of .npy files, as an archive is read."""
+
+    path: Path
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing open: each file is closed by who opened it."""
+
+    def namelist(self) -> list[str]:
+        """Return the arrays' files."""
+        return [each.name for each in self.path.iterdir() if each.suffix == ".npy"]
+
+    def open(self, member: str) -> IO[bytes]:
+        """Open one of them."""
+        return (self.path / member).open("rb")
+
+    def getinfo(self, member: str) -> Any:
+        """Return how large it is."""
+        return SimpleNamespace(file_size=(self.path / member).stat().st_size)
+
+
+def is_folder_of_arrays(path: Path) -> bool:
+    """Return whether a folder has the files x.npy and y.npy."""
+    return all((path / f"{name}.npy").is_file() for name in ("x", "y"))
 
 
 def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stored], list[str]]:
@@ -116,7 +178,7 @@ def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stor
 
     Cost: a few kilobytes are read, however large the arrays are.
     """
-    if isinstance(source, Path):
+    if isinstance(source, Path) and not is_folder_of_arrays(source):
         if not source.is_file():
             fault = "is a folder" if source.is_dir() else "is not there"
             raise UsageError(f"{source} {fault}: expected a .npz file with arrays x and y.")
@@ -134,11 +196,23 @@ def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stor
     return found, sorted(members)
 
 
-def _opened(source: Source) -> zipfile.ZipFile:
+def _exactly(file: IO[bytes], many: int) -> bytes:
+    """Return so many bytes of a file; an EOFError if there are fewer."""
+    found = bytearray()
+    while len(found) < many:
+        if not (more := file.read(many - len(found))):
+            raise EOFError
+        found += more
+    return bytes(found)
+
+
+def _opened(source: Source) -> zipfile.ZipFile | _Folder:
+    if isinstance(source, Path) and source.is_dir():
+        return _Folder(source)
     return zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def _form(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _form(archive: zipfile.ZipFile | _Folder, member: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the number type that an array's head announces; a ValueError if none.
 
     What it announces must be what the archive says that the array unpacks to.
@@ -176,7 +250,7 @@ def _named(source: Source) -> str:
 
 def _fault(source: Source) -> str:
     """Say why a file is no .npz of plain arrays."""
-    if isinstance(source, bytes):
+    if isinstance(source, bytes) or source.is_dir():
         return "is damaged"
     with open(os.fspath(source), "rb") as file:
         start = file.read(6)

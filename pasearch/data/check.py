@@ -20,7 +20,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import width_words
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN, NumberForm
-from pasearch.data.parquet_file import SUFFIXES
+from pasearch.data.parquet_file import ParquetFile
 from pasearch.data.problems import Problem, at, column_problems, table_problems
 from pasearch.data.proposals import proposal
 from pasearch.data.seen import Seen
@@ -133,7 +133,7 @@ def check_table(
     usable = parsed & complete.encode_labels(labels)[1]
     null = NULL.format(target="number" if complete.target.kind == "number" else "class")
     # A file of lines with a header has that as its row 1.
-    headed = path.suffix.lower() not in SUFFIXES and not declared.order
+    headed = not ParquetFile().takes(str(path)) and not declared.order
     problems = (*in_table, *at(None, null, ~usable), *in_columns)
     return CheckReport(
         path=path,

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from pasearch.data.column import Column, Encoded
+from pasearch.data.mapped import Kept, Mapped
+from pasearch.data.rows import Rows
 
 if TYPE_CHECKING:
     import torch
@@ -33,37 +36,26 @@ MOST = 2**27
 BLOCK = 2**23
 """How many numbers a block has at most: 32 MiB."""
 
-CACHED = 2**19
-"""How many numbers are written at a time: about what a processor's cache holds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Plane(ABC):
     """Some features of all records.
 
     Args:
-        kept: What is kept of each record, (rows, ...).
+        kept: What is kept of each record, (rows, ...): an array, or a field of a file.
         at: Where its features are in a row that is written, rising, (features,).
     """
 
-    kept: np.ndarray
+    kept: Kept
     at: np.ndarray
 
     @abstractmethod
-    def features(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return the features of some records, (rows, features)."""
-
     def taking(self, some: np.ndarray, at: np.ndarray) -> Self:
         """Return the plane of some of its features, by their places here; they go elsewhere."""
-        own = [each.name for each in fields(self) if each.name not in ("kept", "at")]
-        return replace(self, at=at, **{name: getattr(self, name)[some] for name in own})
 
-    def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
-        """Write the features of some records into their rows."""
-        first, last = int(self.at[0]), int(self.at[-1])
-        whole = last - first + 1 == len(self.at)
-        # A slice is several times as fast as places.
-        out[:, slice(first, last + 1) if whole else self.at] = self.features(rows)
+    @abstractmethod
+    def write(self, rows: slice | np.ndarray, out: np.ndarray, look: Look) -> None:
+        """Write some records into their rows, which are `look.zero` so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -71,16 +63,25 @@ class _Ones(_Plane):
     """Features of which each is 1 at one code of a column.
 
     Args:
-        columns: Whose code each feature looks at, rising, (features,).
-        codes: The code at which it is 1, (features,), of the type of what is kept.
+        places: Where the feature is that a code makes 1, (columns, codes); -1: nowhere.
     """
 
-    columns: np.ndarray
-    codes: np.ndarray
+    places: np.ndarray
 
-    def features(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Compare the codes, (rows, columns), with those of the features."""
-        return self.kept[rows].take(self.columns, axis=1) == self.codes
+    def taking(self, some: np.ndarray, at: np.ndarray) -> Self:
+        moved = np.full(int(self.at.max(initial=0)) + 2, -1)  # the last one is of -1
+        moved[self.at[some]] = at
+        return replace(self, at=at, places=moved[self.places])
+
+    def write(self, rows: slice | np.ndarray, out: np.ndarray, look: Look) -> None:
+        columns, codes = self.places.shape
+        own = self.places.ravel().take(self.kept[rows] + codes * np.arange(columns))
+        length = out.strides[0] // out.itemsize  # of a row: `out` may be a part of wider ones
+        flat = as_strided(out, ((len(out) - 1) * length + out.shape[1],), out.strides[1:])
+        at = own + (length * np.arange(len(out)))[:, None]
+        if self.places.min() < 0 and not (there := own >= 0).all():
+            own, at = own[there], at[there]
+        flat[at] = 1.0 if look.one is None else look.one.take(own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -93,8 +94,11 @@ class _Numbers(_Plane):
 
     columns: np.ndarray
 
-    def features(self, rows: slice | np.ndarray) -> np.ndarray:
-        return self.kept[rows].take(self.columns, axis=1)
+    def taking(self, some: np.ndarray, at: np.ndarray) -> Self:
+        return replace(self, at=at, columns=self.columns[some])
+
+    def write(self, rows: slice | np.ndarray, out: np.ndarray, look: Look) -> None:
+        out[:, self.at] = look.of(self.kept[rows].take(self.columns, axis=1), self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -107,46 +111,99 @@ class _Words(_Plane):
 
     bits: np.ndarray
 
-    def features(self, rows: slice | np.ndarray) -> np.ndarray:
+    def taking(self, some: np.ndarray, at: np.ndarray) -> Self:
+        return replace(self, at=at, bits=self.bits[some])
+
+    def write(self, rows: slice | np.ndarray, out: np.ndarray, look: Look) -> None:
         """Unpack the bits, eight of each kept byte."""
-        return np.unpackbits(self.kept[rows], axis=1).take(self.bits, axis=1)
+        bits = np.unpackbits(self.kept[rows], axis=1).take(self.bits, axis=1)
+        first, last = int(self.at[0]), int(self.at[-1])
+        whole = last - first + 1 == len(self.at)
+        # A slice is several times as fast as places.
+        own = look.of(bits.astype(np.float32), self.at)
+        out[:, slice(first, last + 1) if whole else self.at] = own
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Look:
+    """What a feature x is written as: itself, or (x - shift) * scale, float32, feature by feature.
+
+    Args:
+        zero: What 0 is written as.
+        one: What 1 is written as; None: itself.
+        shift: Of each feature; None: all are written as they are.
+        scale: See there.
+    """
+
+    zero: float | np.ndarray = 0.0
+    one: np.ndarray | None = None
+    shift: np.ndarray | None = None
+    scale: np.ndarray | None = None
+
+    @classmethod
+    def moved(cls, shift: np.ndarray, scale: np.ndarray) -> Look:
+        """Return what features are written as that are moved and scaled, to the bits of torch."""
+        return cls((0 - shift) * scale, (1 - shift) * scale, shift, scale)
+
+    def of(self, x: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return features, (rows, some), as they are written at these places."""
+        if self.shift is None or self.scale is None:
+            return x
+        return (x - self.shift[at]) * self.scale[at]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class CompactRows:
+class CompactRows(Rows):
     """Encoded records, (rows, features), as far as they are read block by block.
 
     Guarantee: `rows[where]` is, bit for bit, what encoding at once gives there.
 
     Args:
-        shape: How many records and features.
+        form: How many records and features.
         planes: What is kept; a later one overwrites what an earlier one wrote.
+        file: Where it is kept; None: in memory.
+        place: Where batches go: "cpu" or "cuda".
+        look: What features are written as.
     """
 
-    shape: tuple[int, int]
+    form: tuple[int, int]
     planes: tuple[_Plane, ...]
+    file: Mapped | None = None
+    place: str = "cpu"
+    look: Look = field(default_factory=Look)
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.form
 
-    def __getitem__(self, where: slice | np.ndarray) -> torch.Tensor:
-        """Return some records, float32 (some, features).
-
-        Args:
-            where: A slice without a step, or places, (some,).
-        """
+    @property
+    def device(self) -> torch.device:
         import torch
 
-        rows = _slice_of(where)
-        start, stop = rows.indices(len(self))[:2] if isinstance(rows, slice) else (0, len(rows))
-        out = np.empty((max(0, stop - start), self.shape[1]), np.float32)
-        step = max(1, CACHED // max(1, self.shape[1]))
-        for first in range(start, stop, step):
-            part = slice(first, min(first + step, stop))
-            block = out[part.start - start : part.stop - start]
-            for plane in self.planes:
-                plane.write(part if isinstance(rows, slice) else rows[part], block)
-        return torch.from_numpy(out)
+        return torch.device(self.place)
+
+    def to(self, device: str | torch.device) -> CompactRows:
+        return replace(self, place=str(device))
+
+    def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
+        out[...] = self.look.zero
+        for plane in self.planes:
+            plane.write(rows, out, self.look)
+
+    def moved(self, shift: np.ndarray, scale: np.ndarray) -> CompactRows:
+        """Return the same records, every feature x written as (x - shift) * scale.
+
+        A null record is written as one whose features are all 0.
+
+        Args:
+            shift: float32, (features,).
+            scale: See there.
+        """
+        return replace(self, look=Look.moved(shift, scale))
+
+    def let_go(self) -> None:
+        if self.file is not None:
+            self.file.let_go()
 
     def __repr__(self) -> str:
         """Show the form, never a value."""
@@ -170,7 +227,7 @@ class CompactRows:
             )
             if len(some):
                 planes.append(plane.taking(some, at))
-        return CompactRows(shape=(len(self), len(features)), planes=tuple(planes))
+        return replace(self, form=(len(self), len(features)), planes=tuple(planes))
 
 
 class Room:
@@ -181,20 +238,11 @@ class Room:
         rows: How many records.
     """
 
-    __slots__ = ("_bits", "_numbers", "_ones", "_shape", "_widths")
+    __slots__ = ("_columns", "kept")
 
     def __init__(self, columns: Sequence[Column], rows: int):
-        self._widths = [column.width for column in columns]
-        self._shape = rows, sum(self._widths)
-        words = [i for i, each in enumerate(columns) if each.kind == "text"]
-        numbers = [i for i, each in enumerate(columns) if each.kind == "number"]
-        others = [i for i, each in enumerate(columns) if each.kind in ("number", "category")]
-        # One code more than there are features, at which none is 1: of null records.
-        types = {i: np.min_scalar_type(self._widths[i]) for i in others}
-        of_type = {t: [i for i in others if types[i] == t] for t in dict.fromkeys(types.values())}
-        self._bits = {i: np.empty((rows, -(-self._widths[i] // 8)), np.uint8) for i in words}
-        self._ones = [(own, np.empty((rows, len(own)), t)) for t, own in of_type.items()]
-        self._numbers = numbers, np.empty((rows, len(numbers)), np.float32)
+        self._columns = columns
+        self.kept = np.empty(rows, row_type(columns))
 
     def put(self, place: int, rows: slice, encoded: Encoded, valid: np.ndarray) -> None:
         """Keep what the cells of one column become.
@@ -206,38 +254,79 @@ class Room:
             valid: (rows,) False marks a null record.
         """
         if encoded.words is not None:
-            self._bits[place][rows] = np.packbits(encoded.words & valid[:, None], axis=1)
+            bits = np.packbits(encoded.words & valid[:, None], axis=1)
+            self.kept[_field(_WORDS, place)][rows] = bits
         if encoded.ones is not None:
-            codes = np.where(valid, encoded.ones, self._widths[place])
-            own, kept = next(each for each in self._ones if place in each[0])
-            kept[rows, own.index(place)] = codes
+            codes = np.where(valid, encoded.ones, self._columns[place].width)
+            field, own = next((f, own) for f, own in _coded(self._columns) if place in own)
+            self.kept[field][rows, own.index(place)] = codes
         if encoded.numbers is not None:
-            own, kept = self._numbers
-            kept[rows, own.index(place)] = np.where(valid, encoded.numbers, 0.0)
+            own = _of_kind(self._columns, "number")
+            self.kept[_NUMBERS][rows, own.index(place)] = np.where(valid, encoded.numbers, 0.0)
 
     def finished(self) -> CompactRows:
         """Return the records."""
-        starts = np.cumsum([0, *self._widths])
-        each_at = [np.arange(a, b) for a, b in pairwise(starts.tolist())]
-        planes: list[_Plane] = []
-        for own, kept in self._ones:
-            widths = [self._widths[i] for i in own]
-            codes = np.concatenate([np.arange(width) for width in widths]).astype(kept.dtype)
-            at = np.concatenate([each_at[i] for i in own])
-            columns = np.repeat(np.arange(len(own)), widths)
-            planes.append(_Ones(kept=kept, at=at, columns=columns, codes=codes))
-        for i, kept in self._bits.items():
-            planes.append(_Words(kept=kept, at=each_at[i], bits=np.arange(self._widths[i])))
-        if numbers := self._numbers[0]:
-            at, columns = starts[numbers], np.arange(len(numbers))
-            planes.append(_Numbers(kept=self._numbers[1], at=at, columns=columns))
-        return CompactRows(shape=self._shape, planes=tuple(planes))
+        return compact_rows(self._columns, len(self.kept), self.kept.__getitem__)
 
 
-def _slice_of(where: slice | np.ndarray) -> slice | np.ndarray:
-    """Return places that follow each other as a slice: those of a full batch do."""
-    if isinstance(where, np.ndarray) and len(where):
-        start, stop = int(where[0]), int(where[-1]) + 1
-        if start >= 0 and stop - start == len(where) and bool((np.diff(where) == 1).all()):
-            return slice(start, stop)
-    return where
+_NUMBERS, _WORDS = "numbers", "words"
+
+
+def row_type(columns: Sequence[Column]) -> np.dtype[Any]:
+    """Return what is kept of a record of these columns, as a numpy type of several fields."""
+    fields: list[tuple[str, Any, tuple[int]]] = []
+    if numbers := _of_kind(columns, "number"):
+        fields.append((_NUMBERS, np.float32, (len(numbers),)))
+    widest_first = sorted(_coded(columns), key=lambda each: each[0], reverse=True)
+    fields += [(name, np.dtype(name[-2:]), (len(own),)) for name, own in widest_first]
+    for i in _of_kind(columns, "text"):
+        fields.append((_field(_WORDS, i), np.uint8, (-(-columns[i].width // 8),)))
+    return np.dtype(fields, align=True)
+
+
+def compact_rows(
+    columns: Sequence[Column], rows: int, kept: Any, file: Mapped | None = None
+) -> CompactRows:
+    """Return records of which everything is kept.
+
+    Args:
+        columns: The pieces of the schema, complete.
+        rows: How many records.
+        kept: Called with the name of a field of `row_type`: what is kept there.
+        file: As of `CompactRows`.
+    """
+    widths = [column.width for column in columns]
+    starts = np.cumsum([0, *widths])
+    each_at = [np.arange(a, b) for a, b in pairwise(starts.tolist())]
+    planes: list[_Plane] = []
+    for name, own in _coded(columns):
+        places = np.full((len(own), max(widths[i] for i in own) + 1), -1)
+        for row, i in zip(places, own, strict=True):
+            row[: widths[i]] = each_at[i]
+        at = np.concatenate([each_at[i] for i in own])
+        planes.append(_Ones(kept=kept(name), at=at, places=places))
+    for i in _of_kind(columns, "text"):
+        own_bits = kept(_field(_WORDS, i))
+        planes.append(_Words(kept=own_bits, at=each_at[i], bits=np.arange(widths[i])))
+    if numbers := _of_kind(columns, "number"):
+        places = np.arange(len(numbers))
+        planes.append(_Numbers(kept=kept(_NUMBERS), at=starts[numbers], columns=places))
+    return CompactRows(form=(rows, int(starts[-1])), planes=tuple(planes), file=file)
+
+
+def _of_kind(columns: Sequence[Column], *kinds: str) -> list[int]:
+    return [place for place, column in enumerate(columns) if column.kind in kinds]
+
+
+def _coded(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
+    """Return the columns of which a code is kept, by the field of their type."""
+    found: dict[str, list[int]] = {}
+    for i in _of_kind(columns, "number", "category"):
+        # One code more than there are features, at which none is 1: of null records.
+        code = np.min_scalar_type(columns[i].width).str[1:]
+        found.setdefault(f"codes {code}", []).append(i)
+    return list(found.items())
+
+
+def _field(kind: str, place: int) -> str:
+    return f"{kind} {place}"

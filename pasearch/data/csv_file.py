@@ -59,6 +59,7 @@ SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 FIRST_ROWS = 100
 """In so many rows another separator is looked for, where no row has a cell for each column."""
 
+OR_SEPARATOR = ", or say what separates them, `separator=`"
 NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
 
 
@@ -102,7 +103,8 @@ class CsvFile(Source):
                 columns = parsed.columns()
         except UsageError as error:
             # A model's new records are told apart as its own were.
-            raise UsageError(str(error).removesuffix(NO_HEADER)) from None
+            told = str(error).removesuffix(NO_HEADER).replace(OR_SEPARATOR, "")
+            raise UsageError(told) from None
         return new_table(schema, dict(zip(parsed.header, columns, strict=True)), path)
 
 
@@ -414,8 +416,7 @@ def _check_header(path: Path, row: list[str] | None) -> list[str]:
     if not len(header) > 1:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
-            "semicolons, tabs or | : write the names of the columns there, or say what separates "
-            "them, `separator=`."
+            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
         )
     numbers = [name for name in header if not math.isnan(number_of(name))]
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pasearch.accounting.checks import checked, positive
+from pasearch.data.rows import parts_of
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
@@ -38,7 +39,7 @@ ROW_NORM = 5.0
 LEAST_VARIANCE = 0.05**2
 """v_0: a category of fewer records than a four-hundredth is not blown up further."""
 
-ROWS = 65_536
+ROWS = 8_192
 """Records at a time: only memory depends on it."""
 
 
@@ -54,9 +55,9 @@ class InParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OnePart:
-    """Records in one part."""
+    """Records in one part: a tensor, or `Rows`."""
 
-    x: Tensor
+    x: Any
     valid: Tensor
 
     def parts(self) -> tuple[OnePart]:
@@ -156,8 +157,6 @@ def _total(records: InParts, row_bound: float) -> Array:
     """Return the sum of bounded rows, over B: private."""
     total: Array = np.zeros(())
     for each in records.parts():
-        x, valid = each.x.flatten(1).numpy(), each.valid.numpy()
-        for start in range(0, len(x), ROWS):
-            part = slice(start, start + ROWS)
-            total = total + bounded_rows(x[part] / row_bound, valid[part]).sum(axis=0)
+        for x, valid in parts_of(each.x, each.valid, ROWS):
+            total = total + bounded_rows(x / row_bound, valid).sum(axis=0)
     return total

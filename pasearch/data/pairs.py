@@ -101,25 +101,31 @@ class CentredPairs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, features) to (batch, features + pairs)."""
+        return torch.cat([(x - self.shift) * self.scale, self.products(x)], dim=1)
+
+    def products(self, x: Tensor) -> Tensor:
+        """Return the products, (batch, pairs): many times as costly as the rest."""
         parts = self._parts(x)
-        products = parts[:, self.first] * parts[:, self.second] * self.weight
-        return torch.cat([(x - self.shift) * self.scale, products], dim=1)
+        return parts[:, self.first] * parts[:, self.second] * self.weight
 
     def _parts(self, x: Tensor) -> Tensor:
         """Return the parts of records, (batch, parts), of mean 0."""
-        own = x[:, self.feature]
-        widths, rises = self.knots.diff(dim=1), self.heights.diff(dim=1)
+        # Behind those that some product has are places that this table has no use for.
+        many = slice(0, 1 + int(torch.maximum(self.first, self.second).max()))
+        feature, missing, mean = self.feature[many], self.missing[many], self.mean[many]
+        own = x[:, feature]
+        widths, rises = self.knots[many].diff(dim=1), self.heights[many].diff(dim=1)
         slopes = torch.where(widths > 0, rises / widths.clamp(min=1e-30), 0.0)
-        found = self.heights[:, 0].expand(own.shape)
+        found = self.heights[many, 0].expand(own.shape)
         for knot in range(KNOTS - 1):
             # Most parts are indicators, which are linear all the way: they have one stretch.
             bent = torch.nonzero(widths[:, knot])[:, 0]
             along = (own[:, bent] - self.knots[bent, knot]).clamp(min=0.0)
             steps = torch.minimum(along, widths[bent, knot]) * slopes[bent, knot]
             found = found.index_add(1, bent, steps)
-        told = self.missing >= 0
-        there = torch.where(told, 1.0 - x[:, self.missing.clamp(min=0)], 1.0)
-        return (found - self.mean) * there
+        told = missing >= 0
+        there = torch.where(told, 1.0 - x[:, missing.clamp(min=0)], 1.0)
+        return (found - mean) * there
 
 
 def paired(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> CentredPairs:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -31,7 +31,11 @@ from pasearch.data.arrays import Stored
 from pasearch.data.cache import behind
 from pasearch.data.cells import ColumnCells, TableCells, present
 from pasearch.data.compact import CompactRows, Room
-from pasearch.data.front_ends import Fitted, Raw
+from pasearch.data.disk import OnDisk, check_room, is_large, numbers_of
+from pasearch.data.front_ends import Fitted, FrontEnd, Raw
+from pasearch.data.mapped import save_rows
+from pasearch.data.parquet_files import LargeColumn, LargeTable
+from pasearch.data.rows import PickedRows, Rows
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -56,7 +60,8 @@ class Records:
 
     Args:
         x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1], then
-            behind the front end, if one was asked for.
+            behind the front end, if one was asked for. Of records that memory does not hold,
+            `data.rows.Rows`.
         y: Classes, int64, (slots,), or numbers to predict, float32, in [0, 1]; 0 where the slot is
             null.
         valid: bool, (slots,); False marks a null record.
@@ -84,9 +89,10 @@ class Records:
         yield self
 
     def write(self, folder: Path) -> None:
-        """Write them to an empty folder, which `mapped` reads."""
+        """Write them to an empty folder, which `mapped` reads; `Rows` a block at a time."""
         for name in ("x", "y", "valid"):
-            np.save(folder / f"{name}.npy", getattr(self, name).numpy())
+            values, path = getattr(self, name), folder / f"{name}.npy"
+            save_rows(path, values) if isinstance(values, Rows) else np.save(path, values.numpy())
 
     @classmethod
     def mapped(cls, folder: Path, *, public: bool) -> Records:
@@ -136,7 +142,10 @@ class Sealed:
 
     __slots__ = ("_held",)
 
-    def __init__(self, array: np.ndarray | Stored | TextTable | TextColumn | Sealed):
+    def __init__(
+        self,
+        array: np.ndarray | Stored | TextTable | TextColumn | LargeTable | LargeColumn | Sealed,
+    ):
         self._held: Any = array._held if isinstance(array, Sealed) else array
 
     @property
@@ -229,7 +238,7 @@ class Partition(_Part[Records]):
     __slots__ = ()
 
     def _shown(self) -> Records:
-        return self._dataset._records(self._slots, self._front)
+        return self._dataset._records(self._name, self._slots, self._front)
 
     def through(self, front: Fitted | None) -> Partition:
         """Return the same partition, whose records are seen through a front end."""
@@ -314,6 +323,8 @@ class Dataset:
         official_test: How many of the last records are the data set's own test set.
         cache: A private folder for what costly front ends make; None keeps it in memory.
         assumed: What its form takes as public, and may have been read from the records.
+        workspace: A private folder for records that memory does not hold; None: where temporary
+            files are.
 
     Raises:
         UsageError: Arrays whose form does not fit the schema.
@@ -321,18 +332,20 @@ class Dataset:
 
     name: str
     schema: AnySchema
-    features: Sealed | Stored | TableCells
-    labels: Sealed | Stored | ColumnCells
+    features: Sealed | Stored | TableCells | LargeTable
+    labels: Sealed | Stored | ColumnCells | LargeColumn
     public: bool = False
     official_test: int = 0
     cache: Path | None = None
     assumed: tuple[str, ...] = ()
+    workspace: Path | None = None
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
     _compact: dict[str, CompactRecords] = field(default_factory=dict, init=False, repr=False)
     _files: dict[tuple[str, str, Path], Path] = field(default_factory=dict, init=False, repr=False)
+    _disk: dict[bool, OnDisk] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
@@ -361,16 +374,19 @@ class Dataset:
         if split.n != self.n:
             raise UsageError(f"The split is of {split.n} records, the data has {self.n}.")
         slots = split.slots(generator)
-        self._compact.clear()
-        self._files.clear()
+        self._forget()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
     def adopt(self, schema: AnySchema) -> None:
         """Take a completed schema; what was made of the records under another one is forgotten."""
         self.schema = schema
         self._behind.clear()
-        self._compact.clear()
-        self._files.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was made of the partitions' records."""
+        for each in (self._compact, self._files, self._disk):
+            each.clear()
 
     def all_records(self, front: Fitted | None) -> Records:
         """Return every record; only of data that the user declared public.
@@ -379,7 +395,7 @@ class Dataset:
             UnchargedReadError: Private data.
         """
         _check_public(self)
-        return self._records(np.arange(self.n), front)
+        return self._records("", np.arange(self.n), front)
 
     def completed(self, complete: Callable[[AnySchema, Any, Any], AnySchema]) -> Dataset:
         """Return the data set with the schema that `complete` reads from all its records.
@@ -405,10 +421,15 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """Return a hash of every value; it stays in `private/` (it tells equal data apart)."""
-        arrays = [Sealed(each)._array for each in (self.features, self.labels)]
+        arrays = [Sealed(each) for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
-        for each in arrays:
-            if isinstance(each, TextTable | TextColumn):
+        for sealed in arrays:
+            if is_large(each := sealed._held) and not isinstance(each, LargeTable):
+                for block in numbers_of(each):
+                    digest.update(np.ascontiguousarray(block).data)
+                continue
+            each = sealed._array
+            if isinstance(each, TextTable | TextColumn | LargeTable | LargeColumn):
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
@@ -448,36 +469,88 @@ class Dataset:
             self._behind[digest] = behind(self, front, partial(self._through, front.before))
         return self._behind[digest]
 
-    def _records(self, slots: np.ndarray, front: Fitted | None) -> Records:
+    def _records(self, name: str, slots: np.ndarray, front: Fitted | None) -> Records:
         import torch
 
+        if (disk := self._on_disk(name)) is not None:
+            x, (y, valid) = disk.rows(name, front), disk.labelled(name)
+            return Records(
+                x=cast(Any, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
+                public=self.public,
+            )  # fmt: skip
         y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
-        x, usable = self._features(slots, front)
-        valid = usable & labelled
-        x[torch.from_numpy(~valid)] = 0.0
+        if name and front is not None and self._shares(front, len(slots)):
+            kept, usable = self._mapped(front)
+            valid = usable[slots] & labelled
+            x: Any = PickedRows(kept, slots, valid)
+        else:
+            x, usable = self._features(slots, front)
+            valid = usable & labelled
+            x[torch.from_numpy(~valid)] = 0.0
         y[~valid] = 0
         return Records(
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
+
+    def _shares(self, front: Fitted, slots: int) -> bool:
+        """Return whether partitions look at one file of what a front end made: by form alone."""
+        shape = front.front_end.output_shape(self.schema.shape)
+        kept = self.cache is not None and front.front_end.costly
+        return kept and slots * math.prod(shape) > compact.MOST
 
     def _filed(self, name: str, slots: np.ndarray, front: Fitted | None, folder: Path) -> Path:
         """Return the folder with a partition's records: written the first time it is asked for."""
         key = name, "" if front is None else front.digest, folder
         if key not in self._files:
             own = Path(tempfile.mkdtemp(dir=folder))  # 0700
-            self._records(slots, front).write(own)
+            self._records(name, slots, front).write(own)
             self._files[key] = own
         return self._files[key]
 
     def _any_records(self, name: str, slots: np.ndarray, front: Fitted | None) -> AnyRecords:
         """Return a partition's records: of which kind, only slots and schema decide."""
+        import torch
+
         raw = front is None or isinstance(front.front_end, Raw)
         many = len(slots) * math.prod(self.schema.shape) > compact.MOST
+        if raw and (disk := self._on_disk(name)) is not None:
+            x, (y, valid) = disk.rows(name, None), disk.labelled(name)
+            return CompactRecords(
+                x=cast(CompactRows, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
+                public=self.public,
+            )  # fmt: skip
         if not (raw and many and isinstance(self.schema, TableSchema)):
-            return self._records(slots, front)
+            return self._records(name, slots, front)
         if name not in self._compact:
             self._compact[name] = self._compacted(self.schema, slots)
         return self._compact[name]
+
+    def _on_disk(self, name: str) -> OnDisk | None:
+        """Return where the records of a partition, or of all, are kept; None: in memory."""
+        if not is_large(features := Sealed(self.features)._held):
+            return None
+        labels = Sealed(self.labels)._array
+        key = bool(name)
+        if key not in self._disk:
+            parts = {each.name: each._slots for each in self} if name else {}
+            self._disk[key] = OnDisk(
+                schema=self.schema, features=features, labels=labels, slots=parts,
+                folder=self.workspace,
+            )  # fmt: skip
+        return self._disk[key]
+
+    def check_room(self, *fronts: FrontEnd) -> None:
+        """Refuse to begin where the disk has no room for what will be kept of the records.
+
+        Args:
+            fronts: All through which records may be seen.
+
+        Raises:
+            UsageError: It has less than the records will take, at most; a number from n and the
+                schema alone.
+        """
+        if is_large(features := Sealed(self.features)._held):
+            check_room(self.name, features, self.schema, fronts, self.workspace)
 
     def _compacted(self, schema: TableSchema, slots: np.ndarray) -> CompactRecords:
         import torch

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from pasearch.data.means import (
     ROW_NORM,
+    ROWS,
     FeatureMeans,
     OnePart,
     centring,
     public_means,
     recentring,
 )
+from pasearch.data.rows import parts_of
 from pasearch.data.scattering import Scattering, group_normalised
 from pasearch.data.schema import RowForm
 from pasearch.runs.keys import Stream
@@ -95,15 +97,16 @@ def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream
 
     Cost: `Gaussian(noise_multiplier)`: (x, x^2) / sqrt(2 d) has norm at most 1.
     """
-    rows = x.flatten(1).numpy().astype(np.float64)
-    rows = np.where(valid.numpy()[:, None], rows, 0.0)
-    width = math.sqrt(2 * rows.shape[1])
-    total = np.concatenate([rows.sum(0), np.square(rows).sum(0)]) / width
-    total = _noised(total, noise_multiplier, stream) * width / len(rows)
+    features = math.prod(x.shape[1:])
+    width, sums = math.sqrt(2 * features), np.zeros(2 * features)
+    for own, there in parts_of(x, valid, ROWS):
+        rows = np.where(there[:, None], own.astype(np.float64), 0.0)
+        sums = sums + np.concatenate([rows.sum(0), np.square(rows).sum(0)])
+    total = _noised(sums / width, noise_multiplier, stream) * width / len(x)
     mean, square = np.split(total, 2)
     mean = np.clip(mean, 0.0, 1.0)
     deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
-    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(rows.shape[1])), x.shape[1:])
+    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(features)), x.shape[1:])
 
 
 def fit_means(
@@ -179,10 +182,13 @@ def fit_components(
 
     Cost: `Gaussian(noise_multiplier)`: rows are clamped to norm 1.
     """
-    rows = bounded_rows(x.flatten(1).numpy(), valid.numpy())
-    total = _noised(rows.T @ rows, noise_multiplier, stream)
-    _, vectors = np.linalg.eigh(total)
-    projection = Projection(rows.shape[1], components)
+    features = math.prod(x.shape[1:])
+    total = np.zeros((features, features))
+    for own, there in parts_of(x, valid, ROWS):
+        rows = bounded_rows(own, there)
+        total = total + rows.T @ rows
+    _, vectors = np.linalg.eigh(_noised(total, noise_multiplier, stream))
+    projection = Projection(features, components)
     # An estimated table may have fewer features than that: the other coordinates are then 0.
     leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
     projection.directions[:, : leading.shape[1]].copy_(leading)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pasearch.data.cells import ColumnCells, TableCells
+from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.partitions import Dataset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -120,7 +121,10 @@ SOURCES = Registry(
 
 
 def table_dataset(
-    schema: TableSchema, features: TableCells, labels: ColumnCells, declared: Declared
+    schema: TableSchema,
+    features: TableCells | LargeTable,
+    labels: ColumnCells | LargeColumn,
+    declared: Declared,
 ) -> Dataset:
     """Return the data set of a table.
 

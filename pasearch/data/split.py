@@ -85,9 +85,9 @@ class Split:
     def slots(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the slots of each partition, from a permutation that sees no value."""
         head = self.n - self.fixed_tail
-        order = np.concatenate(
-            [generator.permutation(head), head + generator.permutation(self.fixed_tail)]
-        )
+        order = generator.permutation(head)
+        if self.fixed_tail:  # of many slots, a copy of the others is worth sparing
+            order = np.concatenate([order, head + generator.permutation(self.fixed_tail)])
         ends = np.cumsum([getattr(self, name) for name in PARTITIONS])[:-1]
         found: dict[str, np.ndarray] = dict(zip(PARTITIONS, np.split(order, ends), strict=True))
         if self.portions > 1:

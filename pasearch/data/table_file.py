@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pasearch.data.csv_file import read_table, row_faults
 from pasearch.data.lines import Fault
-from pasearch.data.parquet_file import SUFFIXES, read_parquet
+from pasearch.data.parquet_file import ParquetFile, read_parquet
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError
@@ -39,7 +39,7 @@ def read_with_faults(
         UsageError: The file's form is bad, or does not fit the schema.
     """
     path = Path(path)
-    if path.suffix.lower() in SUFFIXES:
+    if ParquetFile().takes(str(path)):
         if not quotes or columns is not None or separator is not None:
             raise UsageError(
                 f"{path}: a Parquet file has no quotation marks and no separators, and names its "

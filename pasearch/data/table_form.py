@@ -158,12 +158,17 @@ def taken_apart(
     """
     cells = dict(zip(names, columns, strict=True))
     labels = cells.pop(schema.target.name)
-    if not schema.official_test < len(labels):
+    check_official_test(schema, len(labels), path)
+    return schema, TextTable(cells=tuple(cells.values())), labels
+
+
+def check_official_test(schema: TableSchema, rows: int, path: Path) -> None:
+    """Refuse a schema with a test set of as many rows as there are."""
+    if not schema.official_test < rows:
         raise UsageError(
             f"{path}: the schema says that the last {schema.official_test:,} rows are the test "
-            f"set, the file has {len(labels):,}: correct official_test, or leave it out."
+            f"set, the file has {rows:,}: correct official_test, or leave it out."
         )
-    return schema, TextTable(cells=tuple(cells.values())), labels
 
 
 def new_table(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -> TextTable:

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.data import cache
+from pasearch.data import cache, compact
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
 from pasearch.data.partitions import Dataset, Records
+from pasearch.data.rows import PickedRows
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
@@ -178,6 +179,31 @@ class TestHit:
         expected = opened(dataset(folder), ready(Costly(), (4, 5))).x.clone()
         opened(dataset(folder), ready(Costly(), (4, 5))).x.fill_(7)
         assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
+
+
+class TestShared:
+    @pytest.mark.unit
+    def test_many_records_are_looked_at_where_they_lie_and_equal_a_copy(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        x = pixels()
+        x[::7] = np.nan
+        front, here = ready(Costly(), SCHEMA.shape), dataset(folder, x)
+        copied = opened(here, front)
+        monkeypatch.setattr(compact, "MOST", 0)
+        there = dataset(folder, x)
+        shared = opened(there, front)
+        assert isinstance(shared.x, PickedRows)
+        assert np.shares_memory(shared.x.kept, opened(there, front, "test").x.kept)
+        assert torch.equal(shared.x[:], copied.x)
+        places = torch.tensor([0, 3, 19])
+        assert torch.equal(shared.x.index_select(0, places), copied.x[places])
+        assert shared.x.to("cpu") is shared.x
+        assert torch.equal(shared.valid, copied.valid)
+        assert 0 < shared.valid.sum() < len(shared)
+        shared.write(folder)
+        mapped = Records.mapped(folder, public=False)
+        assert torch.equal(mapped.x, copied.x)
 
 
 class TestMiss:

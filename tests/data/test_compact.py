@@ -100,7 +100,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Blocks, and what is written at a time, of usual and of small sizes."""
     if request.param == "small":
         monkeypatch.setattr(compact, "BLOCK", 70 * SCHEMA.shape[0])
-        monkeypatch.setattr(compact, "CACHED", 8 * SCHEMA.shape[0])
+        monkeypatch.setattr("pasearch.data.rows.CACHED", 8 * SCHEMA.shape[0])
 
 
 class TestNumbers:

@@ -341,7 +341,7 @@ class TestTable:
         for each in made:
             each.partition(make_split(each.n), np.random.default_rng(3))
         for name in ("train", "validation", "test"):
-            one, other = (each._records(each[name]._slots, None) for each in made)
+            one, other = (each._records(name, each[name]._slots, None) for each in made)
             for field in ("x", "y", "valid"):
                 np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
         free = [each.completed(lambda s, x, y: read_free(s, x, y, 8)).schema for each in made]

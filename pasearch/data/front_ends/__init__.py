@@ -76,6 +76,8 @@ class FrontEnd(Stage):
     learned: ClassVar[bool] = False
     """Whether it has numbers of its own, which no record of the run's data decides: a run keeps
     them, so that every training of it, resumed or not, sees equal records."""
+    moves: ClassVar[bool] = False
+    """Whether it moves and scales every feature by itself; what else it makes stands behind."""
     version: ClassVar[int] = 1
     """Changes when it maps a record otherwise: old files in a cache are then of no use."""
 
@@ -328,6 +330,7 @@ class Recentred(FrontEnd):
     __slots__ = ()
 
     fitted: ClassVar[bool] = True
+    moves: ClassVar[bool] = True
     costly: ClassVar[bool] = False
     learned: ClassVar[bool] = False
 
@@ -389,6 +392,7 @@ class Moved(FrontEnd):
     __slots__ = ()
 
     fitted: ClassVar[bool] = True
+    moves: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
@@ -462,6 +466,7 @@ class CentredPairs(FrontEnd):
     name: ClassVar[str] = "centred_pairs"
     phrase: ClassVar[str] = "centred features and {pairs:,} pairs"
     fitted: ClassVar[bool] = True
+    moves: ClassVar[bool] = True
     pairs: int = 256
 
     def __post_init__(self) -> None:

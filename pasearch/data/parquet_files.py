@@ -1,0 +1,305 @@
+"""The Parquet files of one table: their form, and their rows a block at a time.
+
+A table is one file, or a folder of files in the order of their names. Of a file only the form is
+read at once: names, types, the number of rows. Cells are read where they are asked for, so a table
+may be larger than memory: all columns block by block, or one column whole.
+
+Source: docs/rules.md, rules 3 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pasearch.data.parquet_cells import GrowingColumns, is_nested
+from pasearch.data.table_form import check_names
+from pasearch.data.text_columns import Coded, Hash, TextColumn, TextTable, Where
+from pasearch.errors import UsageError
+
+ROWS = 2**15
+"""How many rows are read at a time."""
+
+AHEAD = 2**20
+"""How many bytes of a column are read from the disk at a time."""
+
+HASHED = 2**22
+"""How many bytes of a file a fingerprint takes in at a time."""
+
+SUFFIXES = (".parquet", ".pq")
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the Parquet files that lie in a folder, by name; a hidden file is none."""
+    found = (each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES)
+    return sorted(each for each in found if not each.name.startswith("."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ParquetFiles:
+    """The files of one table.
+
+    Args:
+        paths: In the order of their rows.
+        counts: How many rows each has.
+        names: Of the columns, with their places in each file.
+        types: Of the columns, by name.
+    """
+
+    paths: tuple[Path, ...]
+    counts: tuple[int, ...]
+    names: dict[str, int]
+    types: dict[str, Any]
+    _marks: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: Path) -> ParquetFiles:
+        """Return the files of a table; no value is read.
+
+        Raises:
+            UsageError: No such file, none that can be read, or files of different form.
+        """
+        folder = path.is_dir()
+        paths = files_in(path) if folder else [path]
+        if not paths:
+            raise UsageError(f"{path} is a folder without a Parquet file.")
+        counts, marks, form = [], [], None
+        for each in paths:
+            with opened(each) as (file, names):
+                types = {name: file.schema_arrow.types[at] for name, at in names.items()}
+                form = form or (each, names, types)
+                _check_same(each, (names, types), form)
+                counts.append(file.metadata.num_rows)
+                marks.append(_mark(each))
+        if not sum(counts):
+            raise UsageError(f"{path} has no row: expected at least one record.")
+        assert form is not None
+        return cls(
+            paths=tuple(paths), counts=tuple(counts), names=form[1], types=form[2], _marks=marks
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return sum(self.counts)
+
+    def check_plain(self, names: Sequence[str]) -> None:
+        """Refuse columns that hold lists or other nested values."""
+        for name in names:
+            if is_nested(kind := self.types[name]):
+                raise UsageError(
+                    f"{self.paths[0]}: column {name!r} is of type {kind}: expected numbers, texts, "
+                    "dates or the like. Make columns of it, leave it out, or ignore it in a schema."
+                )
+
+    def blocks(self, names: Sequence[str]) -> Iterator[list[TextColumn]]:
+        """Go through the rows: some columns, `ROWS` rows at most at a time."""
+        for arrays in self._arrays(names):
+            growing = self._growing(names)
+            growing.add(arrays)
+            yield growing.finished()
+
+    def columns(self, names: Sequence[str]) -> list[TextColumn]:
+        """Return some columns, whole."""
+        growing = self._growing(names)
+        for arrays in self._arrays(names):
+            growing.add(arrays)
+        return growing.finished()
+
+    def column(self, name: str, slots: np.ndarray) -> TextColumn:
+        """Return one column of some rows, in their order: no more is kept than these."""
+        import pyarrow as pa
+
+        growing, by_place = self._growing([name]), np.argsort(slots, kind="stable")
+        rising, start = slots[by_place], 0
+        for (array,) in self._arrays([name]):
+            first, last = np.searchsorted(rising, [start, start + len(array)])
+            growing.add([array.take(pa.array(rising[first:last] - start))])
+            start += len(array)
+        back = np.empty_like(by_place)
+        back[by_place] = np.arange(len(by_place))
+        return growing.finished()[0][back]
+
+    def feed(self, digest: Hash) -> None:
+        """Feed every byte of the files to a fingerprint."""
+        for path, mark in zip(self.paths, self._marks, strict=True):
+            digest.update(repr(mark[0]).encode())
+            with _unchanged(path, mark), path.open("rb") as file:
+                while content := file.read(HASHED):
+                    digest.update(content)
+
+    def _growing(self, names: Sequence[str]) -> GrowingColumns:
+        return GrowingColumns([self.types[name] for name in names])
+
+    def _arrays(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        """Go through the rows as pyarrow has them."""
+        for path, mark in zip(self.paths, self._marks, strict=True):
+            with _unchanged(path, mark), opened(path) as (file, places):
+                own = [file.schema_arrow.names[places[name]] for name in names]
+                for batch in file.iter_batches(batch_size=ROWS, columns=own):
+                    yield [batch.column(name) for name in own]
+
+
+def _check_same(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
+    first, names, types = form
+    if list(own[0]) != list(names):
+        raise UsageError(
+            f"{path} has other columns than {first}, or in another order: expected every file of a "
+            "folder to have the same. Move it elsewhere, or write it again."
+        )
+    for name, kind in own[1].items():
+        if kind != types[name]:
+            raise UsageError(
+                f"{path}: column {name!r} is of type {kind}, and in {first} of type {types[name]}: "
+                "expected the same in every file of a folder. Write it again."
+            )
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """Return what tells that a file was changed."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def _unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
+    """Refuse a file that is another than when its form was read, before and after it is read."""
+    _check_unchanged(path, mark)
+    yield
+    _check_unchanged(path, mark)
+
+
+def _check_unchanged(path: Path, mark: tuple[int, int]) -> None:
+    try:
+        same = _mark(path) == mark
+    except OSError:
+        same = False
+    if not same:
+        raise UsageError(f"{path} was changed since its form was read: start again.")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
+    """Open a Parquet file; give it and the places of its columns by name.
+
+    Raises:
+        UsageError: No such file, none that can be read, or names that do not tell columns apart.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    if not path.is_file():
+        fault = "is a folder" if path.is_dir() else "is not there"
+        raise UsageError(f"{path} {fault}: expected a Parquet file.")
+    try:
+        with parquet.ParquetFile(path, buffer_size=AHEAD, pre_buffer=False) as file:
+            yield file, _names(file.schema_arrow, path)
+    # What pyarrow says of it may hold values; what pandas left there may be no JSON.
+    except (OSError, ValueError, pa.ArrowException):
+        raise UsageError(
+            f"{path} cannot be read as Parquet: it is cut short, damaged, encrypted, or of another "
+            "kind. Save it again (pandas: to_parquet(path))."
+        ) from None
+
+
+def _names(schema: Any, path: Path) -> dict[str, int]:
+    """Return the columns' places by name, without the index that pandas keeps beside them."""
+    left = schema.pandas_metadata
+    index = left.get("index_columns") if isinstance(left, dict) else None
+    hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
+    places = [place for place, name in enumerate(schema.names) if name not in hidden]
+    names = [schema.names[place].strip() for place in places]
+    check_names(names, str(path))
+    return dict(zip(names, places, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LargeTable:
+    """Cells, (rows, columns), that stay in their files: as `TextTable`, as far as one is asked.
+
+    Args:
+        files: Where they are.
+        names: Of the columns.
+        ignored: Those of them that are not read.
+        slots: Which rows are seen; None: all.
+    """
+
+    files: ParquetFiles
+    names: tuple[str, ...]
+    ignored: frozenset[str] = frozenset()
+    slots: np.ndarray | None = None
+
+    dtype = np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns."""
+        return len(self), len(self.names)
+
+    def __len__(self) -> int:
+        return len(self.files) if self.slots is None else len(self.slots)
+
+    def __getitem__(self, where: Any) -> Any:
+        """Return some rows; or of one column, `[rows, place]`, which is read now."""
+        if isinstance(where, tuple):
+            rows, place = where
+            return LargeColumn(self.files, self.names[place], self.slots)[rows]
+        slots = np.arange(len(self)) if self.slots is None else self.slots
+        return LargeTable(self.files, self.names, self.ignored, slots[where])
+
+    def blocks(self, target: str) -> Iterator[tuple[TextTable, TextColumn]]:
+        """Go through all rows of the files: features and the target."""
+        read = [name for name in self.names if name not in self.ignored]
+        for *found, labels in self.files.blocks([*read, target]):
+            nothing = Coded(codes=np.zeros(len(labels), np.uint8), texts=("",))
+            own = dict(zip(read, found, strict=True))
+            yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
+
+    def feed(self, digest: Hash) -> None:
+        """Feed the files to a fingerprint."""
+        digest.update(repr(self.names).encode())
+        self.files.feed(digest)
+
+    def __repr__(self) -> str:
+        """Show the form, never a value."""
+        return f"LargeTable({self.shape[0]} rows, {self.shape[1]} columns)"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LargeColumn:
+    """The cells of one column that stay in their files, (rows,).
+
+    Args:
+        files: As of `LargeTable`, like slots.
+        name: Of the column.
+        slots: See there.
+    """
+
+    files: ParquetFiles
+    name: str
+    slots: np.ndarray | None = None
+
+    dtype = np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of cells."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.files) if self.slots is None else len(self.slots)
+
+    def __getitem__(self, where: Where) -> TextColumn:
+        """Return some of the cells: they are read now."""
+        if self.slots is None and isinstance(where, slice) and where == slice(None):
+            return self.files.columns([self.name])[0]
+        slots = np.arange(len(self)) if self.slots is None else self.slots
+        return self.files.column(self.name, slots[where])
+
+    def feed(self, digest: Hash) -> None:
+        """Feed its name to a fingerprint: what it holds comes with its table."""
+        digest.update(self.name.encode())
