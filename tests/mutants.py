@@ -141,9 +141,21 @@ MUTANTS = (
     ),
     Mutant(
         "training: no noise",
-        "drawn().add_to(sums, scale)",
-        "drawn().add_to(sums, 0.0)",
+        "drawn().add_to(room.flats, scale)",
+        "drawn().add_to(room.flats, 0.0)",
         "training/test_teeth.py",
+    ),
+    Mutant(
+        "noise: float32 is trusted where it cannot tell",
+        "<= 0.5 - self.error * wide",
+        "<= 0.5",
+        "runs/test_normals.py",
+    ),
+    Mutant(
+        "noise: further bits are those that were drawn",
+        'stream.child("finer").words(step).at(places)',
+        "source.at(places)",
+        "runs/test_normals.py",
     ),
     Mutant(
         "training: one noise for all steps",

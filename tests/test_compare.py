@@ -276,6 +276,11 @@ class TestRefused:
         with pytest.raises(UsageError, match="public data of the same kind"):
             compared(data_is_public=False)
 
+    def test_a_space_that_is_not_known_is_told_first(self):
+        """Before one is asked to declare the data public, or they are looked for."""
+        with pytest.raises(UsageError, match=r"Space 'fcnn' is not known.* Did you mean 'fcn'"):
+            compared(space="fcnn", data_is_public=False)
+
     def test_private_records_are_not_read(self, monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("it was read")

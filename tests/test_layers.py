@@ -250,7 +250,7 @@ READERS = {
         "search/weights.py", "search/population.py", "results.py", "data/backbones.py",
     },
     "Image.open": {"data/image_folder.py"},
-    "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/journal.py"},
+    "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/stores.py"},
     "pickle.load": set(),
     "pickle.loads": set(),
 }  # fmt: skip

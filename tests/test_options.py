@@ -43,8 +43,8 @@ TAKEN = (
 """Functions of a request."""
 
 HELPED = (
-    *TAKEN, "advise", "compare_workflows", "load", "measure_crossover", "pretrain", "resume",
-    "load_result", "verify",
+    *TAKEN, "advise", "bench", "compare_workflows", "load", "load_result", "measure_crossover",
+    "pretrain", "resume", "verify",
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent
@@ -239,6 +239,10 @@ class TestFinished:
         (tmp_path / "less.csv").write_text("age,other\n3,a\n4,b\n")
         code, _, err = run("predict", "x", "less.csv")
         assert (code, "no column 'kind'" in err) == (2, True)
+        (tmp_path / "document.csv").write_text("%PDF-1.4\n%1 0 obj\n")
+        code, _, err = run("predict", "x", "document.csv")
+        assert (code, "is not a header of two or more columns" in err) == (2, True)
+        assert "--" not in err.partition("document.csv")[2], "an option that predict lacks"
         (tmp_path / "torn.csv").write_text('kind,age\nb,4\n"torn,5\na,7\n')
         code, out, _ = run("predict", "x", "torn.csv")
         assert (code, len(out.splitlines())) == (0, 4)

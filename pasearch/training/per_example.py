@@ -97,8 +97,7 @@ def clipped_sum_and_counts(
         usable = mask & (total < math.inf)
         bad = ~(total < math.inf).repeat_interleave(views)
         captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
-        own = own.nan_to_num(nan=0.0)
-    factors = own * usable
+    factors = torch.where(usable, own, 0.0)
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
     sums = _weighted_sums(watched, captured, factors, layered, room)

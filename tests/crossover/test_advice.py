@@ -424,6 +424,21 @@ class TestShown:
         for each in of_digits.branches:
             assert any(line.endswith(each.question) for line in lines)
 
+    def test_the_questions_are_told_where_they_are_asked_for(self, run: Any, of_digits: Advice):
+        code, short, _ = run("advise", "digits", "--eps", 2)
+        assert code == 0
+        assert short.splitlines()[:5] == of_digits.text(shell).splitlines()[:5]
+        assert len(short.splitlines()) < 20
+        assert not any(each.question in short for each in of_digits.branches)
+        assert short.rstrip().endswith(
+            f"The {len(of_digits.branches)} questions behind it, with the evidence: --verbose."
+        )
+        code, whole, _ = run("advise", "digits", "--eps", 2, "--verbose")
+        assert code == 0
+        assert all(each.question in whole for each in of_digits.branches)
+        assert whole.splitlines()[:9] == short.splitlines()[:9]
+        assert "behind it" not in whole
+
     def test_on_a_terminal_lines_are_wrapped_and_commands_are_not(
         self, run: Any, monkeypatch: pytest.MonkeyPatch
     ):

@@ -420,7 +420,7 @@ def test_every_run_has_one_and_verify_makes_it_again(tmp_path):
     assert "digits" not in json.dumps(found)
     assert not api.verify(tmp_path / "run")[1]
     page = (tmp_path / "run" / "release" / "report.html").read_text()
-    assert "Was it worth it" in page
+    assert ">A forecast of other models</h2>" in page
     assert found["sentence"].split(".")[0] in page
     place = tmp_path / "run" / "release" / "result.json"
     document = json.loads(place.read_text())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from papers import yu_theorem3
 
 from pasearch.errors import UsageError
-from pasearch.report import figures
+from pasearch.report import crossover, figures, worth
 from pasearch.report.card import card_json
 from pasearch.report.html import report_html
 from pasearch.report.priced import gaussian_mu
@@ -341,7 +341,7 @@ def test_the_questions_come_in_order_and_the_contents_name_them_all():
     html = report_html(made)
     names = re.findall('<h2 id="[^"]*">([^<]+)</h2>', html)
     assert names == [
-        "How good", "At what price", "Was it worth it", "What counts", "What was tried",
+        "How good", "At what price", "Other budgets", "What counts", "What was tried",
         "What next", "Details",
     ]  # fmt: skip
     assert re.findall('<a href="#[^"]*">([^<]+)</a>', html) == names
@@ -781,7 +781,7 @@ def test_a_bar_stays_in_its_track(share: float, width: str):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_chart_holds_its_points(values: list[float]):
     points = tuple((float(step), value) for step, value in enumerate(values))
-    found = Page(figures.chart([figures.Curve(name="x", points=points)], "x"))
+    found = Page(figures.chart([figures.Curve(name="x", points=points)], "x", ("steps", "share")))
     (line,) = found.all("polyline")
     drawn = [tuple(map(float, each.split(","))) for each in (line["points"] or "").split()]
     assert all(-0.01 <= y <= 100.01 for _, y in drawn)
@@ -790,11 +790,45 @@ def test_a_chart_holds_its_points(values: list[float]):
 
 
 @pytest.mark.unit
+def test_a_chart_says_what_its_axes_are():
+    def texts(chart: str) -> list[str]:
+        return re.findall(">([^<]+)</text>", chart)
+
+    curve = figures.Curve(name="x", points=((0.0, 0.5), (9.0, 0.7)))
+    assert texts(figures.chart([curve], "x", ("a < b", "share")))[:2] == ["a &lt; b", "share"]
+    calibrated = texts(figures.calibration([(0.5, 0.4, 0.3, 0.5)], "x"))
+    assert calibrated[:2] == ["probability that the model gives", "share that came true"]
+    shown = worth.curves({"curves": [{"name": "x", "steps": [1], "accuracy": [0.5]}]},
+                         of_numbers=True)  # fmt: skip
+    assert shown is not None
+    assert texts(shown["chart"])[:2] == ["training steps", "points, as a share"]
+    found = {
+        "epsilons": [0.1, 1.0], "sentence": "s", "own": {"score": None, "epsilon": 1.0},
+        "models": [{"accuracy": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}],
+    }  # fmt: skip
+    assert texts(crossover.chart(found, "accuracy"))[:2] == ["epsilon (logarithmic)", "accuracy"]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("found", "compared", "title"),
+    [
+        ({"repeats": None}, None, "A forecast of other models"),
+        ({"repeats": 2}, [{}], "Other models as measured"),
+        (None, [{}], "Beside no search"),
+        (None, None, "Other budgets"),
+    ],
+)
+def test_a_heading_says_what_was_measured(found: Any, compared: Any, title: str):
+    assert worth.heading(found, compared) == title
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("most", "labels"), [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]
 )
 def test_a_chart_says_where_its_middle_is(most: float, labels: list[str]):
-    chart = figures.chart([figures.Curve(name="x", points=((most, 0.5),))], "x")
+    chart = figures.chart([figures.Curve(name="x", points=((most, 0.5),))], "x", ("steps", "share"))
     assert re.findall(">([^<]+)</text>", chart)[-3:] == labels
 
 

@@ -183,6 +183,19 @@ def test_what_float32_is_too_coarse_for_is_exact_too(kind: type):
 
 
 @pytest.mark.unit
+def test_further_bits_are_no_bits_that_were_drawn():
+    count, stream = 3 * BLOCK, stream_of("further")
+    half = made.pairs(count)
+    lengths, turns = normals(count, stream).words(np.arange(half))
+    drawn = stream.words().take(half).view(np.uint32)
+    first = np.concatenate([lengths >> 32 & 0x7FFFFFFF, turns >> 32 & 0xFFFFFFFF])
+    assert np.isin(first, np.concatenate([drawn & 0x7FFFFFFF, drawn])).all()
+    later = np.concatenate([lengths & 0xFFFFFFFF, turns & 0xFFFFFFFF])
+    assert len(np.unique(later)) > 2 * half - 10, "no two alike, but by chance"
+    assert np.isin(later, drawn).sum() < 10
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e30])
 @pytest.mark.parametrize("size", [1e-40, 1.0, 1e25, 3e38])
 def test_sums_and_noise_of_any_size_meet(scale: float, size: float):

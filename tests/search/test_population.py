@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import pickle
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +16,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search.test_engine import records_of, same, searching
 
+from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records, UnchargedReadError
-from pasearch.data.threads import threads
+from pasearch.data.threads import shares, threads
+from pasearch.runs.executors import Local, Processes
 from pasearch.search import engine, population
 from pasearch.search.plan import Plan
-from pasearch.search.population import Course, Job, shares, side_by_side, stop_workers
+from pasearch.search.population import Job, side_by_side
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import Annealing
 
 
-@pytest.fixture(autouse=True)
-def _no_workers_left() -> Iterator[None]:
-    yield
-    stop_workers()
-
-
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch):
-    """Train every round of two and more side by side, in so many processes."""
+    """Hand every round of two and more over, to so many processes (1: to this one)."""
 
     def set_up(workers: int) -> None:
         monkeypatch.setattr(engine, "WORTH", 0.0)
         monkeypatch.setattr(engine, "shares", lambda candidates, at_hand: (1, workers))
 
-    return set_up
+    yield set_up
+    with Processes() as left:  # whatever began some, they end here
+        left._begun = True
 
 
 @pytest.mark.property
@@ -105,11 +102,11 @@ def test_all_are_charged_before_the_first_begins_and_share_no_key(
     seen: list[tuple[int, set[Any], list[int]]] = []
     with searching(tmp_path / "x", "paas") as search:
 
-        def watched(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
+        def watched(jobs: list[Job], *how: Any) -> Iterator[Any]:
             charged = sum(count for line, *_, count in search.ledger.spent() if "train" in line)
-            modes = [stat.S_IMODE(job.records.stat().st_mode) for job in jobs]
+            modes = [stat.S_IMODE(job.records.folder.stat().st_mode) for job in jobs]
             seen.append((charged, {job.stream for job in jobs}, modes))
-            return side_by_side(jobs, each, workers)
+            return side_by_side(jobs, *how)
 
         monkeypatch.setattr(engine, "side_by_side", watched)
         search.run()
@@ -120,6 +117,79 @@ def test_all_are_charged_before_the_first_begins_and_share_no_key(
         assert charged == total
         assert len(streams) == len(modes) >= 2
         assert set(modes) == {0o700}
+
+
+@pytest.mark.contract
+def test_a_worker_is_given_the_key_of_its_own_training_and_no_other(
+    tmp_path: Path, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(1)
+    sent: list[tuple[Job, bytes]] = []
+
+    def watched(jobs: list[Job], *how: Any) -> Iterator[Any]:
+        sent.extend((job, pickle.dumps(job.work("x", 1))) for job in jobs)
+        return side_by_side(jobs, *how)
+
+    monkeypatch.setattr(engine, "side_by_side", watched)
+    with searching(tmp_path / "x", "paas") as search:
+        search.run()
+        master = search.keys._master
+    assert master is not None
+    assert len(sent) > 3
+    for job, pickled in sent:
+        held = [other.stream._secret in pickled for other, _ in sent]
+        assert [own for own, has in zip(sent, held, strict=True) if has] == [(job, pickled)]
+        assert master not in pickled
+        assert b"ledger" not in pickled.lower()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "cuda")])
+def test_a_gpu_of_the_cluster_is_used_where_one_was_asked_for(
+    tmp_path: Path, gpus: float, device: str, monkeypatch: pytest.MonkeyPatch
+):
+    class Elsewhere(Local):
+        elsewhere = True
+
+        def takes(self, count: int, *, long: bool) -> bool:
+            return True
+
+    def counted(jobs: list[Job], *how: Any) -> Iterator[Any]:
+        taken.extend(job.device for job in jobs)
+        raise KeyboardInterrupt
+
+    taken: list[str] = []
+    executor = Elsewhere()
+    executor.gpus = gpus
+    monkeypatch.setattr(engine, "side_by_side", counted)
+    with searching(tmp_path / "x", "paas") as search, pytest.raises(KeyboardInterrupt):
+        replace(search, executor=executor).run()
+    assert taken == [device] * 3
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ["paas", "rs pca"])
+def test_no_training_writes_to_the_records_that_it_shares(
+    tmp_path: Path, way: str, at_once: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """On a cluster all works of a node read one copy."""
+    at_once(1)
+    genuine, before = Opened.load, dict[Path, list[bytes]]()
+
+    def kept(self: Opened) -> dict[str, np.ndarray]:
+        arrays = genuine(self)
+        content = [each.tobytes() for each in arrays.values()]
+        assert before.setdefault(self.folder, content) == content
+        shared.setdefault(self.folder, arrays)
+        return shared[self.folder]
+
+    shared: dict[Path, dict[str, np.ndarray]] = {}
+    monkeypatch.setattr(Opened, "load", kept)
+    with searching(tmp_path / "x", way) as search:
+        search.run()
+    assert before
+    for folder, content in before.items():
+        assert [each.tobytes() for each in shared[folder].values()] == content
 
 
 @pytest.mark.contract
@@ -142,8 +212,8 @@ def test_an_interruption_costs_nothing_twice(
     with searching(tmp_path / "whole", "paas") as search:
         whole, spent = search.run(), search.ledger.spent()
 
-    def broken(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
-        yield from side_by_side(jobs[:finished], each, workers)
+    def broken(jobs: list[Job], *how: Any) -> Iterator[Any]:
+        yield from side_by_side(jobs[:finished], *how)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -172,7 +242,7 @@ def test_what_asks_for_more_than_records_is_trained_by_this_process(
     at_once(1)
     taken: list[int] = []
 
-    def counted(jobs: list[Job], each: int, workers: int) -> Iterator[Any]:
+    def counted(jobs: list[Job], *how: Any) -> Iterator[Any]:
         taken.append(len(jobs))
         raise KeyboardInterrupt
 
@@ -186,36 +256,6 @@ def test_what_asks_for_more_than_records_is_trained_by_this_process(
     with searching(tmp_path / "x", "paas") as search, pytest.raises(KeyboardInterrupt):
         search.run()
     assert taken == [0 if asks else 3]
-
-
-@pytest.mark.unit
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
-def test_what_a_killed_process_was_doing_is_done_again(tmp_path: Path):
-    parent = os.getpid()
-
-    @dataclass(frozen=True)
-    class Deadly:
-        number: int
-
-        def done(self) -> tuple[Any, Course]:
-            if self.number == 1 and os.getpid() != parent:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return torch.nn.Linear(1, 1), Course(steps=self.number)
-
-        @property
-        def candidate(self) -> Any:
-            return self
-
-        @property
-        def schema(self) -> Any:
-            return type("Any", (), {"shape": (1,), "outputs": 1})()
-
-        def build(self, shape: Any, outputs: int) -> torch.nn.Module:
-            return torch.nn.Linear(1, 1)
-
-    jobs: list[Any] = [Deadly(number) for number in range(4)]
-    assert [course.steps for _, course in side_by_side(jobs, 1, 2)] == [0, 1, 2, 3]
 
 
 @pytest.mark.unit
@@ -252,7 +292,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(population, "train_candidate", without)
     job = Job(
         candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE, stream=Keys.from_seed(1).stream("x"),
-        records=tmp_path,
+        records=Opened(tmp_path, public=False),
     )  # fmt: skip
-    ((network, _),) = side_by_side([job], 1, 1)
+    ((network, _),) = side_by_side([job], 1, 1, Local())
     assert failed(network)

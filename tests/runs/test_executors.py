@@ -1,0 +1,248 @@
+"""Who trains: one by one, side by side or on a cluster; in order, and whatever is lost on the way.
+
+What needs a Ray cluster is in tests/runs/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from selections import plan_of, search_of
+
+from pasearch import Budget, plan_feature_selection, plan_training, search_architecture
+from pasearch.api.request import SearchRequest
+from pasearch.api.trainers import EXECUTORS, check_trainers, executor_of
+from pasearch.errors import UsageError
+from pasearch.runs import cluster
+from pasearch.runs.executors import Automatic, Executor, Local, Processes, Work
+from pasearch.search.engine import Outcome, Search
+
+
+def saying(number: int) -> Callable[[str], bytes]:
+    """What a worker can be given that does not know this file."""
+
+    def said(text: str) -> bytes:
+        time.sleep(0.05 * (number % 3))  # so that the order of completion is another one
+        return f"{number} {text} {os.getpid()}".encode()
+
+    return said
+
+
+@pytest.fixture(params=["local", "process"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with executor_of(request.param, None if request.param == "local" else 2) as found:
+        yield found
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_results_come_in_the_order_of_the_works(executor: Executor, tmp_path: Path):
+    @dataclass(frozen=True)
+    class Text:
+        path: Path
+        kept = False
+
+        def load(self) -> str:
+            return self.path.read_text()
+
+    (tmp_path / "x").write_text("hello")
+    reads = (Text(tmp_path / "x"),)
+    works = [Work(key=str(number), do=saying(number), reads=reads) for number in range(7)]
+    found = [each.decode().split() for each in executor.results(works, 1, 2)]
+    assert [(int(number), text) for number, text, _ in found] == [(n, "hello") for n in range(7)]
+    others = {int(worker) for *_, worker in found} - {os.getpid()}
+    assert bool(others) is (executor.name == "process")
+
+
+@pytest.mark.contract
+def test_nothing_is_begun_for_one_work_or_none():
+    with Processes(4) as executor:
+        one = [Work(key="x", do=partial(saying(0), "x"))]
+        assert [*executor.results(one, 1, 1)] == [f"0 x {os.getpid()}".encode()]
+        assert [*executor.results([], 1, 1)] == []
+        assert not executor._begun
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
+def test_what_a_killed_process_was_doing_is_done_again():
+    def deadly(parent: int, number: int) -> bytes:
+        if number == 1 and os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(number).encode()
+
+    works = [Work(key=str(n), do=partial(deadly, os.getpid(), n)) for n in range(4)]
+    with Processes(2) as executor:
+        assert [*executor.results(works, 1, 2)] == [b"0", b"1", b"2", b"3"]
+
+
+def broken(number: int) -> bytes:
+    raise ValueError(number)
+
+
+@pytest.mark.contract
+def test_an_error_of_a_work_is_raised_here():
+    with pytest.raises(ValueError, match="3"):
+        [*Local().results([Work(key="x", do=partial(broken, 3))], 1, 1)]
+
+
+@pytest.mark.unit
+def test_what_is_handed_over_is_as_said():
+    assert [Local().takes(count, long=True) for count in (1, 2)] == [False, False]
+    assert [Automatic().takes(2, long=long) for long in (False, True)] == [False, True]
+    assert [Processes(2).takes(count, long=False) for count in (1, 2)] == [False, True]
+    assert [isinstance(executor_of(name), kind) for name, kind in (
+        ("auto", Automatic), ("local", Local), ("process", Processes),
+    )] == [True] * 3  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"executor": "dask"}, "executor is 'dask': expected one of auto, local, process, ray"),
+        ({"workers": 0}, "workers is 0 .int.; expected a whole number"),
+        ({"workers": 2.0}, "workers is 2.0 .float.; expected a whole number"),
+        ({"executor": "local", "workers": 2}, "trains one by one"),
+        ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
+        ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),
+        ({"executor": "ray", "gpus_per_worker": float("nan")}, "gpus_per_worker is nan"),
+    ],
+)
+def test_settings_without_a_use_are_refused(given: dict[str, object], told: str):
+    with pytest.raises(UsageError, match=told):
+        SearchRequest("digits", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.unit
+def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"Ray is not installed: pip install 'pasearch\[ray\]'"):
+        SearchRequest("digits", executor="ray")
+
+
+@pytest.mark.unit
+def test_a_worker_with_other_code_or_libraries_is_refused():
+    with pytest.raises(UsageError, match="another version of pasearch, Python or numpy, ray, tor"):
+        cluster._done("of others", lambda: b"", {})
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_a_second_coordinator_of_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run locks its ledger before it takes its keys, and for as long as it may spend."""
+    told: list[tuple[int, str]] = []
+
+    def run(search: Search) -> Outcome:
+        command = [sys.executable, "-m", "pasearch", "resume", str(tmp_path / "x")]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        told.append((found.returncode, found.stderr))
+        return genuine(search)
+
+    genuine = Search.run
+    monkeypatch.setattr(Search, "run", run)
+    result = search_architecture(
+        "digits", budget=Budget(3.0), strategy="rs", candidates=2, steps=3, batch=30, device="cpu",
+        out=tmp_path / "x",
+    )  # fmt: skip
+    assert told[0][0] == 2
+    assert "is in use by another process: a run has one writer" in told[0][1]
+    assert result.price.epsilon <= 3.0
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [("default", "it trains one network"), ("sa-dpsgd", "its recipe asks validation queries")],
+)
+def test_a_training_with_nothing_to_hand_over_says_so(recipe: str, why: str):
+    with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+        plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"method": "cfs-greedy"}, "method 'cfs-greedy' trains no candidates"),
+        ({"method": "subsets", "trainer": "objective"}, "one solver finds the models of all sets"),
+        ({"method": "subsets", "trainer": "dpsgd"}, None),
+    ],
+)
+def test_a_selection_with_nothing_to_hand_over_says_so(asked: dict[str, str], why: str | None):
+    asked = {"executor": "process", "device": "cpu", **asked}
+    if why is None:
+        plan_feature_selection("digits", budget=Budget(3.0), **asked)
+        return
+    with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+        plan_feature_selection("digits", budget=Budget(3.0), **asked)
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["pafs", "subsets"])
+def test_processes_change_no_bit_of_a_selection(tmp_path: Path, method: str):
+    found = []
+    for place, executor in enumerate((Local(), Processes(2))):
+        search = search_of(plan_of(method, "dpsgd"), tmp_path)
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with executor:
+            outcome = replace(search, executor=executor, private=folder).run()
+        found.append((outcome.chosen.order, outcome.model.weights.tobytes(), outcome.test))
+        found[-1] += (search.ledger.spent(),)
+        assert not [*folder.iterdir()], "the records' files are gone"
+    assert found[0] == found[1]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_an_executor_that_would_be_idle_is_refused(name: str):
+    check_trainers(name, "cpu", {})
+    if name == "process":
+        with pytest.raises(UsageError, match="on a GPU trainings are made one after another"):
+            check_trainers(name, "cuda", {})
+    with pytest.raises(UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"):
+        check_trainers(name, "cpu", {name: "because"})
+
+
+@pytest.mark.unit
+def test_only_files_of_coordinators_that_are_gone_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    gone, lives = (tmp_path / f"{cluster.FOLDER}{number}-x" for number in (ended.pid, os.getpid()))
+    link, others = tmp_path / f"{cluster.FOLDER}{ended.pid}-y", tmp_path / "elsewhere"
+    for each in (gone, lives, others):
+        each.mkdir()
+    link.symlink_to(others)
+    cluster._forget_left_folders()
+    assert not gone.exists()
+    assert lives.exists()
+    assert link.is_symlink()
+    assert others.exists()
+
+
+@pytest.mark.unit
+def test_an_example_of_a_cluster_asks_for_a_token_and_hides_its_files():
+    text = (Path(__file__).parents[2] / "examples" / "cluster.yaml").read_text()
+    starts = re.findall(r"ray start (?:.|\n    )+", text)
+    assert len(starts) == 2
+    assert text.count("RAY_AUTH_MODE=token ~/pasearch-venv/bin/ray start") == 2
+    assert text.count("mkdir -p -m 700 ~/.ray-files") == 2
+    for each in starts:
+        assert "--temp-dir=$HOME/.ray-files/ray" in each
+        assert "--disable-usage-stats" in each

@@ -1,0 +1,208 @@
+"""`pasearch bench`: real steps of made-up records, and times that follow from them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pasearch
+from pasearch.api.bench import Bench, Speed, bench, duration
+from pasearch.api.bench_rates import Rates, measured
+from pasearch.cli import main
+from pasearch.errors import UsageError
+from pasearch.search.plan import Plan
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.cost import cost, planned_seconds
+
+SEARCH = (10, 20, 10_000)
+
+
+@pytest.fixture(scope="module")
+def found() -> Bench:
+    return bench(spaces=("tables",), threads=1, seconds=1.0, searches=(SEARCH,))
+
+
+@pytest.mark.quick
+@pytest.mark.unit
+def test_three_networks_are_trained_privately_and_not(found: Bench):
+    places = [place for each in found.speeds for place in each.spaces]
+    assert places == [("tables", "smallest"), ("tables", "middle"), ("tables", "largest")]
+    sizes = [each.parameters for each in found.speeds]
+    assert sizes == sorted(set(sizes))
+    assert (found.device, found.threads, found.names) == ("cpu", 1, ["tables"])
+    for each in found.speeds:
+        assert each.batch == 2048
+        assert 0 < each.private < each.limit
+        assert 0 < each.plain
+    assert all(value > 0 for value in found.rates.to_json().values())
+
+
+@pytest.mark.unit
+def test_a_search_takes_all_its_records_over_the_middle_networks_speed(found: Bench):
+    middle = found.speeds[1].private
+    assert found.hours("tables") == [10 * 20 * 10_000 / middle / 3600]
+
+
+@pytest.mark.unit
+def test_the_speed_is_that_of_a_step(found: Bench):
+    """A made-up bench where a step takes as long as it says."""
+    from pasearch.api import bench as module
+
+    def slow() -> None:
+        time.sleep(0.02)
+
+    (own, quick) = module._seconds_of((slow, lambda: None), 0.2, "cpu")
+    assert 0.02 <= own < 0.03
+    assert quick < 0.001
+
+
+@pytest.mark.unit
+def test_threads_are_as_before(found: Bench):
+    before = torch.get_num_threads()
+    bench(spaces=("tables",), threads=before + 1, seconds=0.05, searches=(SEARCH,))
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.unit
+def test_a_network_of_two_spaces_is_trained_once():
+    found = bench(spaces=("tables", "tables"), threads=1, seconds=0.05)
+    assert len(found.speeds) == 3
+
+
+@pytest.mark.unit
+def test_the_least_time_of_a_step_is_counted_from_rates():
+    rates = Rates(operations=1e9, bytes=1e9, random=1e8, normals=1e8)
+    work = cost(Architecture(layers=()), (100,), 10)
+    computing = work.operations * 50 / 1e9 + 8 * 1010 / 1e8
+    assert rates.least(work, 50) == pytest.approx(computing)
+    slow = Rates(operations=1e15, bytes=1e3, random=1e15, normals=1e8)
+    assert slow.least(work, 50) == pytest.approx((8 * 100 * 50 + 16 * 1010) / 1e3)
+
+
+@pytest.mark.unit
+def test_rates_are_those_of_this_machine():
+    """Timed here once more, the best of many on one thread: a machine's load leaves that alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rates = measured("cpu", 0.8)
+        a, source, target = torch.rand(256, 256), torch.zeros(2**22), torch.zeros(2**22)
+        products, copies = least(lambda: a @ a), least(lambda: target.copy_(source))
+    finally:
+        torch.set_num_threads(before)
+    assert 0.4 < rates.operations * products / (2 * 256**3) < 2.5
+    assert 0.4 < rates.bytes * copies / (2 * 4 * 2**22) < 2.5
+    assert 1e8 < rates.random < 1e11  # from a slow cipher to more than any core makes
+    assert 1e6 < rates.normals < 1e10
+
+
+def least(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(200):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [(2.7 / 3600, "2.7 s"), (21 / 3600, "21 s"), (0.1, "6 min"), (1.2, "72 min"), (5.3, "5.3 h"),
+     (16.2, "16 h"), (200.0, "8 days")],
+)  # fmt: skip
+def test_times_in_words(hours: float, words: str):
+    assert duration(hours) == words
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seconds": 0.0}, {"seconds": float("nan")}, {"spaces": ("fnc",)}, {"spaces": ("auto",)},
+        {"searches": ((0, 1, 1),)}, {"threads": 0},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(given: dict[str, Any]):
+    with pytest.raises(UsageError):
+        bench(**{"spaces": ("tables",), "seconds": 0.05, **given})
+
+
+@pytest.mark.quick
+@pytest.mark.unit
+def test_the_command_says_that_it_costs_nothing_and_writes_its_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    out = tmp_path / "bench.json"
+    words = ["bench", "--space", "tables", "--seconds", "0.1", "--candidates", "7", "--json", out]
+    monkeypatch.setattr("sys.argv", ["pasearch", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr().out
+    assert not ended.value.code
+    assert "No data is read, so this costs nothing." in " ".join(shown.split())
+    figures = json.loads(out.read_text())
+    (search,) = figures["searches"]
+    assert (search["candidates"], search["epochs"], search["records"]) == (7, 50, 60_000)
+    middle = figures["speeds"][1]["private"]
+    assert search["hours"]["tables"] == pytest.approx(7 * 50 * 60_000 / middle / 3600)
+    assert f"{figures['speeds'][0]['private']:,.0f}" in shown
+
+
+@pytest.mark.unit
+def test_a_file_that_exists_is_not_overwritten(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    out = tmp_path / "bench.json"
+    out.write_text("mine")
+    monkeypatch.setattr("sys.argv", ["pasearch", "bench", "--seconds", "0.1", "--json", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--json" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("option", ["--seconds", "--candidates", "--epochs", "--n", "--threads"])
+def test_a_number_that_cannot_be_ends_the_command_before_it_trains(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["pasearch", "bench", option, "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (2, "")
+    assert option in shown.err
+
+
+@pytest.mark.contract
+def test_a_plan_reckons_with_the_same_figures(plan_of_a_search: Plan):
+    plan = plan_of_a_search
+    recipe, (typical, _) = plan.recipe, plan.seconds_per_training()
+    size = plan.space.parameter_range((64,), 10)[0]
+    step = planned_seconds(size, 64, recipe.expected_batch_size)
+    assert typical == pytest.approx(recipe.steps * step)
+
+
+@pytest.fixture
+def plan_of_a_search() -> Plan:
+    plan = pasearch.plan_architecture_search(
+        "digits", budget=pasearch.Budget(2.0), strategy="rs", space="fcn"
+    )
+    return plan
+
+
+@pytest.mark.unit
+def test_figures_are_found_by_space_and_size(found: Bench):
+    text = found.describe()
+    for each in found.speeds:
+        assert isinstance(each, Speed)
+        assert f"{each.private:,.0f}" in text
+    assert "tables" in text
