@@ -14,13 +14,13 @@ line a result in results/; `attack` goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ import torch
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+sys.path[:0] = [str(TESTS), str(TESTS / "training"), str(HERE.parent / "speed")]
 
+import peers  # noqa: E402
 import test_floating_point as worlds  # noqa: E402
 from lattices import Attack, advantage, lower_bound  # noqa: E402
+from rows import ROWS, SIGMA  # noqa: E402
 
 from pasearch.accounting.densities import LaplaceNoise, StudentT  # noqa: E402
 from pasearch.data.sources import load_dataset  # noqa: E402
@@ -45,12 +47,7 @@ from pasearch.training.encoded.laws import begin_noise, sample_noise  # noqa: E4
 from pasearch.training.noise import Noise  # noqa: E402
 from pasearch.training.per_example import clipped_sum_and_counts  # noqa: E402
 
-_found = importlib.util.spec_from_file_location("dp_step", HERE.parent / "dp_step" / "run.py")
-assert _found is not None
-assert _found.loader is not None
-dp_step = importlib.util.module_from_spec(_found)
-_found.loader.exec_module(dp_step)
-
+ROW = ROWS["fcn-2048"]
 REPETITIONS, RUNS = 20, 1000
 CPU = torch.device("cpu")
 Release = Callable[[bool, int], np.ndarray]
@@ -192,12 +189,12 @@ def speed(file: Path, threads: int, rounds: int = 9) -> None:
 
 def dp_step_ways(batch: int) -> dict[str, Callable[[int], object]]:
     """Return steps that differ in their noise, and plain SGD."""
-    data = dp_step.made_up_records()
+    setting = peers.Setting(replace(ROW, batch=batch), ROW.data("cpu"), "cpu", SIGMA, whole=False)
     steps = {
-        "float32": dp_step.our_step(data, batch, "cpu"),
-        "exact": dp_step.our_step(data, batch, "cpu"),
-        "secure": dp_step.our_step(data, batch, "cpu", secure=True),
-        "plain SGD": dp_step.sgd_step(data, batch, "cpu"),
+        "float32": peers.ours(setting)[0],
+        "exact": peers.ours(setting)[0],
+        "secure": peers.ours(setting, secure=True)[0],
+        "plain SGD": peers.sgd(setting)[0],
     }
 
     def old(_: int) -> None:
@@ -249,7 +246,7 @@ def rounding(file: Path, root: str) -> None:
             mask = torch.ones(batch, dtype=torch.bool)
 
             def total(kind: torch.dtype, mask: torch.Tensor, part: Any = part, y: Any = y) -> Any:
-                model = dp_step.network().to(kind)
+                model = ROW.network().to(kind)
                 loss = lambda out: torch.nn.functional.cross_entropy(out, y, reduction="none")  # noqa: E731
                 found, _ = clipped_sum_and_counts(
                     model, part.to(kind), loss, Flat(clip_norm=1.0), mask

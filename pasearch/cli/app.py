@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 ORDER = (
     "arch", "features", "train", "plan", "resume", "verify", "report", "predict", "export", "sign",
-    "key", "check", "recipes", "advise", "crossover", "compare", "pretrain", "account",
+    "key", "check", "recipes", "advise", "crossover", "compare", "pretrain", "account", "bench",
 )  # fmt: skip
 """In which commands are listed."""
 

@@ -49,6 +49,7 @@ from pasearch.search.candidates import candidate_recipe, recipe_of, training_eve
 from pasearch.search.refusals import check_portions, check_recipes, check_space, dimensions_of
 from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.cost import planned_seconds
 from pasearch.spaces.space import Space
 from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_test, usual_noise
 from pasearch.training.recipe import Recipe
@@ -181,16 +182,14 @@ class Plan(Charged):
     def seconds_per_training(self) -> tuple[float, float]:
         """Return how long the default and the largest candidate take, roughly, on two CPU cores.
 
-        A step costs a fixed 1 ms; for each record 8 operations a parameter, at 1e11 a second, and
-        4 ns a number that the network is given (measured on fully connected networks; a convolution
-        re-uses its weights and takes longer).
+        See `spaces.cost`: measured on fully connected networks.
         """
         recipe, (shape, outputs) = self.recipe, planned_form(self.schema, self.most)
         sizes = self.space.parameter_range(shape, outputs)
         first = self.space.candidate(self.space.fixed()).front_end
         given = [math.prod(each.output_shape(shape)) for each in (first, *self.space.front_ends())]
         return tuple(  # pyright: ignore[reportReturnType]
-            recipe.steps * (1e-3 + recipe.expected_batch_size * (size * 8e-11 + width * 4e-9))
+            recipe.steps * planned_seconds(size, width, recipe.expected_batch_size)
             for size, width in zip(sizes, (given[0], max(given)), strict=True)
         )
 

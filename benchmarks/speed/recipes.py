@@ -1,11 +1,11 @@
 """What each stage of a recipe adds to a plain DP step: under a tenth, is the aim.
 
-The network, records and batches of `run.py`. Every way is the library's own step with one stage
+The network and records of the row `fcn-2048`. Every way is the library's own step with one stage
 changed; `plain` is Poisson, flat clipping, SGD. The ways take turns inside every round, and a
 round's ratio is to the plain step of the same round. `screening` asks for an energy of 1,000 public
 records at every step; `noise first` and `views` do other work by their nature: as many times more.
 
-Usage: python benchmarks/dp_step/stages.py --threads 1
+Usage: python benchmarks/speed/recipes.py --threads 1
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from run import CLASSES, FEATURES, RECORDS, Step, network, seconds
+from peers import Setting, Step, ours
+from rows import ROWS, SIGMA
+from run import least
 
-from pasearch.runs.keys import Keys
+from pasearch.data.partitions import Records
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.losses import mean_loss
-from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import TimeBased
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
-from pasearch.training.trainer import Training
 
+ROW = ROWS["fcn-2048"]
 STAGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "auto-s": {"bounding": AutoS(bound=0.25)},
@@ -49,20 +49,15 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def step_of(records: SimpleNamespace, seen: SimpleNamespace, batch: int, device: str, **stage: Any):
+def step_of(records: Records, seen: Records, batch: int, device: str, **stage: Any) -> Step:
     """Return the library's step with one stage changed."""
-    plain = {"bounding": Flat(clip_norm=0.25), "optimizer": "sgd", "average": None}
-    recipe = Recipe(
-        expected_batch_size=batch, steps=100_000, learning_rate=0.1, noise_multiplier=1.0,
-        **{**plain, **stage},
-    )  # fmt: skip
-    streams = {purpose: Keys().stream(purpose) for purpose in ("batch", "noise", "dropout")}
+    row = replace(ROW, batch=batch)
 
     def judge(network: torch.nn.Module, asked: int) -> float:
-        return mean_loss(network, seen, device=device) if recipe.screening else 0.5
+        return mean_loss(network, seen, device=device) if "screening" in stage else 0.5
 
-    training = Training(network(), records, recipe, streams, device=device, query=judge)
-    return training.step
+    setting = Setting(row, records, device, SIGMA, whole=False)
+    return ours(setting, query=judge, **stage)[0]
 
 
 def main() -> None:
@@ -73,31 +68,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/stages.jsonl")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/recipes.jsonl")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    def made(n: int) -> SimpleNamespace:
-        return SimpleNamespace(
-            x=torch.rand(n, FEATURES, device=options.device),
-            y=torch.randint(CLASSES, (n,), device=options.device),
-            valid=torch.ones(n, dtype=torch.bool, device=options.device),
-            public=True,
-        )
-
-    records, seen = made(RECORDS), made(1000)
-    records.public = False
+    records = ROW.data(options.device)
+    seen = replace(ROW.data(options.device, 1000), public=True)
     ways: dict[str, Step] = {
         name: step_of(records, seen, options.batch, options.device, **stage)
         for name, stage in STAGES.items()
     }
     for step in ways.values():
-        seconds(step, 2, options.device)
+        least(step, 2, options.device)
     ratios: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.rounds):
-        times = {
-            name: seconds(step, options.repeats, options.device) for name, step in ways.items()
-        }
+        times = {name: least(step, options.repeats, options.device) for name, step in ways.items()}
         for name in ways:
             ratios[name].append(times[name] / times["plain"])
     print("| stage | times a plain DP step: median (quartiles) |\n|---|---|")
@@ -108,7 +93,7 @@ def main() -> None:
         print(f"| {name} | {middle:.2f} ({low:.2f}, {high:.2f}) |")
     row = {
         "date": date.today().isoformat(),
-        "command": f"stages.py --device {options.device} --threads {options.threads}",
+        "command": f"recipes.py --device {options.device} --threads {options.threads}",
         "rounds": options.rounds,
         "ratios": table,
     }

@@ -1,12 +1,12 @@
 """What encoded gradients and denoising add to a DP step.
 
-The network, records and batches of `run.py`. Every way is one and the same step, with another sum
+The network and records of the row `fcn-2048`. Every way is one and the same step, with another sum
 of bounded gradients, other noise, or a weight on the noisy sum; `plain` clips to a norm (Flat) and
 adds Gaussian noise. Ways take turns inside every round, and a round's ratio is to the plain step of
 the same round. `sorted` encodes by forming and sorting every gradient, of 1 in `--share` of the
 records, and is scaled up.
 
-Usage: python benchmarks/dp_step/encoding.py --threads 1
+Usage: python benchmarks/speed/encoding.py --threads 1
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from collections.abc import Callable
 from datetime import date
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from run import CLASSES, FEATURES, RECORDS, Step, network, seconds
+from peers import Step
+from rows import CLIP, ROWS
+from run import least
 from torch import Tensor, nn
 
 from pasearch.accounting.densities import GaussianNoise, StudentT
 from pasearch.accounting.density import Density
+from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.flat import Flat
@@ -37,7 +39,7 @@ from pasearch.training.encoded.gradients import encode
 from pasearch.training.encoded.laws import begin_noise
 from pasearch.training.per_example import Loss, formed_gradients
 
-CLIP = 0.25
+ROW = ROWS["fcn-2048"]
 Summed = Callable[..., list[Tensor]]
 GAUSSIAN = GaussianNoise(scale=CLIP)
 
@@ -66,7 +68,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def step_of(
-    records: SimpleNamespace,
+    records: Records,
     batch: int,
     device: str,
     *,
@@ -75,22 +77,22 @@ def step_of(
     denoising: KolmogorovSmirnov | None = None,
 ) -> Step:
     """Return a step: draw the batch, sum bounded gradients, add noise, weigh, move the weights."""
-    model = network().to(device)
+    model = ROW.network().to(device)
     parameters = list(model.parameters())
     count = sum(p.numel() for p in parameters)
-    sampler = Poisson(sampling_probability=batch / RECORDS)
+    sampler = Poisson(sampling_probability=batch / ROW.records)
     streams = {purpose: Keys().stream(purpose) for purpose in ("batch", "noise")}
     finished = 0
 
     def step() -> None:
         nonlocal finished
-        chosen = torch.from_numpy(sampler.batch(RECORDS, streams["batch"], finished)).to(device)
-        drawn = begin_noise(noise, count, torch.device(device), streams["noise"], finished)
+        chosen = torch.from_numpy(sampler.batch(ROW.records, streams["batch"], finished)).to(device)
+        drawn = begin_noise(noise.unit, count, torch.device(device), streams["noise"], finished)
         x, mask = records.x.index_select(0, chosen), records.valid.index_select(0, chosen)
         loss = _loss(records.y.index_select(0, chosen))
         with torch.no_grad():
             flat = torch.cat([v.flatten() for v in summed(model, x, loss, mask=mask)])
-            flat += drawn()
+            drawn().add_to([flat], noise.scale)
             if denoising is not None:
                 flat *= denoising.weight(flat, noise)
             parts = flat.div_(batch).split([p.numel() for p in parameters])
@@ -101,9 +103,9 @@ def step_of(
     return step
 
 
-def sorted_step(records: SimpleNamespace, rows: int, device: str) -> Step:
+def sorted_step(records: Records, rows: int, device: str) -> Step:
     """Return the encoding of so many records by sorting."""
-    model, x = network().to(device), records.x[:rows]
+    model, x = ROW.network().to(device), records.x[:rows]
     codebook = Encoded(clip_norm=CLIP).codebook(sum(p.numel() for p in model.parameters()))
     return lambda: encode(formed_gradients(model, x, _loss(records.y[:rows])), codebook).sum(dim=0)
 
@@ -125,30 +127,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=out)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    records = SimpleNamespace(
-        x=torch.rand(RECORDS, FEATURES, device=options.device),
-        y=torch.randint(CLASSES, (RECORDS,), device=options.device),
-        valid=torch.ones(RECORDS, dtype=torch.bool, device=options.device),
-    )
+    records = ROW.data(options.device)
     ways = {
         name: step_of(records, options.batch, options.device, **way) for name, way in WAYS.items()
     }
     ways["sorted"] = sorted_step(records, options.batch // options.share, options.device)
     for step in ways.values():
-        seconds(step, 2, options.device)
+        least(step, 2, options.device)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.rounds):
         for name, step in ways.items():
             factor = options.share if name == "sorted" else 1
-            times[name].append(factor * seconds(step, options.repeats, options.device))
+            times[name].append(factor * least(step, options.repeats, options.device))
     print("| way | times a plain DP step: median (quartiles) | milliseconds |\n|---|---|---|")
     table = {}
     for name, values in times.items():
         ratios = [value / plain for value, plain in zip(values, times["plain"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        least = 1000 * statistics.median(values)
-        table[name] = {"median": middle, "quartiles": [low, high], "milliseconds": least}
-        print(f"| {name} | {middle:.2f} ({low:.2f}, {high:.2f}) | {least:.1f} |")
+        typical = 1000 * statistics.median(values)
+        table[name] = {"median": middle, "quartiles": [low, high], "milliseconds": typical}
+        print(f"| {name} | {middle:.2f} ({low:.2f}, {high:.2f}) | {typical:.1f} |")
     row = {
         "date": date.today().isoformat(),
         "command": f"encoding.py --device {options.device} --threads {options.threads}",

@@ -1,0 +1,353 @@
+"""How fast this machine trains privately: `pasearch bench`.
+
+Networks of the registered search spaces, the smallest, the middle and the largest by operations,
+are trained for a moment on made-up records: by the default recipe, with all that privacy adds, and
+by plain SGD. No data is read, so nothing is charged. The limit is that of `bench_rates`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pasearch.accounting.checks import positive, whole
+from pasearch.api.bench_rates import Rates, measured, synchronize
+from pasearch.errors import UsageError
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.cost import Cost, cost, planned_seconds
+from pasearch.spaces.families import NAMED
+from pasearch.spaces.layers import Shape
+from pasearch.spaces.space import Space, space
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pasearch.data.partitions import Records
+    from pasearch.training.recipe import Recipe
+
+SLOTS = 8192
+"""Made-up records: the least for which the default recipe takes its largest batch."""
+IMAGE, TABLE = ((28, 28), 10), ((100,), 2)
+"""Shape and classes of a made-up record; the second for the space `tables`."""
+SEARCHES = ((10, 20, 10_000), (60, 50, 60_000), (60, 50, 1_000_000))
+"""Candidates, epochs and records of typical searches."""
+SIZES = ("smallest", "middle", "largest")
+RATES_SHARE = 0.08
+"""The share of the time that the machine's rates are measured in."""
+NOTE = (
+    "Plain SGD is the same training without privacy. The limit is what this machine's products,\n"
+    "memory and random bits would allow; no training reaches it. What a front end such as\n"
+    "scattering computes once, before the first step, is not in these figures. Candidates of a\n"
+    "generation that are trained side by side, one on each core, take less time than is told here."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast one network is trained.
+
+    Args:
+        spaces: The search spaces that it is of, each with its size there.
+        network: In words.
+        parameters: All of them.
+        batch: Expected records of a step.
+        private: Records a second, trained privately.
+        plain: Records a second by plain SGD.
+        limit: Records a second that this machine cannot exceed.
+        planned: Records a second that a plan reckons with, on two CPU cores.
+    """
+
+    spaces: tuple[tuple[str, str], ...]
+    network: str
+    parameters: int
+    batch: int
+    private: float
+    plain: float
+    limit: float
+    planned: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What `bench` measured.
+
+    Args:
+        device: "cpu" or "cuda".
+        threads: Of torch.
+        rates: What the machine does in a second.
+        speeds: One a network, in the order of the spaces.
+        searches: Candidates, epochs and records of the searches whose time is told.
+    """
+
+    device: str
+    threads: int
+    rates: Rates
+    speeds: tuple[Speed, ...]
+    searches: tuple[tuple[int, int, int], ...]
+
+    def hours(self, name: str) -> list[float]:
+        """Return how long each search takes with a space's middle network, one after another."""
+        (middle,) = (each for each in self.speeds if (name, "middle") in each.spaces)
+        return [k * epochs * n / middle.private / 3600 for k, epochs, n in self.searches]
+
+    @property
+    def names(self) -> list[str]:
+        """The search spaces, in their order."""
+        return list(dict.fromkeys(name for each in self.speeds for name, _ in each.spaces))
+
+    def describe(self) -> str:
+        """Return the tables, and what their figures mean."""
+        rates, threads = self.rates, f", {self.threads} threads" if self.device == "cpu" else ""
+        lines = (
+            f"Device: {self.device}{threads}. In a second: {rates.operations / 1e9:,.0f} billion "
+            "operations",
+            f"of products, {rates.bytes / 1e9:,.1f} GB copied, {rates.random / 1e9:,.1f} GB of "
+            "random bits.",
+            f"\nRecords a second, in batches of {self.speeds[0].batch:,}:\n",
+            *_columns(self._speed_rows()),
+            "\nHow long a search takes, one training after another, with a space's middle "
+            "network:\n",
+            *_columns(self._search_rows()),
+            f"\n{NOTE}",
+        )
+        return "\n".join(lines)
+
+    def _speed_rows(self) -> Iterator[tuple[str, ...]]:
+        yield "space", "network", "parameters", "private", "plain SGD", "of plain", "limit"
+        for name in self.names:
+            for size in SIZES:
+                (each,) = (one for one in self.speeds if (name, size) in one.spaces)
+                yield (
+                    name, size, f"{each.parameters:,}", f"{each.private:,.0f}",
+                    f"{each.plain:,.0f}", f"{each.private / each.plain:.0%}", f"{each.limit:,.0f}",
+                )  # fmt: skip
+
+    def _search_rows(self) -> Iterator[tuple[str, ...]]:
+        for place, what in enumerate(("candidates", "epochs", "records")):
+            yield what, *(f"{each[place]:,}" for each in self.searches)
+        for name in self.names:
+            yield name, *map(duration, self.hours(name))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        searches = [
+            {"candidates": k, "epochs": epochs, "records": n,
+             "hours": {name: self.hours(name)[place] for name in self.names}}
+            for place, (k, epochs, n) in enumerate(self.searches)
+        ]  # fmt: skip
+        return {
+            "device": self.device, "threads": self.threads, "rates": self.rates.to_json(),
+            "speeds": [{**asdict(each), "spaces": dict(each.spaces)} for each in self.speeds],
+            "searches": searches,
+        }  # fmt: skip
+
+
+def _columns(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    """Yield rows with their cells below each other: words to the left, numbers to the right."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    words = [not any(letter.isdigit() for letter in each) for each in cells[-1]]
+    for row in cells:
+        told = zip(row, widths, words, strict=True)
+        yield "  ".join(
+            f"{cell:{'<' if left else '>'}{width}}" for cell, width, left in told
+        ).rstrip()
+
+
+def duration(hours: float) -> str:
+    """Return a time in words."""
+    for unit, size, most in (("s", 1 / 3600, 1 / 40), ("min", 1 / 60, 1.5), ("h", 1.0, 48.0)):
+        if hours < most:
+            return (
+                f"{hours / size:.2g} {unit}"
+                if hours / size < 9.95
+                else f"{hours / size:.0f} {unit}"
+            )
+    return f"{hours / 24:.0f} days"
+
+
+def bench(
+    *,
+    spaces: tuple[str, ...] = (),
+    device: str = "auto",
+    threads: int | None = None,
+    seconds: float = 20.0,
+    searches: tuple[tuple[int, int, int], ...] = SEARCHES,
+    on_start: Callable[[int], None] | None = None,
+) -> Bench:
+    """Measure how fast this machine trains privately, and what a search would take.
+
+    Args:
+        spaces: Names of search spaces, or paths of their TOML files; () for all that are built in.
+        device: "auto", "cpu" or "cuda".
+        threads: Of torch; None leaves them as they are.
+        seconds: About how long the measurement may take, above 0. A network that is slow is
+            trained for one step at least.
+        searches: Triples (candidates, epochs, records), whose time is told.
+        on_start: Called with the number of networks when the first is about to be trained.
+
+    Returns:
+        The speeds, the machine's rates, and each search's hours.
+
+    Raises:
+        UsageError: A space that is not known, a GPU that is not there, a number that cannot be.
+
+    Cost: none: the records are made up, and no data is read.
+    """
+    import torch
+
+    from pasearch.api.request import TrainRequest
+    from pasearch.api.resolve import device_of
+
+    positive("seconds", seconds)
+    for place, name in enumerate(("candidates", "epochs", "records")):
+        for each in searches:
+            whole(name, each[place])
+    if "auto" in spaces:
+        raise UsageError(
+            "Space 'auto' is another for every kind of data, and no data is read here: name one of "
+            f"{', '.join(NAMED)}."
+        )
+    networks = list(_networks([space(name) for name in spaces or NAMED]))
+    where = device_of(TrainRequest(data="digits", device=device))  # pyright: ignore[reportArgumentType]
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(whole("threads", threads))
+    if on_start is not None:
+        on_start(len(networks))
+    end = time.perf_counter() + seconds
+    try:
+        own = torch.get_num_threads()
+        rates = measured(where, RATES_SHARE * seconds)
+        speeds = []
+        for place, network in enumerate(networks):
+            share = (end - time.perf_counter()) / (len(networks) - place)
+            speeds.append(_speed(*network, rates, where, share))
+    finally:
+        torch.set_num_threads(before)
+    return Bench(device=where, threads=own, rates=rates, speeds=tuple(speeds), searches=searches)
+
+
+_Network = tuple[Candidate, Shape, int, tuple[tuple[str, str], ...]]
+
+
+def _networks(spaces: list[Space]) -> Iterator[_Network]:
+    """Yield each network that is trained, with its record's shape, its classes, and its places."""
+    places: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    kept: dict[tuple[Any, ...], Candidate] = {}
+    for each in spaces:
+        shape, classes = TABLE if each.name == "tables" else IMAGE
+        by_work = sorted(each.extremes(), key=lambda one: _work(one, shape, classes).operations)
+        for size, one in zip(SIZES, (by_work[0], by_work[len(by_work) // 2], by_work[-1]),
+                             strict=True):  # fmt: skip
+            key = (one.architecture, one.front_end.text, shape, classes)
+            kept.setdefault(key, one)
+            places.setdefault(key, []).append((each.name, size))
+    for key, one in kept.items():
+        yield one, key[2], key[3], tuple(places[key])
+
+
+def _work(candidate: Candidate, shape: Shape, classes: int) -> Cost:
+    return cost(candidate.architecture, candidate.front_end.output_shape(shape), classes)
+
+
+def _speed(
+    candidate: Candidate,
+    shape: Shape,
+    classes: int,
+    spaces: tuple[tuple[str, str], ...],
+    rates: Rates,
+    device: str,
+    seconds: float,
+) -> Speed:
+    """Train one network for so long, half privately and half not."""
+    from pasearch.training.recipe import default_recipe
+
+    recipe = default_recipe(SLOTS, learning_rate=0.1, noise_multiplier=1.0)
+    given = candidate.front_end.output_shape(shape)
+    records, batch = _made_up(given, classes), recipe.expected_batch_size
+    work = _work(candidate, shape, classes)
+    private = _private(
+        candidate.architecture.build(given, classes, _start()), records, recipe, device
+    )
+    plain = _plain(candidate.architecture.build(given, classes, _start()), records, batch, device)
+    own, theirs = _seconds_of((private, plain), seconds, device)
+    return Speed(
+        spaces=spaces, network=candidate.describe_network(), parameters=work.parameters,
+        batch=batch, private=batch / own, plain=batch / theirs,
+        limit=batch / rates.least(work, batch),
+        planned=batch / planned_seconds(work.parameters, work.held, batch),
+    )  # fmt: skip
+
+
+def _start():
+    from pasearch.runs.keys import Keys
+
+    return Keys().stream("weights").generator()
+
+
+def _made_up(shape: Shape, classes: int) -> Records:
+    """Return records that nobody has."""
+    import torch
+
+    from pasearch.data.partitions import Records
+
+    generator = torch.Generator().manual_seed(1)
+    return Records(
+        x=torch.rand((SLOTS, *shape), generator=generator),
+        y=torch.randint(classes, (SLOTS,), generator=generator),
+        valid=torch.ones(SLOTS, dtype=torch.bool),
+        public=False,
+    )
+
+
+def _private(
+    network: nn.Module, records: Records, recipe: Recipe, device: str
+) -> Callable[[], object]:
+    """Return a private step: as a run makes it."""
+    from pasearch.runs.keys import Keys
+    from pasearch.training.trainer import Training
+
+    keys = Keys()
+    streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
+    return Training(network, records, recipe, streams, device=device).step
+
+
+def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], object]:
+    """Return a step of plain SGD, on a batch of fixed size."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    network.to(device).train()
+    x, y = records.x.to(device), records.y.to(device)
+    weights: list[torch.Tensor] = [each for each in network.parameters() if each.requires_grad]
+
+    def step() -> None:
+        chosen = torch.randint(len(y), (batch,), device=device)
+        loss = cross_entropy(network(x.index_select(0, chosen)), y.index_select(0, chosen))
+        gradients = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.add_(gradient, alpha=-0.1)
+
+    return step
+
+
+def _seconds_of(
+    steps: tuple[Callable[[], object], ...], seconds: float, device: str
+) -> list[float]:
+    """Return the median seconds of each step; they take turns until the time is over."""
+    times: list[list[float]] = [[] for _ in steps]
+    end = time.perf_counter() + seconds
+    while not times[0] or time.perf_counter() < end:
+        for step, found in zip(steps, times, strict=True):
+            synchronize(device)
+            start = time.perf_counter()
+            step()
+            synchronize(device)
+            found.append(time.perf_counter() - start)
+    # The first one warms up.
+    return [statistics.median(found[1:] or found) for found in times]

@@ -1,0 +1,79 @@
+"""`pasearch bench`: how fast this machine trains privately, and what a search would take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pasearch.cli.app import app
+from pasearch.cli.options import wrapped
+from pasearch.cli.paths import check_new_file
+from pasearch.shown import shown
+
+Searched = Annotated[
+    int | None,
+    typer.Option(
+        "--candidates", min=1, help="Trainings of a search whose time is told. [default: 60]"
+    ),
+]
+
+
+@app.command()
+def bench(
+    spaces: Annotated[
+        list[str] | None,
+        typer.Option("--space", help="A search space; may be repeated. [default: all built in]"),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Of the processor. [default: all]")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.01, help="About how long it may measure.")
+    ] = 20.0,
+    candidates: Searched = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Of each of its trainings. [default: 50]")
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", min=1, help="Records that they read. [default: 60,000]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--json", help="A new file for the figures, as JSON.")
+    ] = None,
+) -> None:
+    """Measure how fast this machine trains privately, and say how long a search would take.
+
+    It trains on made-up records and reads no data, so it costs nothing. Without --candidates,
+    --epochs and --n, the times of three typical searches are told.
+    """
+    if out is not None:
+        check_new_file(out, "json")
+    from pasearch.api.bench import SEARCHES
+    from pasearch.api.bench import bench as measured
+
+    def started(networks: int) -> None:
+        told = (
+            f"Training {networks} networks on made-up records for about {seconds:g} seconds. No "
+            "data is read, so this costs nothing.\n"
+        )
+        typer.echo(wrapped(told))
+
+    a, b, c = SEARCHES[1]
+    one = (
+        a if candidates is None else candidates,
+        b if epochs is None else epochs,
+        c if n is None else n,
+    )
+    asked = (candidates, epochs, n) != (None, None, None)
+    found = measured(
+        spaces=tuple(spaces or ()), device=device, threads=threads, seconds=seconds,
+        searches=(one,) if asked else SEARCHES, on_start=started,
+    )  # fmt: skip
+    typer.echo(found.describe())
+    if out is not None:
+        out.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+        typer.echo(wrapped(f"\nFigures: {shown(out)}"))
