@@ -79,7 +79,7 @@ def test_a_network_of_two_spaces_is_trained_once():
 def test_the_least_time_of_a_step_is_counted_from_rates():
     rates = Rates(operations=1e9, bytes=1e9, random=1e8, normals=1e8)
     work = cost(Architecture(layers=()), (100,), 10)
-    computing = work.operations * 50 / 1e9 + 8 * 1010 / 1e8
+    computing = work.operations * 50 / 1e9 + 4 * 1010 / 1e8
     assert rates.least(work, 50) == pytest.approx(computing)
     slow = Rates(operations=1e15, bytes=1e3, random=1e15, normals=1e8)
     assert slow.least(work, 50) == pytest.approx((8 * 100 * 50 + 16 * 1010) / 1e3)

@@ -29,26 +29,32 @@ from pathlib import Path
 
 import torch
 
+from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
+from pasearch.runs.executors import Processes
 from pasearch.runs.keys import Keys
-from pasearch.search.population import Job, side_by_side, stop_workers
+from pasearch.search.population import Job, side_by_side
 from pasearch.spaces.space import space
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 
 RECORDS, FEATURES, CLASSES, BATCH = 20_000, 784, 10, 100
 
+POOL = Processes()
+"""Its processes wait for work between two generations."""
+
 
 def jobs(candidates: int, steps: int, folder: Path) -> list[Job]:
     """Return the trainings of a generation; their records are written to a folder."""
     generator = torch.Generator().manual_seed(1)
-    Records(
+    records = Records(
         x=torch.rand((RECORDS, FEATURES), generator=generator),
         y=torch.randint(CLASSES, (RECORDS,), generator=generator),
         valid=torch.ones(RECORDS, dtype=torch.bool),
         public=False,
-    ).write(folder)
+    )
+    opened = Opened.of(records, folder)
     keys, drawn = Keys.from_seed(1), space("fcn-paper")
     recipe = Recipe(
         expected_batch_size=BATCH, steps=steps, learning_rate=0.1, noise_multiplier=1.0,
@@ -58,7 +64,7 @@ def jobs(candidates: int, steps: int, folder: Path) -> list[Job]:
     return [
         Job(
             candidate=drawn.candidate(drawn.draw(keys.stream("candidate", number).generator())),
-            schema=schema, recipe=recipe, stream=keys.stream("trial", number), records=folder,
+            schema=schema, recipe=recipe, stream=keys.stream("trial", number), records=opened,
         )
         for number in range(candidates)
     ]  # fmt: skip
@@ -67,7 +73,7 @@ def jobs(candidates: int, steps: int, folder: Path) -> list[Job]:
 def trained(given: list[Job], each: int, workers: int) -> list[torch.Tensor]:
     """Return all weights of a generation."""
     return [
-        weight for network, _ in side_by_side(given, each, workers)
+        weight for network, _ in side_by_side(given, each, workers, POOL)
         for weight in network.state_dict().values()
     ]  # fmt: skip
 
@@ -76,9 +82,9 @@ def ways(given: list[Job], workers: int) -> dict[str, Callable[[], list[torch.Te
     """Return each way of training a generation, by its name."""
 
     def cold() -> list[torch.Tensor]:
-        stop_workers()
+        POOL.close()
         found = trained(given, 1, workers)
-        stop_workers()
+        POOL.close()
         return found
 
     return {
@@ -122,7 +128,7 @@ def main() -> None:
                 if way == "at once":
                     call()  # so that its processes are there
                 rounds[way].append(seconds(call))
-        stop_workers()
+        POOL.close()
     against = rounds["at once"]
     line = {
         "date": date.today().isoformat(),

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.api.crossover import MOST_TRAININGS, setting_of, workers_of
+from pasearch.api.crossover import MOST_TRAININGS, setting_of
 from pasearch.api.request import DATA, SearchRequest, options_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
 from pasearch.api.resolve_search import prepared_search
+from pasearch.api.trainers import executor_of
 from pasearch.crossover.trainings import FEW, Study, Told
 from pasearch.crossover.workflows import (
     Comparison,
@@ -33,6 +34,7 @@ from pasearch.crossover.workflows import (
 from pasearch.errors import UsageError
 from pasearch.planning import LEAST_SIGNAL
 from pasearch.runs.keys import Keys
+from pasearch.spaces.space import space as named_space
 
 if TYPE_CHECKING:
     from pasearch.crossover.models import Model
@@ -100,12 +102,15 @@ def compare_workflows(
     """
     _check_sizes(candidates, repeats, options)
     asked = {"space": space, "budget": Budget(epsilon, delta), "seed": seed, **options}
-    trained = {"repeats": repeats, "workers": workers_of(workers), "told": on_training}
-    return _compared(SearchRequest(data, strategy="stw", **asked), candidates, trained)
+    with executor_of("auto", workers) as executor:
+        trained = {"repeats": repeats, "executor": executor, "told": on_training}
+        return _compared(SearchRequest(data, strategy="stw", **asked), candidates, trained)
 
 
 def _compared(request: SearchRequest, candidates: int, trained: dict[str, Any]) -> Comparison:
     """Return the comparison of a request, whose strategy is `stw`; `trained` says how."""
+    if request.space != "auto":
+        named_space(request.space)  # a name that is not known is told before anything else
     dataset = _public(request)
     plan, keys = prepared_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
     models = _models(plan, dataset, candidates, keys)

@@ -26,6 +26,7 @@ from pasearch.accounting.checks import whole
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
 from pasearch.api.resolve_search import prepared_search
+from pasearch.api.trainers import check_trainers
 from pasearch.crossover.curves import crossover
 from pasearch.crossover.grids import grid_of
 from pasearch.crossover.models import Model, models_of, named
@@ -40,6 +41,11 @@ from pasearch.spaces.space import Portfolio, Space
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.search.plan import Plan
+
+BESIDE_AS = (
+    "steps", "batch", "device", "metric", "executor", "workers", "ray_address", "gpus_per_worker",
+)  # fmt: skip
+"""What of a run's request is the same of what is measured beside it."""
 
 BESIDE, REPEATS_BESIDE = ".1:10:log8", 5
 """What is measured beside a run on public data."""
@@ -75,12 +81,12 @@ def measure_crossover(
         delta: Of each training; None: the default for n.
         proxy: Public data of the same form, measured on at the n of `data`.
         seed: Of splits and noise: nothing here is private.
-        workers: How many processes train side by side; None: one a core. The result is the same.
+        workers: How many trainings at a time; None: as there is room for. The result is the same.
         store: A file for every training that is done; of the same comparison again, they are
             taken from it.
         on_training: Called with (trainings finished, all trainings).
         options: Others of `search_architecture` that say what the data are: bounds, classes,
-            schema, target, data_root, steps, batch, device ...
+            schema, target, data_root, steps, batch, device, executor ...
 
     Raises:
         UsageError: A grid, models or data that do not fit; nothing was trained.
@@ -98,10 +104,12 @@ def measure_crossover(
         train=first.split.train, test=first.split.test, metric=first.scored_by.name, seed=seed,
         device=device_of(plans_of.request),
     )  # fmt: skip
+    check_trainers(plans_of.request.executor, study.device, {})
     points = list(product(range(len(found)), range(len(grid) + 1), range(number)))
     kept = Kept(None if store is None else Path(store), _told(study, first, found, grid, seed))
     errors = np.empty((len(found), len(grid) + 1, number))
-    every = measured(study, points, kept, workers=workers_of(workers), told=on_training)
+    with replace(plans_of.request, workers=workers).trainers() as trainers:
+        every = measured(study, points, kept, executor=trainers, told=on_training)
     for point, error in every.items():
         errors[point] = error
     return _report(dataset, found, first, grid, errors, assumes)
@@ -135,7 +143,7 @@ def measured_beside(
     others.sort(key=lambda each: each.parameters(shape, outputs)[0])
     plain = Candidate(architecture=Architecture(layers=()))
     models = list(dict.fromkeys((winner, others[0], others[-1], plain)))[:3]
-    options = {name: getattr(request, name) for name in ("steps", "batch", "device", "metric")}
+    options = {name: getattr(request, name) for name in BESIDE_AS}
     found = measure_crossover(
         dataset, models, epsilons=BESIDE, repeats=REPEATS_BESIDE, seed=request.seed or 0, **options
     )
@@ -174,17 +182,6 @@ def grid_options(
         raise UsageError("A crossover is of two or more different models: name others.")
     space = Portfolio(name="models of a crossover", entries=tuple(found))
     return {"strategy": Grid.name, "space": space, **options}
-
-
-def workers_of(given: int | None) -> int:
-    """Return how many processes train side by side: as said, or one a core.
-
-    Raises:
-        UsageError: No whole number, 1 or above.
-    """
-    from joblib import cpu_count
-
-    return cpu_count() if given is None else whole("workers", given)
 
 
 def setting_of(plan: Plan) -> Setting:

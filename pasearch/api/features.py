@@ -5,6 +5,7 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from pasearch.api.resolve import (
     split_of,
     terms_of,
 )
+from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
 from pasearch.features import selectors
@@ -130,10 +132,23 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
         searched_on=None if public is None else public.name,
     )
     plan = replace(plan, auto=auto)
+    check_trainers(request.executor, device_of(request), why_none(plan))
     return Prepared(request=request, dataset=dataset, plan=plan, searched_on=public)
 
 
 prepare = takes(FeatureRequest)(prepared)
+
+
+def why_none(plan: FeaturePlan) -> dict[str, str]:
+    """Return why no training of a plan is handed over, by executor; empty where some is."""
+    why = ""
+    if not plan.choice.selector.trains_candidates:
+        why = f"method {plan.choice.selector.name!r} trains no candidates, only one model"
+    elif plan.searched_on is not None:
+        why = "the choice on public data is made by this process"
+    elif not plan.trainer.apart:
+        why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
+    return dict.fromkeys(("process", "ray"), why) if why else {}
 
 
 def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
@@ -171,16 +186,23 @@ def carried_out(
     plan, dataset = prepared.plan, prepared.dataset
     device = device_of(prepared.request)
     progress = prepared.request.progress if progress is None else progress
-    with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
+    with (
+        prepared.request.trainers() as trainers,
+        opened(prepared, folder, device, resumed=resumed) as (ledger, keys),
+    ):
         dataset.partition(plan.split, keys.stream("split").generator())
+        dataset.workspace = folder.private / "cache"
+        dataset.check_room()
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(
             plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
             public=prepared.searched_on, progress=heard(progress, plan.trainings),
+            executor=trainers, private=folder.private,
         ).run()  # fmt: skip
         result = _publish(prepared, outcome, folder, device, keys.reproducible)
         keys.destroy()
+    shutil.rmtree(folder.private / "cache", ignore_errors=True)
     return result
 
 

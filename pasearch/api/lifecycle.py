@@ -41,6 +41,7 @@ from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
 from pasearch.registry import outside_parts
 from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
+from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
@@ -260,12 +261,16 @@ class Made:
         reproducible: Whether a seed made the noise.
         secure_noise: Whether everything random came from AES-256.
         ledger: The budget of all runs that name the same ledger, if it named one.
+        storage: The kind of the shared store of its trials, if it named one.
+        cluster: Whether a Ray cluster trained.
     """
 
     device: str
     reproducible: bool
     secure_noise: bool = False
     ledger: dict[str, float] | None = None
+    storage: str | None = None
+    cluster: bool = False
 
 
 def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
@@ -283,6 +288,8 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "randomness": _randomness_words(made),
         "warnings": list(plan.warnings),
         "versions": versions() | outside_parts(plan.parts),
+        **({} if made.storage is None else {"storage": made.storage}),
+        **({"executor": Cluster.name} if made.cluster else {}),
     }
 
 
@@ -461,10 +468,12 @@ def _has_spent(folder: Any) -> bool:
 def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
     """Return what a run is made by."""
     return Made(
-        device=device,
+        device="cuda" if prepared.request.gpus_per_worker else device,
         reproducible=reproducible,
         secure_noise=prepared.request.secure_noise,
         ledger=_shared_ledger(prepared),
+        storage=getattr(getattr(prepared.request, "storage", None), "kind", None),
+        cluster=prepared.request.executor == Cluster.name,
     )
 
 

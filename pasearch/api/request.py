@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive, whole
+from pasearch.api.trainers import executor_of
 from pasearch.errors import UsageError
 from pasearch.progress import check as check_progress
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pasearch.data.declared import DeclaredSchema
     from pasearch.data.partitions import Dataset
     from pasearch.progress import Progress
+    from pasearch.runs.executors import Executor
+    from pasearch.runs.stores import Address
     from pasearch.spaces.space import Space
 
     Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
@@ -188,6 +191,24 @@ class Request:
         PUBLIC,
     )
     device: str = said("auto", "auto, cpu or cuda.", RUN)
+    executor: str = said(
+        "auto",
+        "Who trains: this process (local), others of this machine (process), or a Ray cluster "
+        "(ray); auto takes processes where that is faster. The result is the same.",
+        RUN,
+    )
+    workers: int | None = said(
+        None, "How many trainings at a time, at most.", RUN,
+        usual="as many as the run's threads, or the cluster, have room for",
+    )  # fmt: skip
+    ray_address: str | None = said(
+        None, "Of a Ray cluster that runs, host:port or auto.", RUN,
+        usual="with executor ray, one on this machine that ends with the run",
+    )  # fmt: skip
+    gpus_per_worker: float | None = said(
+        None, "Of each training on a Ray cluster: .25 lets four share one GPU.", RUN,
+        usual="none: on CPUs",
+    )  # fmt: skip
     secure_noise: bool = said(
         False,
         "Draw everything random from AES-256: batches too, and on a GPU the noise. Slower.",
@@ -237,6 +258,7 @@ class Request:
             )
         if not whole("max_categories", self.max_categories, most=MOST_CATEGORIES) >= 2:
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
+        self.trainers()
         for each in fields(self):
             if each.type == "bool" and type(value := getattr(self, each.name)) is not bool:
                 raise UsageError(f"{each.name} is {value!r}: expected True or False.")
@@ -244,6 +266,10 @@ class Request:
         if self.seed is not None and not (counted and 0 <= self.seed < 2**64):
             shown = "too large" if counted and self.seed > 0 else repr(self.seed)
             raise UsageError(f"Seed is {shown}: expected a whole number, 0 to 2^64 - 1.")
+
+    def trainers(self) -> Executor:
+        """Return who trains; nothing is begun before its `with` block."""
+        return executor_of(self.executor, self.workers, self.ray_address, self.gpus_per_worker)
 
     @property
     def total(self) -> Budget:
@@ -301,9 +327,22 @@ class TrainRequest(Request):
         RUN,
         reads=Path,
     )
+    storage: str | Path | Address | None = said(
+        None,
+        "Where finished trials are kept, if several machines shall reach them: "
+        "postgresql://user@host/database, or a .log file. Whoever can read it sees their scores.",
+        RUN,
+        usual="a file in the run's own folder",
+        reads=str,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.storage is not None:
+            from pasearch.runs.stores import address_of
+
+            # As an address: its password is not shown, and a resume may come from elsewhere.
+            object.__setattr__(self, "storage", address_of(self.storage))
         for name in ("batch", "steps"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))

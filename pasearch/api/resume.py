@@ -5,12 +5,14 @@ Source: docs/rules.md, rules 11 and 12.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.api import features, search
 from pasearch.api.lifecycle import found_run, request_of
 from pasearch.api.request import FeatureRequest, SearchRequest
+from pasearch.api.trials import moved
 from pasearch.results import Result
 
 if TYPE_CHECKING:
@@ -23,13 +25,20 @@ REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureReque
 
 
 def resume(
-    path: str | Path, *, data: Any = None, progress: Progress | bool | None = None
+    path: str | Path,
+    *,
+    data: Any = None,
+    storage: str | Path | None = None,
+    ray_address: str | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Finish a run that was interrupted; what it has paid for is not paid for again.
 
     Args:
         path: The run's folder.
         data: The same records again, if they were in memory.
+        storage: Where its trials are, if that has another address now or needs its password again.
+        ray_address: Of the Ray cluster that trains, if that is another one now; local begins one.
         progress: As of `search_architecture`: None shows a line in a notebook and on a terminal.
 
     Returns:
@@ -43,5 +52,9 @@ def resume(
     """
     with found_run(path) as folder:
         request = request_of(folder.private, REQUESTS, data)
+        if storage is not None:
+            request = moved(folder, request, storage)
+        if ray_address is not None:
+            request = replace(request, ray_address=ray_address)
         task = TASKS[request.task]
         return task.carried_out(task.prepared(request), folder, resumed=True, progress=progress)

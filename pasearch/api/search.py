@@ -26,6 +26,7 @@ from pasearch.api.lifecycle import (
 from pasearch.api.request import SearchRequest, takes
 from pasearch.api.resolve import dataset_of, device_of
 from pasearch.api.resolve_search import assemble, prepared_search, spelt_out
+from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
 from pasearch.results import SearchResult
 from pasearch.runs.folder import RunFolder
@@ -83,7 +84,9 @@ def search_architecture(request: SearchRequest) -> SearchResult:
 
 def prepared(request: SearchRequest, dataset: Dataset | None = None) -> Prepared[Plan]:
     """Load the data's form and solve the plan; nothing is written."""
-    return prepared_search(request, dataset or dataset_of(request.data, request))
+    found = prepared_search(request, dataset or dataset_of(request.data, request))
+    check_trainers(request.executor, device_of(request), why_none(found.plan))
+    return found
 
 
 prepare = takes(SearchRequest)(prepared)
@@ -102,6 +105,8 @@ def run(
     named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
     if not named or plan.searched_on is not None:
         found["space"] = plan.space.to_json()
+    if request.storage is not None:
+        found["storage"] = str(request.storage)  # without its password
     if prepared.given is not None and request.architecture is not None:
         found["architecture"] = prepared.given.to_json()  # a file may be gone when it is resumed
     with new_run(prepared, out, **found) as folder:
@@ -112,42 +117,45 @@ def carried_out(
     prepared: Prepared[Plan], folder: Any, *, resumed: bool, progress: Progress | bool | None = None
 ) -> SearchResult:
     """Carry out a plan in its folder, from the start or from where it stopped."""
+    from pasearch.api.trials import trials_of
     from pasearch.progress import heard
-    from pasearch.runs.journal import Journal
-    from pasearch.search.engine import Search, place_fits
+    from pasearch.search.engine import Search
+    from pasearch.search.fits import place_fits
     from pasearch.search.proxy import Proxy
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     assert isinstance(request, SearchRequest)
     device, progress = device_of(request), request.progress if progress is None else progress
-    with opened(prepared, folder, device, resumed=resumed) as (ledger, keys):
+    with (
+        request.trainers() as trainers,
+        trials_of(folder, request) as trials,
+        opened(prepared, folder, device, resumed=resumed) as (ledger, keys),
+    ):
         dataset.partition(plan.split, keys.stream("split").generator())
-        dataset.cache = Path(request.cache or folder.private / "cache")
+        dataset.workspace = own = folder.private / "cache"
+        dataset.cache = Path(request.cache or own)
+        dataset.check_room(*plan.strategy.front_ends(plan.space))
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         if prepared.searched_on is not None:
             place_fits(plan, Proxy(dataset=prepared.searched_on), folder)
         prepared = replace(prepared, plan=plan)
-        journal = Journal(folder.private / "trials.sqlite")
-        try:
-            outcome = Search(
-                plan=plan,
-                strategy=plan.strategy,
-                dataset=dataset,
-                ledger=ledger,
-                journal=journal,
-                keys=keys,
-                folder=folder,
-                device=device,
-                progress=heard(progress, plan.trainings),
-                public=prepared.validated_on,
-            ).run()
-        finally:
-            journal.close()
+        outcome = Search(
+            plan=plan,
+            strategy=plan.strategy,
+            dataset=dataset,
+            ledger=ledger,
+            journal=trials(keys.stream("journal")),
+            keys=keys,
+            folder=folder,
+            device=device,
+            progress=heard(progress, plan.trainings),
+            public=prepared.validated_on,
+            executor=trainers,
+        ).run()
         extra = _on_public(prepared, outcome, folder, progress)
         result = _publish(prepared, outcome, folder, device, keys.reproducible, extra)
         keys.destroy()
-    if request.cache is None:
-        shutil.rmtree(folder.private / "cache", ignore_errors=True)
+    shutil.rmtree(folder.private / "cache", ignore_errors=True)
     return result
 
 
@@ -174,7 +182,9 @@ def _on_public(
     fixed_plan = assemble(
         once, prepared.dataset, plan.assumed_public, plan.space, Option(name="fixed")
     )
-    beside = replace(prepared, plan=fixed_plan, searched_on=None)
+    beside = replace(
+        prepared, plan=fixed_plan, searched_on=None, request=replace(request, storage=None)
+    )
     place = folder.private / "fixed"
     shutil.rmtree(place, ignore_errors=True)
     fixed = run(beside, out=place, progress=progress).document
@@ -245,6 +255,18 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     if isinstance(plan.strategy, Grid):
         return paid_crossover(plan, [value for _, value in found.trials], own, found.candidate)
     return forecast(plan.schema, plan.name, own, found.candidate, plan.schema.outputs)
+
+
+def why_none(plan: Plan) -> dict[str, str]:
+    """Return why no training of a plan is handed over, by executor; empty where some is."""
+    asking = all(r.screening is not None or r.schedule.steered for r in plan.recipes)
+    if asking:
+        why = "its recipe asks validation queries, which this process alone may charge"
+        return dict.fromkeys(("process", "ray"), why)
+    if plan.pick is not None and not plan.retrained:
+        why = "variants of the one training are compared as it goes on (`variants=False` does not)"
+        return dict.fromkeys(("process", "ray"), why)
+    return {"process": "it trains one network"} if plan.strategy.expected_trainings <= 1 else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

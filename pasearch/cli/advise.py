@@ -46,6 +46,9 @@ Classes = Annotated[int | None, typer.Option("--classes", help="Of arrays.")]
 Side = Annotated[int | None, typer.Option("--image-side", help="Of a folder of images.")]
 Grey = Annotated[bool, typer.Option("--grey", help="A folder of images: one channel.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's folder.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Every question behind it too, with the evidence.")
+]
 
 COPIED = "    pasearch "
 """How the line of a command begins: it is not broken, so that it can be copied."""
@@ -70,8 +73,9 @@ def advise(
     grey: Grey = False,
     data_root: Root = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Say what to do with data at a budget, with the evidence: ours, and the paper's.
+    """Say what to do with data at a budget; with --verbose, the evidence: ours, and the paper's.
 
     Nothing is charged: of the data only the form and the number of records are read.
     """
@@ -88,9 +92,12 @@ def advise(
     if as_json:
         typer.echo(json.dumps(found.to_json(shell), indent=2))
         return
-    for line in found.text(shell).split("\n"):
+    for line in found.text(shell, whole=verbose).split("\n"):
         line = shown(line)
         typer.echo(line if line.startswith(COPIED) else wrapped(with_flags(line)))
+    if not verbose:
+        count = len(found.branches)
+        typer.echo(wrapped(f"\nThe {count} questions behind it, with the evidence: --verbose."))
 
 
 def shell(command: Command) -> str:

@@ -67,6 +67,17 @@ Resume = Annotated[
 Workers = Annotated[
     int | None, typer.Option("--workers", help="Trainings at a time. [default: one a core]")
 ]
+Executors = Annotated[
+    str, typer.Option("--executor", help="Who trains: auto, local, process or ray.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray-address", help="Of a Ray cluster. [default: one on this machine]"),
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option("--gpus-per-worker", help="Of each training on a Ray cluster. [default: none]"),
+]
 Public = Annotated[bool, typer.Option("--data-is-public", help="You declare the records public.")]
 SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's schema.")]
 Bounds = Annotated[
@@ -102,7 +113,10 @@ def crossover(
     steps: Steps = None,
     batch: Batch = None,
     device: Device = "auto",
+    executor: Executors = "auto",
     workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: Gpus = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -117,36 +131,36 @@ def crossover(
     given: dict[str, Any] = {
         "schema": schema, "bounds": bounds, "classes": classes, "data_root": data_root,
         "steps": steps, "batch": batch, "regression": regression or None,
+        "executor": executor, "workers": workers, "ray_address": ray_address,
+        "gpus_per_worker": gpus_per_worker, "device": device,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if eps is not None:
         _paid(
-            data, models, given | {"device": device},
+            data, models, given,
             {"eps_grid": eps_grid, "repeats": repeats, "out": out}, Budget(eps, delta),
-            free={"proxy": proxy, "data_is_public": data_is_public, "resume": resume,
-                  "workers": workers, "seed": seed},
+            free={"proxy": proxy, "data_is_public": data_is_public, "resume": resume, "seed": seed},
             how={"dry_run": dry_run, "as_json": as_json, "quiet": quiet},
         )  # fmt: skip
         return
     _check_out(out, resume)
     from pasearch.api.crossover import measure_crossover
 
-    store = None if out is None else out / "trainings.jsonl"
-    with _kept(store):
+    with _kept(out) as store:
         found = measure_crossover(
-            data, models, epsilons=eps_grid or ".1:10:log12",
-            repeats=10 if repeats is None else repeats, delta=delta, proxy=proxy, seed=seed,
-            data_is_public=data_is_public, device=device, workers=workers, store=store,
-            on_training=None if quiet or as_json else _told, **given,
+            data, models, epsilons=eps_grid or ".1:10:log12", store=store, seed=seed,
+            repeats=10 if repeats is None else repeats, delta=delta, proxy=proxy, **given,
+            data_is_public=data_is_public, on_training=None if quiet or as_json else _told,
         )  # fmt: skip
     _tell(found, out, as_json=as_json, quiet=quiet)
 
 
 @contextmanager
-def _kept(store: Path | None) -> Iterator[None]:
-    """Say of a comparison that is interrupted how to go on, if its trainings were kept."""
+def _kept(out: Path | None) -> Iterator[Path | None]:
+    """Yield where trainings are kept; if they are interrupted, say how to go on."""
+    store = None if out is None else out / "trainings.jsonl"
     try:
-        yield
+        yield store
     except KeyboardInterrupt:
         if store is None or not store.is_file():
             raise

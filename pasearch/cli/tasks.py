@@ -124,14 +124,35 @@ for _task in TASKS:
 
 
 @app.command()
-def resume(path: Run, sign: Sign = None, as_json: Json = False, quiet: Quiet = False) -> None:
+def resume(
+    path: Run,
+    sign: Sign = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="The store of its trials, where that has another address now, or to give its "
+            "password again. [default: the one that it began with]",
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            "--ray-address",
+            help="The Ray cluster that trains, where that is another one now; local begins one on "
+            "this machine. [default: the one that it began with]",
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Finish a run that was interrupted, whatever its task, under the price it began with."""
     signed = _signing(sign)
     from pasearch.api.resume import resume as finish
 
     progress = False if quiet or as_json else None
     with interruptible():
-        found = signed(finish(path, progress=progress))
+        found = signed(finish(path, storage=storage, ray_address=ray_address, progress=progress))
     show_finished(found, as_json=as_json, quiet=quiet)
 
 
@@ -280,6 +301,21 @@ def _show_plan(
         typer.echo(wrapped(told) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
+        if (store := getattr(prepared.request, "storage", None)) is not None:
+            exact = plan.strategy.selection_rule == "disjoint portions"
+            told = (
+                f"Trials: kept in {store}. Whoever can read that {store.kind} sees every "
+                f"candidate's {'exact' if exact else 'noisy'} score, how many there are, and when: "
+                "it is as private as the run's own folder, and the price does not cover it."
+            )
+            typer.echo(wrapped(shown(told)) + "\n")
+        if prepared.request.executor == "ray":
+            told = (
+                "Trainings: on a Ray cluster. Whoever sees it at work sees how many there are, and "
+                "when; whoever can enter its machines can read the records. It is as private as "
+                "the run's own folder, and the price does not cover it."
+            )
+            typer.echo(wrapped(told) + "\n")
 
 
 def _report_of(prepared: Prepared[Any]) -> str:

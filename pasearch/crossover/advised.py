@@ -119,17 +119,18 @@ class Advice:
         """Return the branch of a name, as in `crossover.advice.QUESTIONS`; KeyError without one."""
         return {each.name: each for each in self.branches}[name]
 
-    def text(self, line: Line = called) -> str:
-        """Return it for a terminal: five lines that sum it up, then the rest.
+    def text(self, line: Line = called, *, whole: bool = True) -> str:
+        """Return it for a terminal: five lines that sum it up, other commands, then every question.
 
         Args:
             line: From a command to how it is written.
+            whole: Whether the questions are answered too, each with its evidence.
         """
         lines = [*self.summary, f"    {line(self.command)}", "", f"Why: {self.command.why}"]
         for each in self.alternatives:
             lines += [f"Or: {each.why}", f"    {line(each)}"]
         lines += [f"Warning: {each}" for each in self.warnings]
-        for number, branch in enumerate(self.branches, 1):
+        for number, branch in enumerate(self.branches if whole else (), 1):
             lines += ["", f"{number}. {branch.question}", *_rows(branch)]
         return "\n".join(lines)
 

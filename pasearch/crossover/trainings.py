@@ -16,8 +16,9 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from pasearch.data.front_ends import Fitted, Raw, ready
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.files import parse_json, read_bytes
+from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.fitness import counts, failed, train_candidate
@@ -46,7 +48,7 @@ MOST_BYTES = 2**26
 """The longest file of finished trainings."""
 
 FEW = 24
-"""So few trainings are not worth starting other processes for, unless each takes long."""
+"""For so few trainings it does not pay to begin processes, unless each takes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ def measured(
     points: list[Point],
     kept: Kept,
     *,
-    workers: int,
+    executor: Executor,
     told: Told | None,
     few: int = FEW,
 ) -> dict[Point, float]:
@@ -228,13 +230,13 @@ def measured(
         study: What the points are of.
         points: Which.
         kept: Where finished ones are.
-        workers: How many processes train, at most.
+        executor: Who trains; open.
         told: Called with (points finished, all points).
-        few: So few are trained by this process alone.
+        few: For so few it does not pay to begin processes.
     """
     found = {p: e for p, e in kept.read().items() if p in set(points)}
     left = [point for point in points if point not in found]
-    for point, error in _trained(study, left, workers, few):
+    for point, error in _trained(study, left, executor, few):
         found[point] = error
         kept.add([{"point": list(point), "error": error}])
         if told is not None:
@@ -243,29 +245,54 @@ def measured(
 
 
 def _trained(
-    study: Study, points: list[Point], workers: int, few: int
+    study: Study, points: list[Point], executor: Executor, few: int
 ) -> Iterator[tuple[Point, float]]:
     """Yield points and their errors, in any order."""
-    if workers == 1 or len(points) <= few or study.device != "cpu":
+    shared = study.device != "cpu" and not executor.elsewhere
+    if shared or not executor.takes(len(points), long=len(points) > few):
         with threads(1):  # results do not depend on how many are at hand
             for point in points:
                 yield point, study.error(point)
         return
-    from joblib import Parallel, delayed, dump
+    from joblib import cpu_count, dump
 
     with tempfile.TemporaryDirectory(prefix="pasearch-") as folder:
-        path = Path(folder) / "study"
-        own = replace(study.dataset, cache=Path(folder))
-        dump(replace(study, dataset=own), path)
-        side_by_side = Parallel(n_jobs=workers, return_as="generator_unordered")
-        finished: Any = side_by_side(delayed(_error_of)(str(path), point) for point in points)
-        yield from finished
+        source = _Stored(Path(folder))
+        own = replace(study.dataset, cache=source.folder)
+        device = "cuda" if executor.gpus else "cpu"
+        dump(replace(study, dataset=own, device=device), source.path)
+        works = [
+            Work(key=f"point {point}", do=partial(_error_of, point), reads=(source,))
+            for point in points
+        ]
+        with closing(executor.finished(works, 1, cpu_count())) as finished:
+            for place, error in finished:
+                yield points[place], float.fromhex(error.decode())
 
 
-def _error_of(path: str, point: Point) -> tuple[Point, float]:
-    """Return a point and its error: in another process, which reads the study once."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A study in a folder of this machine, which a worker reads once: it is public."""
+
+    folder: Path
+    kept = True
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "study"
+
+    def load(self) -> Study:
+        """Return it."""
+        return _study(str(self.path))
+
+
+def _error_of(point: Point, study: Study) -> bytes:
+    """Return a point's error: in another process, or on another machine."""
+    cache = study.dataset.cache
+    if cache is not None and not cache.is_dir():
+        study.dataset.cache = None
     with threads(1):
-        return point, _study(path).error(point)
+        return study.error(point).hex().encode()
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,7 @@ from pasearch.training.metrics import Metric, of_noun
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
+    from pasearch.runs.executors import Executor
     from pasearch.runs.keys import Stream
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Space
@@ -105,26 +106,26 @@ def chosen_and_tested(
     test: np.ndarray,
     *,
     repeats: int,
-    workers: int,
+    executor: Executor,
     few: int = FEW,
     told: Told | None = None,
 ) -> Found:
     """Let both workflows choose, then test what they chose.
 
-    Guarantee: no test record has a part in a choice; the result does not depend on `workers`.
+    Guarantee: no test record has a part in a choice; the result does not depend on who trains.
 
     Args:
         study: Of one epsilon, its places fixed: training and validation records.
         test: Places of the test records.
         repeats: How often both winners are trained with privacy, and as often without.
-        workers: How many processes train, at most.
-        few: So few trainings are made by this process alone.
+        executor: Who trains; open.
+        few: For so few trainings it does not pay to begin processes.
         told: Called with (trainings finished, all trainings).
 
     Cost: none: only records that were declared public are read.
     """
     assert study.places is not None
-    models, how = range(len(study.models)), {"workers": workers, "few": few}
+    models, how = range(len(study.models)), {"executor": executor, "few": few}
     points: list[Point] = [(model, place, 0) for model in models for place in (PRIVATE, PLAIN)]
     made, expected = len(points), 4 * repeats
     nothing = Kept(None, {})

@@ -12,24 +12,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
+import torch
 
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.data.means import FeatureMeans
-from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts
+from pasearch.data.opened import Opened, opening
+from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts, Records
 from pasearch.data.tables import AnySchema
+from pasearch.data.threads import shares, threads
 from pasearch.errors import UsageError
 from pasearch.features.chosen import Chosen, mask_of
 from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
 from pasearch.features.public_reads import PublicReads
 from pasearch.features.selector import Compared, Form, Reads
-from pasearch.features.trainers import Array, LinearModel, Trainer, counts_of_all
+from pasearch.features.trainers import Array, Fit, LinearModel, Trainer, counts_of_all
 from pasearch.features.views import View
 from pasearch.planning import TEST
 from pasearch.progress import Progress
-from pasearch.runs.keys import Keys
+from pasearch.runs.executors import Automatic, Executor, Work
+from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Score, usual_metric
 
@@ -71,6 +77,8 @@ class FeatureSearch:
         columns: Which column each feature belongs to, (d,), where CFS-Greedy counts columns and
             PAFS searches for sets of whole ones; None where each feature is by itself.
         progress: What to report.
+        executor: Who trains models of sets, where each is trained by itself; open while this runs.
+        private: A folder for the records meanwhile; None: this process trains.
     """
 
     plan: FeaturePlan
@@ -81,6 +89,8 @@ class FeatureSearch:
     public: Dataset | None = None
     columns: Array | None = None
     progress: Progress = field(default_factory=Progress)
+    executor: Executor = field(default_factory=Automatic)
+    private: Path | None = None
     _used: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> FeatureOutcome:
@@ -276,9 +286,42 @@ class PrivateReads(Reads):
         search, line = self.search, self.search.plan.choice.selector.training_line
         keys = self._one_each("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
-        with self.opened(line, *keys) as records:
-            trainer, on_step = search._trainer(line), search.progress.step
+        trainer, at_hand = search._trainer(line), torch.get_num_threads()
+        each, room = shares(len(sets), at_hand) if trainer.apart and len(sets) else (at_hand, 1)
+        with self.opened(line, *keys) as records, threads(each):
+            if self._leave(records, trainer, len(sets)):
+                return self._elsewhere(records, trainer, sets, streams, each, room)
+            on_step = search.progress.step
             return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
+
+    def _leave(self, records: AnyRecords, trainer: Trainer, count: int) -> TypeGuard[Records]:
+        """Return whether the models are trained by others: of compact records they are not."""
+        search = self.search
+        fits = trainer.apart and isinstance(records, Records) and search.private is not None
+        return fits and (search.device == "cpu" or search.executor.elsewhere) and (
+            search.executor.takes(count, long=False)
+        )  # fmt: skip
+
+    def _elsewhere(
+        self, records: Records, trainer: Trainer, sets: Array, streams: Sequence[Stream],
+        each: int, room: int,
+    ) -> list[LinearModel]:  # fmt: skip
+        """Return the models of sets, trained side by side on open records."""
+        search = self.search
+        assert search.private is not None
+        device = "cuda" if search.executor.gpus else "cpu"
+        with opening(search.private) as folder:
+            opened = Opened.of(records, folder)
+            fits = [
+                Fit(trainer=replace(trainer, device=device), opened=opened,
+                    view=View.of(self.means, mask), stream=stream, threads=each)
+                for mask, stream in zip(sets, streams, strict=True)
+            ]  # fmt: skip
+            works = [
+                Work(key=f"set {place}", do=fit, reads=(opened,)) for place, fit in enumerate(fits)
+            ]
+            found = search.executor.results(works, each, room)
+            return [fit.model(own) for fit, own in zip(fits, found, strict=True)]
 
     def scored(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.means import ROW_NORM
+from pasearch.data.opened import Opened
 from pasearch.data.partitions import AnyRecords, Records
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.knobs import GAUSSIAN, PURE, Knob
@@ -120,6 +122,8 @@ class Trainer(ABC):
     """Whether what one training releases serves every set of features."""
     at_once: ClassVar[bool] = False
     """Whether it holds all records at once; see `logistic.check_objective`."""
+    apart: ClassVar[bool] = False
+    """Whether each set's model is trained by itself, so that somebody else may do it."""
     noise: float
     outputs: int
     regression: bool
@@ -216,6 +220,7 @@ class Steps(Trainer):
     """DP-SGD: a layer of one unit a class, with `linear_recipe`."""
 
     noise_name: ClassVar[str] = "mu"
+    apart: ClassVar[bool] = True
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
@@ -322,6 +327,38 @@ class Solved(Trainer):
 
     def _moments(self) -> linear.NoisyMoments:
         return linear.NoisyMoments(noise_multiplier=self.noise, data_norm=REACH * ROW_NORM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The training of one set's model, as a worker does it.
+
+    Args:
+        trainer: See `Trainer.apart`.
+        opened: The records; charged.
+        view: Of the set.
+        stream: Of this training alone.
+        threads: How many it computes with.
+    """
+
+    trainer: Trainer
+    opened: Opened
+    view: View
+    stream: Stream
+    threads: int
+
+    def __call__(self, arrays: dict[str, Array]) -> bytes:
+        """Train on what was opened, and return weights and intercept."""
+        with threads(self.threads):
+            model = self.trainer.fit(self.opened.records(arrays), self.view, self.stream)
+        return np.column_stack([model.weights, model.intercept]).astype("<f8").tobytes()
+
+    def model(self, found: bytes) -> LinearModel:
+        """Return the model that a worker has trained."""
+        trainer = self.trainer
+        both = np.frombuffer(found, "<f8").reshape(trainer.outputs, -1)
+        link = trainer.link(trainer.outputs, trainer.regression)
+        return LinearModel(weights=both[:, :-1], intercept=both[:, -1], link=link)
 
 
 TRAINERS: dict[str, tuple[str, type[Trainer], type[Trainer]]] = {

@@ -16,6 +16,8 @@ from pasearch.data.front_ends import front_end
 from pasearch.registry import OUTSIDE
 from pasearch.report import classes, stages
 from pasearch.results import FEATURES
+from pasearch.runs.cluster import Cluster
+from pasearch.runs.stores import STORES
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
@@ -35,6 +37,17 @@ NOT_COVERED = [
     "A person with several records: they have less protection than the price says (k-record, or "
     "group, privacy).",
 ]
+ON_A_CLUSTER = [
+    "What an observer of the Ray cluster that trained sees: how many trainings there were, when "
+    "each began and ended, and how much was sent. Under repeat-and-select this is the number of "
+    "trainings, which only readers of release/ do not learn.",
+    "Whoever can enter the cluster's machines, has its token or reads its network: its object "
+    "store, what it spills from there to disk, and its network carry the records that were trained "
+    "on. The cluster counts as private/. No worker had the ledger, the budget, or other keys than "
+    "those of the training that it made.",
+]
+"""The same of a run on a cluster."""
+
 OF_A_CHOICE = [
     "Run time and memory use.",
     "What `transform` returns: it is as private as the records that it was given.",
@@ -308,6 +321,15 @@ def _not_covered(document: dict[str, Any]) -> list[str]:
             "The strength of CUDA's generator, Philox: 125 secret bits, and no cipher. "
             "`secure_noise=True` takes AES-256."
         )
+    if document.get("storage") in STORES:
+        exact = document["selection"]["rule"] == "disjoint portions"
+        items.append(
+            f"The {document['storage']} outside the run's folder that its trials were kept in. It "
+            "counts as private/: whoever can read it, or the network to it, sees every candidate's "
+            f"{'exact' if exact else 'noisy'} score, how many there were, and when."
+        )
+    if document.get("executor") == Cluster.name:
+        items += ON_A_CLUSTER
     outside = [name for name, each in document["versions"].items() if each.startswith(OUTSIDE)]
     if outside:
         items.append(

@@ -12,12 +12,24 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pasearch.report.figures import PLOT, element, line_class, percent, points_text, ticks_of
+from pasearch.report.figures import (
+    BELOW,
+    PLOT,
+    axis_names,
+    element,
+    line_class,
+    percent,
+    points_text,
+    ticks_of,
+)
 
 Values = dict[str, Any]
 
 LEAST, MOST = -0.2, 1.2
 """Between which shares a chart is drawn."""
+
+SHARE = "1 \N{MINUS SIGN} error, as a share of the range"
+"""What is drawn of a number that is predicted."""
 
 LABELS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Which epsilons have a label."""
@@ -28,15 +40,15 @@ def crossover(document: Values) -> Values | None:
     found = document.get("measured_crossover") or document.get("crossover")
     if not found:
         return None
-    measured = found["kind"] == "measured"
+    measured, of_numbers = found["kind"] == "measured", "error" in document["score"]["metric"]
     return {
         "sentence": found["sentence"],
-        "chart": chart(found),
+        "chart": chart(found, SHARE if of_numbers else "accuracy"),
         "data_sets": found.get("data_sets"),
         "repeats": found.get("repeats"),
         "paid": "measured_crossover" not in document,
         "has_point": _has_point(found),
-        "of_numbers": "error" in document["score"]["metric"],
+        "of_numbers": of_numbers,
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
         "crossings": [
             each["sentence"] if measured else _crossing(each, found["epsilons"])
@@ -73,8 +85,13 @@ def _crossing(each: Values, epsilons: list[float]) -> str:
     )
 
 
-def chart(found: Values) -> Markup:
-    """Return the models' accuracies over epsilon, with bands, and the run's own point."""
+def chart(found: Values, measure: str) -> Markup:
+    """Return the models' accuracies over epsilon, with bands, and the run's own point.
+
+    Args:
+        found: A crossover, as `result.json` has it.
+        measure: What is drawn upwards, in words.
+    """
     epsilons, models, own = found["epsilons"], found["models"], found["own"]
     values = [y for each in models for y in (*each["low"], *each["high"])]
     if own["score"] is not None:
@@ -90,7 +107,7 @@ def chart(found: Values) -> Markup:
     def y(share: float) -> float:
         return 100 * (high - share) / (high - low)
 
-    shapes = []
+    shapes = axis_names("epsilon (logarithmic)", measure)
     for tick in ticks:
         at = PLOT * (high - tick) / (high - low)
         shapes.append(element("line", x1="0", x2="100%", y1=at, y2=at, class_="grid"))
@@ -117,7 +134,7 @@ def chart(found: Values) -> Markup:
         shapes += _own(own, x(own["epsilon"]), lambda share: PLOT * y(share) / 100)
     return element(
         "svg", *shapes, class_="chart", role="img", aria_label=found["sentence"], width="100%",
-        height=PLOT + 28,
+        height=PLOT + BELOW,
     )  # fmt: skip
 
 

@@ -29,6 +29,9 @@ LONGEST = 32
 PLOT = 180.0
 """Height of a chart without its labels, pixels."""
 
+BELOW = 48.0
+"""Height of the labels below it: numbers, and what they are of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -158,12 +161,26 @@ def swatch(place: int) -> Markup:
     return element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
 
 
-def chart(curves: Sequence[Curve], label: str) -> Markup:
-    """Return lines, one or more of a point or more, over a common axis from 0; y is a share."""
+def axis_names(across: str, up: str) -> list[Markup]:
+    """Return what the axes of a chart are of: below its numbers, and above its highest line."""
+    return [
+        element("text", across, x="100%", y=PLOT + 40, class_="tick end"),
+        element("text", up, x="0", y="-12", class_="tick"),
+    ]
+
+
+def chart(curves: Sequence[Curve], label: str, axes: tuple[str, str]) -> Markup:
+    """Return lines, one or more of a point or more, over a common axis from 0; y is a share.
+
+    Args:
+        curves: The lines.
+        label: What they show, in words.
+        axes: What is to the right, and what upwards.
+    """
     most = max(x for curve in curves for x, _ in curve.points) or 1.0
     ticks = ticks_of([y for curve in curves for _, y in curve.points])
     low, high = ticks[0], ticks[-1]
-    shapes = []
+    shapes = axis_names(*axes)
     for tick in ticks:
         y = PLOT * (high - tick) / (high - low)
         shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
@@ -183,7 +200,7 @@ def chart(curves: Sequence[Curve], label: str) -> Markup:
     )
     return element(
         "svg", *shapes, inside, class_="chart", role="img", aria_label=label, width="100%",
-        height=PLOT + 28,
+        height=PLOT + BELOW,
     )  # fmt: skip
 
 
@@ -194,7 +211,7 @@ def calibration(points: Sequence[tuple[float, float, float, float]], label: str)
         points: (predicted, share, and between which shares it may lie), each in [0, 1].
         label: What it shows, in words.
     """
-    shapes = []
+    shapes = axis_names("probability that the model gives", "share that came true")
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = PLOT * (1.0 - tick)
         shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
@@ -210,7 +227,7 @@ def calibration(points: Sequence[tuple[float, float, float, float]], label: str)
         shapes.append(element("circle", cx=x, cy=y, r="4", class_="point accent"))
     return element(
         "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
-        height=PLOT + 28,
+        height=PLOT + BELOW,
     )  # fmt: skip
 
 

@@ -113,9 +113,10 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "not_covered": priced.not_covered(document, card),
         "partitions": priced.partitions(document),
         "alternatives": worth.alternatives(document, schema.outputs),
-        "crossover": crossover(document),
-        "curves": worth.curves(document) if public else None,
-        "compared": worth.compared(document) if public else None,
+        "crossover": (found := crossover(document)),
+        "curves": worth.curves(document, of_numbers=schema.regression) if public else None,
+        "compared": (compared := worth.compared(document) if public else None),
+        "others": worth.heading(found, compared),
         "auto": worth.searching(document),
         "tried": tried.tried(document, schema),
         "chosen": tried.chosen(document),
@@ -222,7 +223,7 @@ def _by_size(document: Values) -> Values | None:
         figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
         for key, name in names
     ]
-    return worth.chart(curves, "Accuracy by number of features")
+    return worth.chart(curves, "Accuracy by number of features", ("features", "accuracy"))
 
 
 def _linear_training(document: Values) -> list[tuple[str, str]]:

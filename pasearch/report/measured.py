@@ -47,7 +47,7 @@ def crossover_html(measured: Values) -> str:
     measure = metric.removeprefix("1 - ") if metric.startswith("1 - ") else f"1 minus the {metric}"
     page = environment().get_template("crossover.html.j2")
     return page.render(
-        **shown, chart=chart(drawn), rows=rows, delta=f"{measured['delta']:g}",
+        **shown, chart=chart(drawn, measure), rows=rows, delta=f"{measured['delta']:g}",
         measure=measure[0].upper() + measure[1:],
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Was it worth it: other budgets, no search, and how the training went, where that may be shown."""
+"""Beside the run: other budgets, no search, and how the training went, where that may be shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,14 @@ def alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
     return [(f"\u03b5 {each['epsilon']:g}", words(each)) for each in said]
 
 
-def curves(document: Values) -> Values | None:
+def heading(crossover: Values | None, compared: list[Values] | None) -> str:
+    """Return what the section of other models and budgets is called: measured, or a forecast."""
+    if crossover:
+        return "Other models as measured" if crossover["repeats"] else "A forecast of other models"
+    return "Beside no search" if compared else "Other budgets"
+
+
+def curves(document: Values, *, of_numbers: bool) -> Values | None:
     """Return the chart of accuracies over steps; points that are not finite are left out."""
     found = []
     for each in document.get("curves") or []:
@@ -47,14 +54,15 @@ def curves(document: Values) -> Values | None:
         points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
         if points:
             found.append(figures.Curve(name=each["name"], points=points))
-    return chart(found, "Accuracy over training steps") if found else None
+    up = "points, as a share" if of_numbers else "accuracy"
+    return chart(found, "Accuracy over training steps", ("training steps", up)) if found else None
 
 
-def chart(found: list[figures.Curve], title: str) -> Values:
-    """Return a chart of lines, and what they are called."""
+def chart(found: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
+    """Return a chart of lines, and what they are called; title and axes in words."""
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in found)
     names = [each.name for each in found]
-    return {"chart": figures.chart(found, f"{title}: {ends}."), "names": names}
+    return {"chart": figures.chart(found, f"{title}: {ends}.", axes), "names": names}
 
 
 def compared(document: Values) -> list[Values]:

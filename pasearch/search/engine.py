@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,11 +22,13 @@ from torch import nn
 
 from pasearch.accounting.events import Event, Geometric, Pure
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
-from pasearch.data.threads import threads
+from pasearch.data.opened import Opened, opening
+from pasearch.data.threads import shares, threads
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 from pasearch.planning import TEST
 from pasearch.progress import Progress
+from pasearch.runs.executors import Automatic, Executor
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
@@ -42,8 +42,9 @@ from pasearch.search.fitness import (
     points,
     train_candidate,
 )
+from pasearch.search.fits import fit_path
 from pasearch.search.plan import VALIDATION_QUERY, Plan
-from pasearch.search.population import WORTH, Course, Job, shares, side_by_side, stop_workers
+from pasearch.search.population import WORTH, Course, Job, side_by_side
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
 from pasearch.search.trajectory import Trajectory, shifted
 from pasearch.search.variants import PICK
@@ -57,7 +58,6 @@ from pasearch.training.steering import ValidationQuery
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.runs.journal import Journal, TrialRecord
-    from pasearch.search.proxy import Proxy
 
 
 ENGINE_LINES = ("final training", TEST, "schema", "front end", VALIDATION_QUERY, PICK)
@@ -107,21 +107,6 @@ class Outcome:
     variant: str | None = None
 
 
-def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
-    """Fit the front ends of a plan to public data, and put them where the search looks first.
-
-    Cost: none.
-    """
-    for front_end in plan.space.front_ends():
-        if front_end.fitted and not fit_path(folder, front_end).exists():
-            save_weights(proxy.fit(front_end).module, fit_path(folder, front_end), folder)
-
-
-def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:
-    """Return where the fit of a front end is kept."""
-    return folder.private / "front_ends" / f"{front_end.text.replace(':', '-')}.pt"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """A plan and everything needed to run it.
@@ -137,6 +122,7 @@ class Search:
         device: "cpu" or "cuda".
         progress: What to report.
         public: Declared-public records that validation queries are of, if any.
+        executor: Who trains what needs nothing of this process; open while this runs.
     """
 
     plan: Plan
@@ -149,6 +135,7 @@ class Search:
     device: str
     progress: Progress
     public: Dataset | None = None
+    executor: Executor = field(default_factory=Automatic)
     _charged_for: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> Outcome:
@@ -161,10 +148,7 @@ class Search:
             for each in (front_end, front_end.before):
                 if each is not None and each.learned:
                     self._front(each)
-        try:
-            candidate, network, course = self._winner()
-        finally:
-            stop_workers()
+        candidate, network, course = self._winner()
         if self.plan.retrained:
             network, course = self._train_final(candidate)
         variant = None if self.plan.pick is None else self._pick(candidate, network)
@@ -265,18 +249,20 @@ class Search:
     @contextmanager
     def _side_by_side(self, asked: Round, before: int) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        count = len(asked.genotypes)
-        if self.device != "cpu" or count * self.plan.seconds_per_training()[0] < WORTH or count < 2:
+        count, apart = len(asked.genotypes), self.executor.elsewhere
+        if self.device != "cpu" and not apart:
             yield lambda trial: None
             return
-        each, workers = shares(count, torch.get_num_threads())
-        for left in self.folder.private.glob("records-*"):  # of a run that was killed
-            shutil.rmtree(left)
-        with TemporaryDirectory(dir=self.folder.private, prefix="records-") as folder:
-            with threads(each), ExitStack() as charges:
-                jobs = dict(self._jobs(asked, before, charges, Path(folder)))
-                found = side_by_side([*jobs.values()], each, workers)
-                yield lambda trial: next(found) if trial in jobs else None
+        each, room = shares(count, torch.get_num_threads())
+        long = count * self.plan.seconds_per_training()[0] >= WORTH
+        with threads(each) if self.device == "cpu" else nullcontext():
+            if not self.executor.takes(count, long=long):
+                yield lambda trial: None
+                return
+            with opening(self.folder.private) as folder, ExitStack() as charges:
+                jobs = dict(self._jobs(asked, before, charges, folder))
+                with closing(side_by_side([*jobs.values()], each, room, self.executor)) as found:
+                    yield lambda trial: next(found) if trial in jobs else None
 
     def _jobs(
         self, asked: Round, before: int, charges: ExitStack, folder: Path
@@ -293,22 +279,46 @@ class Search:
             same = self.strategy.memoised and (
                 name in known or self._equal_trial(candidate, steps) is not None
             )
-            asks = recipe.screening is not None or recipe.schedule.steered
-            varied = self.plan.pick is not None and not self.plan.retrained
-            if same or self.journal.get(trial) is not None or asks or varied:
+            if same or self.journal.get(trial) is not None:
+                continue
+            line, key = self._line_and_key("training", asked, trial)
+            if self._stays(recipe, key):
                 continue
             known.add(name)
-            line, key = self._line_and_key("training", asked, trial)
-            front = self._front(candidate.front_end)
-            seen = self.dataset["test"].through(front).filed(folder) if self.plan.public else None
             partition = self.strategy.place(self.plan.trial_partition, trial)
-            opened = self.dataset[partition].through(front).filed(folder)
-            yield trial, Job(
-                candidate=candidate, schema=self.plan.schema, recipe=recipe,
-                stream=self.keys.stream("trial", trial),
-                records=charges.enter_context(self.ledger.charged(line, opened, key=key)),
-                seen=None if seen is None else seen.public_records(), public=self.plan.public,
-            )  # fmt: skip
+            stream = self.keys.stream("trial", trial)
+            yield (
+                trial,
+                self._job(
+                    candidate, recipe, stream, line, partition, key, charges=charges, folder=folder
+                ),
+            )
+
+    def _stays(self, recipe: Recipe, key: str) -> bool:
+        """Return whether a training needs more than records: answers, or its way to be kept."""
+        return recipe.screening is not None or recipe.schedule.steered or self._released(key)
+
+    def _released(self, key: str) -> bool:
+        """Return whether a training is the one of whose variants one is picked."""
+        return self.plan.pick is not None and (key == "final") == self.plan.retrained
+
+    def _job(
+        self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
+        key: str, *, charges: ExitStack, folder: Path,
+    ) -> Job:  # fmt: skip
+        """Charge a training, and return it with the records that it is charged for."""
+        front = self._front(candidate.front_end)
+        opened = self.dataset[partition].through(front).filed(folder)
+        records = charges.enter_context(self.ledger.charged(line, opened, key=key))
+        seen = None
+        if self.plan.public:
+            shown = self.dataset["test"].through(front).filed(folder)
+            seen = Opened(shown.public_records(), public=True)
+        return Job(
+            candidate=candidate, schema=self.plan.schema, recipe=recipe, stream=stream,
+            records=Opened(records, public=self.plan.public), seen=seen,
+            device="cuda" if self.executor.gpus else "cpu",
+        )  # fmt: skip
 
     def _trial(
         self, asked: Round, trial: int, candidate: Candidate, trained: Trained
@@ -409,14 +419,20 @@ class Search:
     ) -> tuple[nn.Module, Course]:
         """Charge and train; without the memory for it, the network is a failed one."""
         schema = self.plan.schema
+        if self.executor.takes(1, long=False) and not self._stays(recipe, key):
+            with opening(self.folder.private) as folder, ExitStack() as charges:
+                job = self._job(
+                    candidate, recipe, stream, line, partition, key, charges=charges, folder=folder
+                )
+                (found,) = side_by_side([job], torch.get_num_threads(), 1, self.executor)
+            return found
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
         course, kept = Course(), Trajectory(recipe.steps)
         watch = self._watch(front, recipe.steps, course)
-        released = self.plan.pick is not None and (key == "final") == self.plan.retrained
 
         def told(finished: int, network: nn.Module) -> None:
-            if released:
+            if self._released(key):
                 kept.watch(finished, network)
             watch(finished, network)
 
@@ -430,7 +446,7 @@ class Search:
                 )  # fmt: skip
 
             network = or_failed(train, candidate, schema, stream)
-        if released:
+        if self._released(key):
             every = kept.variants(network, schema.outputs)
             write_weights(every, self._variants, self.folder)
         return network, course
@@ -534,17 +550,18 @@ class Search:
     def _train_final(self, candidate: Candidate) -> tuple[nn.Module, Course]:
         weights = self.folder.private / "trials" / "final.pt"
         kept = weights.with_suffix(".json")
-        if weights.exists():
-            course = _course(kept)
-            return self._load(candidate, weights), course
-        recipe = self.plan.final_recipe(candidate)
-        self.progress.final()
-        stream = self.keys.stream("final")
-        network, course = self._train(candidate, recipe, stream, "final training", "train", "final")
-        weights.parent.mkdir(mode=0o700, exist_ok=True)
-        self.folder.atomic_write(kept, json.dumps(course.to_json()))
-        save_weights(network, weights, self.folder)
-        return network, course
+        if not weights.exists():
+            recipe = self.plan.final_recipe(candidate)
+            self.progress.final()
+            stream = self.keys.stream("final")
+            network, course = self._train(
+                candidate, recipe, stream, "final training", "train", "final"
+            )
+            weights.parent.mkdir(mode=0o700, exist_ok=True)
+            self.folder.atomic_write(kept, json.dumps(course.to_json()))
+            save_weights(network, weights, self.folder)
+        # Read again, as a resume does: tensors of their own, and no others that share their memory.
+        return self._load(candidate, weights), _course(kept)
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
         metric, stream = self.plan.tested_by, self.keys.stream("test")

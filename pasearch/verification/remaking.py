@@ -34,7 +34,9 @@ from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
 from pasearch.results import FEATURES, schema_of, useless
+from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER, UPPER
+from pasearch.runs.stores import STORES
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.strategies import from_json
@@ -277,11 +279,17 @@ def _columns(schema: AnySchema) -> tuple[Column, ...]:
 def _made(document: Document) -> Made:
     if document["device"] not in DEVICES:
         raise refusal(f"device is {shown(document['device'])}, and no such device is known")
+    if document.get("storage") not in (None, *STORES):
+        raise refusal(f"storage is {shown(document['storage'])}, and no such store is known")
+    if document.get("executor") not in (None, Cluster.name):
+        raise refusal(f"executor is {shown(document['executor'])}, and no such executor is told of")
     return Made(
         device=document["device"],
         reproducible=document["reproducible"],
         secure_noise=document["secure_noise"],
         ledger=document["ledger"],
+        storage=document.get("storage"),
+        cluster="executor" in document,
     )
 
 

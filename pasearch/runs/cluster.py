@@ -1,0 +1,411 @@
+"""Works done on a Ray cluster: records sent once, lost works done again, slow ones done twice.
+
+    coordinator   puts what works read into the object store, once; hands works over; and when all
+                  are done lets the store forget
+    worker        a process of a node: does one work after another; two copies of a work give the
+                  same bytes, so whichever ends first is taken
+
+A work whose worker or node is lost is begun again by Ray, three times; then the coordinator does it
+itself. What runs `PATIENCE` times as long as the slowest that has finished, while there is room, is
+begun a second time elsewhere.
+
+Whoever can reach a cluster's ports without its token can run code there, and read the records. A
+cluster that is begun here asks for a token which nobody else has; it keeps its files in a folder
+that nobody else can enter, and tells no one that it ran.
+
+Source: docs/howto-cluster.md; docs/rules.md, rules 8, 10, 11 and 12.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import logging
+import os
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from pasearch.errors import UsageError
+from pasearch.runs.executors import Executor, Work
+
+RETRIES = 3
+"""How often Ray begins a work again whose worker was lost, before the coordinator does it."""
+
+PATIENCE = 4.0
+"""A work is slow if it takes so many times as long as the slowest that has finished."""
+
+ANSWER = 10.0
+"""Within so many seconds a cluster must answer at its address."""
+
+GLANCE = 1.0
+"""After so many seconds without news, slow works are looked for."""
+
+INSTALLED = ("numpy", "ray", "torch")
+"""Of what workers must have the coordinator's version, beside Python and this package's code."""
+
+QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Ray's settings with which it writes nothing to the terminal, which would tell how it goes."""
+
+MODE = "RAY_AUTH_MODE"
+"""Ray's setting that says whether a cluster asks for a token."""
+
+OPEN = "whoever reaches its ports can run code on it and read the records"
+"""What follows if it does not."""
+
+FOLDER = "pasearch-ray-"
+"""How the folders begin in which a cluster of this machine keeps its files."""
+
+logger = logging.getLogger(__name__)
+
+
+class Cluster(Executor):
+    """Works are done on the nodes of a Ray cluster.
+
+    Args:
+        workers: How many at a time, at most; None: as many as the nodes have CPUs for.
+        address: Of a running cluster, or "auto"; None or "local" begins one on this machine.
+        gpus: Of each work; 0: it is done on CPUs.
+
+    Raises:
+        UsageError: Ray is not installed, or an address that it cannot have.
+    """
+
+    name = "ray"
+    elsewhere = True
+
+    def __init__(self, workers: int | None = None, address: str | None = None, gpus: float = 0.0):
+        if importlib.util.find_spec("ray") is None:
+            raise UsageError(
+                "executor is 'ray', and Ray is not installed: pip install 'pasearch[ray]', or take "
+                "`executor='process'`."
+            )
+        if address is not None and "://" in address:
+            raise UsageError(
+                f"ray_address is {address!r}: expected host:port or auto. Run pasearch on a node "
+                "of the cluster, such as its head."
+            )
+        self._workers, self.gpus = workers, gpus
+        self._address = None if address == "local" else address
+        self._folder: str | None = None
+        self._connected = False
+
+    def takes(self, count: int, *, long: bool) -> bool:
+        return count > 0
+
+    def __enter__(self) -> Self:
+        """Connect, or begin a cluster on this machine.
+
+        Raises:
+            UsageError: No cluster answers at the address.
+        """
+        how = {"address": self._address} if self._address is not None else self._own()
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        ray = _ray()
+        if ray.is_initialized():  # by whoever calls: it is theirs to end
+            self._forget_folder()
+            self._check_token(ours=False)
+            return self
+        try:
+            if self._address not in (None, "auto"):
+                _check_answers(self._address)  # Ray would try for minutes
+            with _own_signals():
+                ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
+            self._connected = True
+        except (OSError, ValueError, RuntimeError) as error:
+            where = "on this machine" if self._address is None else f"at {self._address}"
+            raise UsageError(
+                f"No Ray cluster {where} could be used ({' '.join(str(error).split())[:200]}): "
+                "see `ray status`, and give its address, `ray_address=`."
+            ) from None
+        finally:
+            if not self._connected:
+                self._forget_folder()
+        self._check_token(ours=self._address is None)
+        return self
+
+    def _check_token(self, *, ours: bool) -> None:
+        """Warn of a cluster that asks for no token; one that was begun here is ended.
+
+        Raises:
+            UsageError: It was begun here.
+        """
+        if os.environ.get(MODE) == "token":
+            return
+        if not ours:
+            logger.warning(
+                f"This Ray cluster asks for no token: {OPEN}. Set {MODE}=token on every node "
+                "(docs/howto-cluster.md)."
+            )
+            return
+        self.close()
+        raise UsageError(
+            f"The Ray cluster that was begun here asks for no token: {OPEN}. It was ended, and "
+            f"nothing was read. Set {MODE}=token, or do not import Ray before."
+        )
+
+    def _own(self) -> dict[str, Any]:
+        """Return how a cluster is begun that is of this run alone."""
+        _own_token()
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        _forget_left_folders()
+        # Ray opens its own folder to everybody: the one around it is the user's alone (0700).
+        self._folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
+        return {
+            "address": "local",
+            "num_cpus": max(self._workers or 1, os.cpu_count() or 1),
+            "include_dashboard": False,
+            "_temp_dir": f"{self._folder}/ray",
+            "_node_ip_address": "127.0.0.1",
+        }
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was begun here."""
+        if self._connected:
+            _ray().shutdown()
+            self._connected = False
+        self._forget_folder()
+
+    def _forget_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def finished(
+        self, works: Sequence[Work], threads: int, room: int
+    ) -> Generator[tuple[int, bytes], None, None]:
+        ray = _ray()
+        given = _Given(ray, works, self._resources(ray, threads))
+        slow = _Slow()
+        try:
+            while given.left:
+                given.hand_over(self._workers)
+                for place, ref in given.ended():
+                    try:
+                        result, seconds = ray.get(ref)
+                    except ray.exceptions.RayTaskError as error:
+                        raise (error.cause or error) from None
+                    except ray.exceptions.RayError:
+                        if given.again(place):
+                            continue
+                        logger.info("A work was lost with its worker: it is done here.")
+                        result, seconds = works[place].done(), 0.0
+                    given.take(place)
+                    yield place, result
+                    slow.ended(seconds)  # what is done with a result meanwhile is no delay
+                if slow.seen() and (free := self._free(ray, given)) > 0:
+                    given.hand_over_again(free)
+        finally:
+            given.forget()
+
+    def _resources(self, ray: Any, threads: int) -> dict[str, float]:
+        """Return what a work asks of a node: no more than the largest has, or it would wait."""
+        nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        if self.gpus and not any(each.get("GPU", 0.0) >= self.gpus for each in nodes):
+            raise UsageError(
+                f"gpus_per_worker is {self.gpus:g}, and no node of the cluster has that: leave it "
+                "out, or see `ray status`."
+            )
+        most = max(each.get("CPU", 0.0) for each in nodes)
+        return {"num_cpus": max(1.0, min(float(threads), most)), "num_gpus": self.gpus}
+
+    def _free(self, ray: Any, given: _Given) -> int:
+        """Return for how many more works there is room, when all that are left run."""
+        every = sum(each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"])
+        slots = int(every // given.resources["num_cpus"])
+        return min(slots, self._workers or slots) - len(given.running)
+
+
+class _Given:
+    """Works that were handed over, and what they read.
+
+    Args:
+        ray: The library.
+        works: All.
+        resources: What each asks of a node.
+    """
+
+    def __init__(self, ray: Any, works: Sequence[Work], resources: dict[str, float]):
+        self._ray, self._works, self.resources = ray, works, resources
+        self._do = ray.remote(max_retries=RETRIES, **resources)(_done)
+        sources = dict.fromkeys(source for work in works for source in work.reads)
+        self._read = {source: ray.put(source.load()) for source in sources}
+        self.waiting = deque(range(len(works)))
+        self.running: dict[Any, int] = {}
+        self.left = set(self.waiting)
+
+    def hand_over(self, most: int | None) -> None:
+        """Hand works over, so many at a time at most."""
+        while self.waiting and (most is None or len(self.running) < most):
+            self._submit(self.waiting.popleft())
+
+    def hand_over_again(self, count: int) -> None:
+        """Hand so many that are not finished over once more, each at most twice."""
+        copies = list(self.running.values())
+        once = [place for place in copies if copies.count(place) == 1]
+        for place in once[:count]:
+            self._submit(place, scheduling_strategy="SPREAD")
+
+    def _submit(self, place: int, **how: Any) -> None:
+        work = self._works[place]
+        # In a table, a reference stays one; by itself, it is what it refers to by the time it runs.
+        kept = {at: self._read[each] for at, each in enumerate(work.reads) if each.kept}
+        read = [self._read[each] for each in work.reads if not each.kept]
+        self.running[self._do.options(**how).remote(installed(), work.do, kept, *read)] = place
+
+    def ended(self) -> Iterator[tuple[int, Any]]:
+        """Wait a while, and go through works that ended for the first time."""
+        ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=GLANCE)
+        for ref in ready:
+            place = self.running.pop(ref)
+            if place in self.left:
+                yield place, ref
+
+    def again(self, place: int) -> bool:
+        """Return whether another copy of a lost work is under way."""
+        return place in self.running.values()
+
+    def take(self, place: int) -> None:
+        """Note that a work is done, and end its other copy."""
+        self.left.discard(place)
+        for ref in [ref for ref, other in self.running.items() if other == place]:
+            del self.running[ref]
+            self._ray.cancel(ref, force=True)
+
+    def forget(self) -> None:
+        """End what still runs, and let the store forget what was read."""
+        for ref in self.running:
+            self._ray.cancel(ref, force=True)
+        self.running.clear()
+        self._read.clear()
+
+
+class _Slow:
+    """When works are slow: if none has ended for long, in proportion to the slowest that has."""
+
+    def __init__(self) -> None:
+        self._slowest, self._last = 0.0, time.monotonic()
+
+    def ended(self, seconds: float) -> None:
+        """Note a work that has ended, and how long it took."""
+        self._slowest, self._last = max(self._slowest, seconds), time.monotonic()
+
+    def seen(self) -> bool:
+        """Return whether what runs is slow; once, until it is so again."""
+        quiet = time.monotonic() - self._last
+        if not self._slowest or quiet <= max(GLANCE, PATIENCE * self._slowest):
+            return False
+        self._last = time.monotonic()
+        return True
+
+
+def _done(
+    expected: str, do: Callable[..., bytes], kept: dict[int, Any], *read: Any
+) -> tuple[bytes, float]:
+    """Do a work, on a worker; return what it gives, and how many seconds it took.
+
+    Args:
+        expected: What is to be installed here.
+        do: The work.
+        kept: References to what this worker keeps for its next work, by place.
+        read: The rest of what the work reads, in order.
+    """
+    if installed() != expected:
+        raise UsageError(
+            f"{platform.node()} of the Ray cluster has another version of pasearch, Python or "
+            f"{', '.join(INSTALLED)} than the coordinator: install the same on every node. What "
+            "was charged stays charged, and the run can be resumed."
+        )
+    start, rest = time.monotonic(), iter(read)
+    every = [
+        _kept(kept[place]) if place in kept else next(rest)
+        for place in range(len(kept) + len(read))
+    ]
+    return do(*every), time.monotonic() - start
+
+
+def _ray() -> Any:
+    """Return the library, which is slow to import, and not always installed."""
+    return importlib.import_module("ray")
+
+
+@lru_cache(maxsize=1)
+def _kept(ref: Any) -> Any:
+    return _ray().get(ref)
+
+
+@cache
+def installed() -> str:
+    """Return a hash of this package's code, and of what computes."""
+    found = hashlib.sha256(platform.python_version().encode())
+    for name in INSTALLED:
+        found.update(f"{name} {version(name)}".encode())
+    package = Path(__file__).parent.parent
+    for file in sorted(package.rglob("*.py")):
+        found.update(str(file.relative_to(package)).encode() + file.read_bytes())
+    return found.hexdigest()
+
+
+def _check_answers(address: str) -> None:
+    """Raise an OSError or a ValueError if nobody listens at host:port."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER):
+        pass
+
+
+def _own_token() -> None:
+    """Let a cluster that begins ask for a token: a new one, unless the user has set one up."""
+    if MODE not in os.environ:
+        if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
+            os.environ[MODE] = "token"
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this program's answer to being ended: Ray sets one of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _forget_left_folders() -> None:
+    """Delete files that clusters left here whose coordinator was killed: records may be in them."""
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        owner = left.name.removeprefix(FOLDER).split("-")[0]
+        ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()
+        if ours and owner.isdigit() and not _lives(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _lives(number: int) -> bool:
+    """Return whether there is a process of this number."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
