@@ -4,7 +4,8 @@
     python docs/make_figures.py --check    # says what is not as it would be written; exit code 1
 
 `images/accuracy.svg` is drawn from benchmarks/models/results/peers.jsonl; the tables between
-`<!-- results ... -->` and `<!-- end of results -->` come from there, adult.jsonl and images.jsonl.
+`<!-- results ... -->` and `<!-- end of results -->` come from there, adult.jsonl and images.jsonl;
+those between `<!-- speed ... -->` and its end from benchmarks/speed/results/steps.jsonl.
 `images/report.png` is a photograph of a report and is taken by hand.
 """
 
@@ -20,6 +21,19 @@ from typing import Any
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "models" / "results"
 MARKS = re.compile(r"(<!-- results[^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+STEPS = DOCS.parent / "benchmarks" / "speed" / "results" / "steps.jsonl"
+SPEED = re.compile(r"(<!-- speed[^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
+STEP_ROWS = {
+    "logistic-100": "logistic regression, 100", "fcn-100": "network 784-300-128-10, 100",
+    "fcn-2048": "network 784-300-128-10, 2,048", "scattering-100": "linear on scattering, 100",
+    "scattering-2048": "linear on scattering, 2,048", "cnn-256": "convolutional network, 256",
+    "cnn-1024": "convolutional network, 1,024", "lstm-100": "LSTM, 100",
+}  # fmt: skip
+STEP_PEERS = {
+    "sgd": "plain SGD", "hand": "written by hand", "hooks": "Opacus, hooks",
+    "ghost": "Opacus, ghost", "fastdp": "FastDP", "jax": "jax",
+}  # fmt: skip
 
 TWO_CLASSES = ("adult", "bank-churn", "bank-marketing", "eeg-eye-state", "magic", "online-shoppers")
 ARMS = {
@@ -157,11 +171,33 @@ def picture() -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def speed() -> str:
+    """Return the peers' times of a step over ours, one thread: medians and quartiles."""
+    last: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in map(json.loads, STEPS.read_text().splitlines()):
+        if each["device"] == "cpu" and each["threads"] == 1:
+            last[each["row"], each["peer"]] = each
+    rows = ["| work, batch | " + " | ".join(STEP_PEERS.values()) + " |", "|---" * 7 + "|"]
+    for row, words in STEP_ROWS.items():
+        told = []
+        for peer in STEP_PEERS:
+            found = last.get((row, peer))
+            ratio = (
+                found
+                and "ratio" in found
+                and f"{found['ratio']:.3g} ({found['low']:.3g}, {found['high']:.3g})"
+            )
+            told.append(ratio or "cannot")
+        rows.append(f"| {words} | " + " | ".join(told) + " |")
+    return "\n".join(rows) + "\n"
+
+
 def written() -> dict[Path, str]:
     """Return every file that is written, as it should be."""
     found = {DOCS / "images" / "accuracy.svg": picture()}
     for page in (DOCS.parent / "README.md", DOCS / "measured.md"):
-        found[page] = MARKS.sub(lambda m: f"{m[1]}{table()}{m[2]}", page.read_text())
+        text = MARKS.sub(lambda m: f"{m[1]}{table()}{m[2]}", page.read_text())
+        found[page] = SPEED.sub(lambda m: f"{m[1]}{speed()}{m[2]}", text)
     return found
 
 

@@ -37,7 +37,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Lstm
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training
+from pasearch.training.trainer import Training, full_precision
 
 Step = Callable[[], object]
 Made = tuple[Step, Callable[[], nn.Module]]
@@ -111,7 +111,9 @@ def ours(
     keys = Keys(secure=secure)
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
     training = Training(network, s.data, recipe, streams, device=s.device, query=query)
-    return training.step, lambda: network
+    exact = full_precision() if s.device == "cpu" else contextlib.nullcontext()
+    exact.__enter__()  # as `train` does, once for all steps; on a CPU it changes no peer
+    return training.step, lambda: (exact, network)[1]
 
 
 def sgd(s: Setting) -> Made:
