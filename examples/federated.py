@@ -36,7 +36,7 @@ from pasearch.accounting.accountants import Price, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import Event, PoissonGaussian, SelfComposed
-from pasearch.errors import BudgetError
+from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.normals import normals
@@ -194,6 +194,7 @@ class Site:
         """Make the key that pairs of sites agree on their masks by."""
         self._private = X25519PrivateKey.generate()
         self._masks: dict[int, Stream] = {}
+        self._plan: Plan | None = None
 
     @property
     def public_key(self) -> X25519PublicKey:
@@ -209,6 +210,7 @@ class Site:
                 f"Site {self.number}: this plan costs its records epsilon {cost.epsilon:.3f}, and "
                 f"they have {self.budget.epsilon:g}: it does not take part."
             )
+        self._plan = plan  # what it has agreed to: nothing else is answered
         line = Line(name=LINE, partition=self.name, event=plan.step_event, count=plan.steps)
         self.ledger = Ledger.create(self.folder / f"site-{self.number}.sqlite", [line])
         for other, key in public_keys.items():
@@ -232,6 +234,11 @@ class Site:
 
         Cost: one step, charged to its ledger before a record is read.
         """
+        if plan != self._plan:
+            raise BudgetError(
+                f"Site {self.number}: this is not the plan that it has joined, whose price it has "
+                "checked: it does not answer."
+            )
         if self.ledger.holds(LINE, key := f"step {step}"):
             raise BudgetError(
                 f"Site {self.number} was asked twice for step {step}: the difference of the two "
@@ -351,7 +358,10 @@ def main(arguments: list[str] | None = None) -> None:
     if not (3 <= given.sites <= 50 and 0 <= given.colluding < given.sites - 1):
         asked.error("--sites is 3 to 50, and at least two of them do not collude")
     parts, test = digits(given.sites)
-    budget = Budget(given.eps, 1e-5)
+    try:
+        budget = Budget(given.eps, 1e-5)
+    except UsageError as error:
+        asked.error(str(error))
     plan = solved(
         budget, n=tuple(len(y) for _, y in parts), q=0.1, steps=given.steps, size=(64, 32, 10),
         shares=given.noise == "shares", colluding=given.colluding,

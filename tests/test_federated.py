@@ -95,6 +95,19 @@ def test_a_sum_that_is_given_without_noise_is_the_central_one(example: Any, site
     assert max(np.linalg.norm(each) for each in alone) <= plan.clip_norm
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize("change", [{"q": 1.0}, {"clip_norm": 500.0}, {"sigma": 1e-6}])
+def test_a_plan_that_was_not_agreed_to_is_not_answered(
+    example: Any, sites: Sites, change: dict[str, float]
+):
+    plan, every, _ = sites()
+    for site in every:
+        site.join(plan, {each.number: each.public_key for each in every})
+    with pytest.raises(BudgetError, match="not the plan that it has joined"):
+        every[0].answer(replace(plan, **change), 0, example.started(plan))
+    assert every[0].ledger.spent() == []
+
+
 @pytest.mark.statistical
 def test_a_message_alone_is_uniform_and_two_hide_the_third(example: Any, sites: Sites):
     plan, every, _ = sites()

@@ -197,6 +197,20 @@ def test_what_a_run_is_bound_to_does_not_depend_on_what_else_was_imported():
 
 
 @pytest.mark.contract
+def test_a_run_is_bound_to_the_instructions_that_it_computes_with():
+    """Sums of floats differ between them: the same keys would meet another sum."""
+    code = "from pasearch.api.binding import processor\nprint(processor())"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, **other},
+        ).stdout
+        for other in ({}, {"ATEN_CPU_CAPABILITY": "default"}, {"MKL_CBWR": "COMPATIBLE"})
+    }  # fmt: skip
+    assert len(found) == 3
+
+
+@pytest.mark.contract
 def test_plain_training_never_enters_the_wing_of_encoded_gradients():
     code = (
         "import sys\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -59,12 +60,27 @@ def fingerprint(
         "request": hashlib.sha256(request).hexdigest(),
         "code": code.hexdigest(),
         "versions": versions(),
-        "machine": platform.machine(),
+        "machine": [platform.machine(), *processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "libraries": linear_algebra(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def processor() -> list[str]:
+    """Return which instructions torch computes with, and what was set about it.
+
+    A sum's last bits differ between a processor with AVX-512 and one without.
+    """
+    import torch
+
+    chosen = (name for name in os.environ if name.startswith(("ATEN_", "MKL_", "ONEDNN_", "DNNL_")))
+    return [
+        torch.backends.cpu.get_cpu_capability(),
+        torch.__config__.show(),
+        *(f"{name}={os.environ[name]}" for name in sorted(chosen)),
+    ]
 
 
 def linear_algebra() -> list[str]:

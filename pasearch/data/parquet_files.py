@@ -34,10 +34,25 @@ HASHED = 2**22
 SUFFIXES = (".parquet", ".pq")
 
 
+OTHERS = (".csv", ".tsv", ".data", ".gz", ".bz2", ".xz", ".zst", ".arrow", ".feather", ".orc")
+"""How files are named that may hold further rows of a table."""
+
+
 def files_in(folder: Path) -> list[Path]:
-    """Return the Parquet files that lie in a folder, by name; a hidden file is none."""
-    found = (each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES)
-    return sorted(each for each in found if not each.name.startswith("."))
+    """Return the Parquet files that lie in a folder, by name; a hidden file is none.
+
+    Raises:
+        UsageError: Other files of a table lie beside them, which would be left out in silence.
+    """
+    seen = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    found = [each for each in seen if each.suffix.lower() in SUFFIXES]
+    others = [each.name for each in seen if each.suffix.lower() in OTHERS]
+    if found and others:
+        raise UsageError(
+            f"{folder} holds {others[0]} beside Parquet files: expected these alone, because what "
+            "is in other files would be left out. Write them as Parquet too, or move them away."
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

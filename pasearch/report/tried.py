@@ -186,7 +186,7 @@ def chosen(document: Values) -> Values:
 
 RULES = {
     "none": "Nothing was compared: one network, fixed beforehand, was trained.",
-    "composition": "Candidates were trained one after another, and every one is charged.",
+    "composition": "Every candidate that was trained is charged.",
     "disjoint portions": "Each candidate was trained on records of its own, and one was picked "
     "by a private lottery that favours the better ones.",
     "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "

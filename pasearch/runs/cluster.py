@@ -24,6 +24,7 @@ import importlib.util
 import logging
 import os
 import platform
+import re
 import secrets
 import shutil
 import signal
@@ -73,6 +74,10 @@ FOLDER = "pasearch-ray-"
 logger = logging.getLogger(__name__)
 
 
+ADDRESS = re.compile(r"auto|local|[^\s/]+:\d+")
+"""What an address looks like: host:port, or a name for one."""
+
+
 class Cluster(Executor):
     """Works are done on the nodes of a Ray cluster.
 
@@ -94,7 +99,7 @@ class Cluster(Executor):
                 "executor is 'ray', and Ray is not installed: pip install 'pasearch[ray]', or take "
                 "`executor='process'`."
             )
-        if address is not None and "://" in address:
+        if address is not None and not ADDRESS.fullmatch(address):
             raise UsageError(
                 f"ray_address is {address!r}: expected host:port or auto. Run pasearch on a node "
                 "of the cluster, such as its head."
@@ -127,7 +132,7 @@ class Cluster(Executor):
             with _own_signals():
                 ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
             self._connected = True
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             where = "on this machine" if self._address is None else f"at {self._address}"
             raise UsageError(
                 f"No Ray cluster {where} could be used ({' '.join(str(error).split())[:200]}): "
@@ -137,6 +142,11 @@ class Cluster(Executor):
             if not self._connected:
                 self._forget_folder()
         self._check_token(ours=self._address is None)
+        try:
+            self._resources(ray, 1)  # GPUs that no node has are refused before anything is charged
+        except UsageError:
+            self.close()
+            raise
         return self
 
     def _check_token(self, *, ours: bool) -> None:
@@ -328,9 +338,10 @@ def _done(
     """
     if installed() != expected:
         raise UsageError(
-            f"{platform.node()} of the Ray cluster has another version of pasearch, Python or "
-            f"{', '.join(INSTALLED)} than the coordinator: install the same on every node. What "
-            "was charged stays charged, and the run can be resumed."
+            f"{platform.node()} of the Ray cluster has another pasearch, Python, "
+            f"{', '.join(INSTALLED)} or kind of processor than the machine that this run began on. "
+            "Change that node, not this machine, whose keys would be destroyed: install the same "
+            "there, or take it out. What was charged stays charged; then resume the run."
         )
     start, rest = time.monotonic(), iter(read)
     every = [
@@ -352,8 +363,10 @@ def _kept(ref: Any) -> Any:
 
 @cache
 def installed() -> str:
-    """Return a hash of this package's code, and of what computes."""
+    """Return a hash of this package's code, and of what computes, the instructions among it."""
     found = hashlib.sha256(platform.python_version().encode())
+    torch = importlib.import_module("torch")
+    found.update(torch.backends.cpu.get_cpu_capability().encode())
     for name in INSTALLED:
         found.update(f"{name} {version(name)}".encode())
     package = Path(__file__).parent.parent

@@ -88,7 +88,7 @@ def address_of(given: str | os.PathLike[str] | Address | None) -> Address | None
     text = os.fspath(given)
     if "://" in text:
         return _database(text)
-    if Path(text).suffix != ".log" or "\0" in text:
+    if Path(text).suffix != ".log" or "\0" in text or "password=" in text.casefold():
         raise UsageError(
             f"storage is no store of trials that several machines reach: {EXPECTED}. Without it "
             "trials are kept in the run's own folder."
@@ -113,7 +113,8 @@ def _database(text: str) -> Address:
             "storage is a URL that can be read in two ways: write the special characters of its "
             "user and password as %40 for @, %3A for :, %2F for /, %3F for ?, %23 for #."
         )
-    if any("pass" in name and name != "passfile" for name, _ in parse_qsl(parts.query)):
+    names = {name.casefold() for name, _ in parse_qsl(parts.query.replace(";", "&"))}
+    if any("pass" in name and name != "passfile" for name in names) or "%3a" in user.casefold():
         raise UsageError(
             "storage has a password behind its question mark: write it before the @, or better in "
             "the environment variable PGPASSWORD or the file ~/.pgpass."

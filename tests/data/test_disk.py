@@ -215,6 +215,10 @@ class TestTable:
             assert made.n == N
             records = read(made)
             assert torch.equal(records.x[:], read(whole).x)
+        (folder / "more.csv").write_text("rows that would be left out")
+        with pytest.raises(UsageError, match=r"holds more\.csv beside Parquet files"):
+            load_dataset(str(folder))
+        (folder / "more.csv").unlink()
         frame().rename(columns={"age": "years"}).to_parquet(folder / "9.parquet")
         with pytest.raises(UsageError, match=r"9\.parquet has other columns than"):
             load_dataset(str(folder))

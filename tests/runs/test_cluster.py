@@ -291,6 +291,8 @@ def test_gpus_are_asked_for_and_without_any_that_is_said(three: Any, ray: Execut
     works = [Work(key="x", do=work)]
     with pytest.raises(UsageError, match=r"gpus_per_worker is 0.5, and no node .* has that"):
         [*half.results(works, 1, 1)]
+    with pytest.raises(UsageError, match=r"no node .* has that"), half:
+        pytest.fail("it is told before anything is charged")
     node = three.add_node(num_cpus=1, num_gpus=1, object_store_memory=2**27)  # in name only
     three.wait_for_nodes()
     assert [*half.results(works, 1, 1)] == [b"1"]

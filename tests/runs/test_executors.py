@@ -135,7 +135,15 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.unit
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:x"])
+@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:x", "ray://h:1"])
+def test_what_is_no_address_is_refused(address: str):
+    with pytest.raises(UsageError, match="expected host:port or auto"):
+        cluster.Cluster(1, address)
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere:1"])
 def test_where_no_cluster_answers_that_is_said_at_once(address: str):
     with pytest.raises(UsageError, match=f"No Ray cluster at {address} could be used"):
         cluster.Cluster(1, address).__enter__()
@@ -143,7 +151,9 @@ def test_where_no_cluster_answers_that_is_said_at_once(address: str):
 
 @pytest.mark.unit
 def test_a_worker_with_other_code_or_libraries_is_refused():
-    with pytest.raises(UsageError, match="another version of pasearch, Python or numpy, ray, tor"):
+    with pytest.raises(
+        UsageError, match="has another pasearch, Python, numpy, ray, torch or kind of processor"
+    ):
         cluster._done("of others", lambda: b"", {})
 
 
