@@ -278,10 +278,34 @@ def efficiency(known: dict[str, Any], workers: int, per_worker: int) -> float:
     return sum(lengths) / (workers * last)
 
 
+def plot(options: argparse.Namespace) -> None:
+    """Draw the last simulation that was kept."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "scale", "font.size": 8}
+    lines = map(json.loads, options.measured.read_text().splitlines())
+    last = [each for each in lines if "efficiency" in each][-1]
+    figure, axes = pyplot.subplots(figsize=(5.2, 3))
+    for name, colour in zip(last["efficiency"], ("#8a4b08", "#4b4a8f", "#17605a"), strict=True):
+        for key, style in (("efficiency", "-"), ("if sending took no time", ":")):
+            found = {int(workers): share for workers, share in last[key][name].items()}
+            many = name.removesuffix(" a worker")
+            told = f"{many} training{'s' * (many != '1')} a worker" if style == "-" else None
+            axes.plot(found.keys(), found.values(), style, color=colour, label=told, marker=".")
+    axes.set(xscale="log", ylim=(0, 1.05), xlabel="workers (simulated)",
+             ylabel="share of time in which they train")  # fmt: skip
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(HERE / "results" / "efficiency.svg", metadata={"Date": None})
+
+
 def main() -> None:
     """Measure or simulate, print, and add a line to the results."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["overhead", "instants", "parameters", "simulate"])
+    parser.add_argument("what", choices=["overhead", "instants", "parameters", "simulate", "plot"])
     parser.add_argument("--candidates", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=300)
@@ -289,6 +313,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.what == "plot":
+        plot(options)
+        return
     found = globals()[options.what](options)
     line = {
         "date": date.today().isoformat(),
