@@ -125,6 +125,7 @@ class Cluster(Executor):
         if ray.is_initialized():  # by whoever calls: it is theirs to end
             self._forget_folder()
             self._check_token(ours=False)
+            self._resources(ray, 1)
             return self
         try:
             if self._address not in (None, "auto"):
