@@ -42,7 +42,8 @@ from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.normals import normals
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
+from pasearch.training.per_example import clipped_sum_and_counts
+from pasearch.training.watched import trainable_parameters
 
 GRID = 2.0**-40
 """What sums are whole multiples of."""

@@ -65,9 +65,10 @@ from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import formed_gradients, trainable_layers
+from pasearch.training.per_example import formed_gradients
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
+from pasearch.training.watched import trainable_layers
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runs.jsonl"

@@ -12,7 +12,6 @@ Usage: python benchmarks/speed/encoding.py --threads 1
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 from peers import Step
 from rows import CLIP, ROWS
-from run import least
+from run import add_line, least
 from torch import Tensor, nn
 
 from pasearch.accounting.densities import GaussianNoise, StudentT
@@ -37,7 +36,8 @@ from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.encoded.laws import begin_noise
-from pasearch.training.per_example import Loss, formed_gradients
+from pasearch.training.per_example import formed_gradients
+from pasearch.training.watched import Loss
 
 ROW = ROWS["fcn-2048"]
 Summed = Callable[..., list[Tensor]]
@@ -155,9 +155,7 @@ def main() -> None:
         "load": round(os.getloadavg()[0], 1),
         "ratios": table,
     }
-    options.out.parent.mkdir(exist_ok=True)
-    with options.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    add_line(options.out, row)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from run import hold, machine
+from run import add_line, hold, machine
 
 HERE = Path(__file__).parent
 RESULTS, PICTURE = HERE / "results/growth.jsonl", HERE / "results/growth.svg"
@@ -174,8 +174,7 @@ def measure(given: argparse.Namespace) -> None:
             told = ", ".join(f"{name} {each:,.4g}" for name, each in middle.items())
             print(f"{what} {value:,}: {told}", flush=True)
             load = round(os.getloadavg()[0], 1)
-            with given.out.open("a") as file:
-                file.write(json.dumps({**points[-1], "load": load, **about}) + "\n")
+            add_line(given.out, {**points[-1], "load": load, **about})
         names = [name for name in ("step_ms", "training_s", "memory_mb") if name in points[0]]
         told = ", ".join(f"{name} {exponent(points, name):.2f}" for name in names)
         print(f"{what}: grows with the power {told}\n", flush=True)

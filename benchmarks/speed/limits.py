@@ -11,14 +11,13 @@ timed like in `run.py`, and the median of the rounds is told.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 from datetime import date
 from pathlib import Path
 
-from run import BLOCK, block, hold, machine
+from run import BLOCK, add_line, block, hold, machine
 
 HERE = Path(__file__).parent
 
@@ -75,8 +74,7 @@ def main() -> None:
                 "load": round(os.getloadavg()[0], 1), "torch": torch.__version__,
                 "command": " ".join(["python", "benchmarks/speed/limits.py", *sys.argv[1:]]),
             }  # fmt: skip
-            with given.out.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+            add_line(given.out, found)
 
 
 if __name__ == "__main__":

@@ -116,18 +116,24 @@ def ours(
     return training.step, lambda: (exact, network)[1]
 
 
-def sgd(s: Setting) -> Made:
-    """Return plain PyTorch's step."""
-    network = torch_network(s)
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+def _by_optimizer(s: Setting, network: nn.Module, optimizer: Any, drawn: Callable[[], Any]) -> Made:
+    """Return the step that torch's users write: forward, backward, update."""
 
     def step() -> None:
-        x, y = s.at(s.fixed())
+        x, y = s.at(drawn())
         functional.cross_entropy(network(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step, lambda: network
+
+
+def sgd(s: Setting) -> Made:
+    """Return plain PyTorch's step."""
+    network = torch_network(s)
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+
+    return _by_optimizer(s, network, optimizer, s.fixed)
 
 
 def hooks(s: Setting) -> Made:
@@ -138,13 +144,7 @@ def hooks(s: Setting) -> Made:
     network = GradSampleModule(torch_network(s, private=True))
     optimizer = DPOptimizer(torch.optim.SGD(network.parameters(), lr=RATE), **_opacus(s))
 
-    def step() -> None:
-        x, y = s.at(s.poisson())
-        functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step, lambda: network
+    return _by_optimizer(s, network, optimizer, s.poisson)
 
 
 def ghost(s: Setting) -> Made:
@@ -200,13 +200,7 @@ def fastdp(s: Setting) -> Made:
     if private.n_components != len(list(network.parameters())):
         raise Absent("FastDP does not know all of this network's layers")
 
-    def step() -> None:
-        x, y = s.at(s.poisson())
-        functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step, lambda: network
+    return _by_optimizer(s, network, optimizer, s.poisson)
 
 
 def hand(s: Setting) -> Made:

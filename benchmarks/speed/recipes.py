@@ -11,7 +11,6 @@ Usage: python benchmarks/speed/recipes.py --threads 1
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from dataclasses import replace
 from datetime import date
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from peers import Setting, Step, ours
 from rows import ROWS, SIGMA
-from run import least
+from run import add_line, least
 
 from pasearch.data.partitions import Records
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -97,9 +96,7 @@ def main() -> None:
         "rounds": options.rounds,
         "ratios": table,
     }
-    options.out.parent.mkdir(exist_ok=True)
-    with options.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    add_line(options.out, row)
 
 
 if __name__ == "__main__":

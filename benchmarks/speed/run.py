@@ -208,9 +208,14 @@ def write(found: dict[str, Any], given: argparse.Namespace) -> None:
             "date": date.today().isoformat(), "machine": machine(given.device),
             "load": round(os.getloadavg()[0], 1), "versions": versions(), "command": command,
         }  # fmt: skip
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        with given.out.open("a") as file:
-            file.write(json.dumps(found | about) + "\n")
+        add_line(given.out, found | about)
+
+
+def add_line(path: Path, line: dict[str, Any]) -> None:
+    """Add a line to a file of results, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def check(given: argparse.Namespace) -> None:

@@ -100,7 +100,8 @@ class Bench:
 
     def describe(self) -> str:
         """Return the tables, and what their figures mean."""
-        rates, threads = self.rates, f", {self.threads} threads" if self.device == "cpu" else ""
+        rates, many = self.rates, f"{self.threads} thread{'s' * (self.threads > 1)}"
+        threads = f", {many}" if self.device == "cpu" else ""
         lines = (
             f"Device: {self.device}{threads}. In a second: {rates.operations / 1e9:,.0f} billion "
             "operations",

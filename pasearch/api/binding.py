@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 import pasearch
 from pasearch.data.partitions import Dataset
 from pasearch.registry import extension_files
+from pasearch.runs.processor import processor
 from pasearch.search.plan import Plan
 
 if TYPE_CHECKING:
@@ -66,21 +66,6 @@ def fingerprint(
         "libraries": linear_algebra(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def processor() -> list[str]:
-    """Return which instructions torch computes with, and what was set about it.
-
-    A sum's last bits differ between a processor with AVX-512 and one without.
-    """
-    import torch
-
-    chosen = (name for name in os.environ if name.startswith(("ATEN_", "MKL_", "ONEDNN_", "DNNL_")))
-    return [
-        torch.backends.cpu.get_cpu_capability(),
-        torch.__config__.show(),
-        *(f"{name}={os.environ[name]}" for name in sorted(chosen)),
-    ]
 
 
 def linear_algebra() -> list[str]:

@@ -47,8 +47,8 @@ def bench(
 ) -> None:
     """Measure how fast this machine trains privately, and say how long a search would take.
 
-    It trains on made-up records and reads no data, so it costs nothing. Without --candidates,
-    --epochs and --n, the times of three typical searches are told.
+    It trains on made-up records and reads no data, so it costs nothing. The times of three typical
+    searches are told; with --candidates, --epochs or --n that of one, the others by default.
     """
     if out is not None:
         check_new_file(out, "json")
@@ -57,8 +57,8 @@ def bench(
 
     def started(networks: int) -> None:
         told = (
-            f"Training {networks} networks on made-up records for about {seconds:g} seconds. No "
-            "data is read, so this costs nothing.\n"
+            f"Training {networks} networks on made-up records for about {seconds:g} s. No data is "
+            "read, so this costs nothing.\n"
         )
         typer.echo(wrapped(told))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.accounting.budget import Budget
+from pasearch.api.request import SearchRequest, options_of
 from pasearch.cli.app import Json, Quiet, app
 from pasearch.cli.options import wrapped
 from pasearch.cli.paths import check_writable
@@ -64,20 +65,12 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted comparison in --out.")
 ]
-Workers = Annotated[
-    int | None, typer.Option("--workers", help="Trainings at a time. [default: one a core]")
-]
-Executors = Annotated[
-    str, typer.Option("--executor", help="Who trains: auto, local, process or ray.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option("--ray-address", help="Of a Ray cluster. [default: one on this machine]"),
-]
-Gpus = Annotated[
-    float | None,
-    typer.Option("--gpus-per-worker", help="Of each training on a Ray cluster. [default: none]"),
-]
+SAID = {name: option.words for name, _, option in options_of(SearchRequest)}
+"""What `arch` says of its options: of who trains, this command means the same."""
+Workers = Annotated[int | None, typer.Option("--workers", help=SAID["workers"])]
+Executors = Annotated[str, typer.Option("--executor", help=SAID["executor"])]
+RayAddress = Annotated[str | None, typer.Option("--ray-address", help=SAID["ray_address"])]
+Gpus = Annotated[float | None, typer.Option("--gpus-per-worker", help=SAID["gpus_per_worker"])]
 Public = Annotated[bool, typer.Option("--data-is-public", help="You declare the records public.")]
 SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's schema.")]
 Bounds = Annotated[

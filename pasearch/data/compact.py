@@ -18,17 +18,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from pasearch.data.column import Column, Encoded
 from pasearch.data.mapped import Kept, Mapped
-from pasearch.data.rows import Rows
-
-if TYPE_CHECKING:
-    import torch
+from pasearch.data.rows import PlacedRows
 
 MOST = 2**27
 """Up to so many numbers, 512 MiB, the encoded records of a partition are one tensor."""
@@ -153,7 +150,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class CompactRows(Rows):
+class CompactRows(PlacedRows):
     """Encoded records, (rows, features), as far as they are read block by block.
 
     Guarantee: `rows[where]` is, bit for bit, what encoding at once gives there.
@@ -162,28 +159,17 @@ class CompactRows(Rows):
         form: How many records and features.
         planes: What is kept; a later one overwrites what an earlier one wrote.
         file: Where it is kept; None: in memory.
-        place: Where batches go: "cpu" or "cuda".
         look: What features are written as.
     """
 
     form: tuple[int, int]
     planes: tuple[_Plane, ...]
     file: Mapped | None = None
-    place: str = "cpu"
     look: Look = field(default_factory=Look)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.form
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.place)
-
-    def to(self, device: str | torch.device) -> CompactRows:
-        return replace(self, place=str(device))
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
         out[...] = self.look.zero

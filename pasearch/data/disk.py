@@ -18,7 +18,6 @@ Source: docs/rules.md, rules 2, 3 and 4.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 import weakref
@@ -36,14 +35,13 @@ from pasearch.data.compact import CompactRows, Room, compact_rows, row_type
 from pasearch.data.front_ends import Fitted, FrontEnd, Raw
 from pasearch.data.mapped import Field, Mapped, check_disk, write_ordered
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import Rows
+from pasearch.data.rows import PlacedRows, Rows
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
 PREFIX = "records-"
@@ -137,14 +135,18 @@ class _Folder:
     """
 
     def __init__(self, where: Path | None):
-        prefix = f"{PREFIX}{os.getpid()}-"
         if where is not None:
             where.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in where.glob(f"{PREFIX}*"):  # of a run that was killed
-                if not left.name.startswith(prefix):
+                if left.name not in _OWN:
                     shutil.rmtree(left, ignore_errors=True)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+        _OWN.add(self.path.name)
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+_OWN: set[str] = set()
+"""The folders of this process, by their names, which are random: those of no other are spared."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -302,33 +304,22 @@ def numbers_of(features: Any) -> Iterator[np.ndarray]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ArrayRows(Rows):
+class ArrayRows(PlacedRows):
     """Records of an array, clamped and scaled where they are asked for.
 
     Args:
         schema: Complete.
         file: Their numbers, in the data's own units.
         valid: (records,) False marks a null record, which is 0.
-        place: Where batches go: "cpu" or "cuda".
     """
 
     schema: Schema
     file: Mapped
     valid: np.ndarray
-    place: str = "cpu"
 
     @property
     def shape(self) -> tuple[int, ...]:
         return len(self.file), *self.schema.shape
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.place)
-
-    def to(self, device: str | torch.device) -> ArrayRows:
-        return replace(self, place=str(device))
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
         self.schema.encode(self.file.rows["x"][rows], out=out)
@@ -337,13 +328,9 @@ class ArrayRows(Rows):
     def let_go(self) -> None:
         self.file.let_go()
 
-    def __repr__(self) -> str:
-        """Show the form, never a value."""
-        return f"ArrayRows({self.shape})"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BehindRows(Rows):
+class BehindRows(PlacedRows):
     """Records behind a front end.
 
     Args:
@@ -353,7 +340,6 @@ class BehindRows(Rows):
         shift: What is taken from the features of the base; None: they are moved already.
         scale: What they are multiplied by then.
         valid: (records,) False marks a null record, which is 0.
-        place: Where batches go: "cpu" or "cuda".
     """
 
     form: tuple[int, ...]
@@ -362,20 +348,10 @@ class BehindRows(Rows):
     shift: np.ndarray | None
     scale: np.ndarray | None
     valid: np.ndarray
-    place: str = "cpu"
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.form
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.place)
-
-    def to(self, device: str | torch.device) -> BehindRows:
-        return replace(self, place=str(device))
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
         main = 0
@@ -395,7 +371,3 @@ class BehindRows(Rows):
         for each in (self.base, self.made):
             if each is not None:
                 each.let_go()
-
-    def __repr__(self) -> str:
-        """Show the form, never a value."""
-        return f"BehindRows({self.form})"

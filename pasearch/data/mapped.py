@@ -19,6 +19,7 @@ import mmap
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -127,7 +128,7 @@ def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | 
     for heap, start in enumerate(range(0, rows, stretch)):
         heap_of[order[start : start + stretch]] = heap
     heaps = [path.with_suffix(f".{heap}") for heap in range(-(-rows // stretch))]
-    _put_on_heaps(_with_first(first, blocks), heap_of, heaps)
+    _put_on_heaps(chain([first], blocks), heap_of, heaps)
     with path.open("xb") as file:
         path.chmod(0o600)
         for heap, start in zip(heaps, range(0, rows, stretch), strict=True):
@@ -167,11 +168,6 @@ def _written(path: Path, blocks: Iterator[np.ndarray]) -> Mapped:
             rows, dtype = rows + len(block), block.dtype
             block.tofile(file)
     return Mapped(path, dtype, 0, rows)
-
-
-def _with_first(first: np.ndarray, others: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    yield first
-    yield from others
 
 
 def save_rows(path: Path, rows: Rows) -> None:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -120,6 +120,30 @@ class Rows(ABC):
         """
         assert axis == 0
         return self[places].to(self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PlacedRows(Rows):
+    """Features whose batches go where they are told to.
+
+    Args:
+        place: Where batches go: "cpu" or "cuda".
+    """
+
+    place: str = "cpu"
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device(self.place)
+
+    def to(self, device: str | torch.device) -> Self:
+        return replace(self, place=str(device))
+
+    def __repr__(self) -> str:
+        """Show the form, never a value."""
+        return f"{type(self).__name__}({self.shape})"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

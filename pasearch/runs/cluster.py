@@ -43,6 +43,7 @@ from typing import Any, Self
 
 from pasearch.errors import UsageError
 from pasearch.runs.executors import Executor, Work
+from pasearch.runs.processor import processor
 
 RETRIES = 3
 """How often Ray begins a work again whose worker was lost, before the coordinator does it."""
@@ -366,8 +367,7 @@ def _kept(ref: Any) -> Any:
 def installed() -> str:
     """Return a hash of this package's code, and of what computes, the instructions among it."""
     found = hashlib.sha256(platform.python_version().encode())
-    torch = importlib.import_module("torch")
-    found.update(torch.backends.cpu.get_cpu_capability().encode())
+    found.update("\n".join(processor()).encode())
     for name in INSTALLED:
         found.update(f"{name} {version(name)}".encode())
     package = Path(__file__).parent.parent

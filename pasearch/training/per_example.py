@@ -19,16 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.training.kernels import Captured, kernel_of
-from pasearch.training.watched import (
-    Loss,
-    Room,
-    Watched,
-    capture,
-    trainable_layers,
-    trainable_parameters,
-)
-
-__all__ = ["Loss", "capture", "trainable_layers", "trainable_parameters"]
+from pasearch.training.watched import Loss, Room, Watched, capture
 
 
 class Factors(Protocol):

@@ -90,9 +90,17 @@ class Watched:
             found = torch.autograd.grad(losses.sum(), [*asked, *inner], allow_unused=True)
         gradients, rest = found[: len(asked)], iter(found[len(asked) :])
         return [
-            _captured(each, gradient, next(rest) if each.inner else None)
+            self._captured(each, gradient, next(rest) if each.inner else None)
             for each, gradient in zip(seen, gradients, strict=True)
         ]
+
+    def _captured(self, seen: _Seen, gradient: Tensor | None, inner: Tensor | None) -> Captured:
+        if gradient is None:
+            gradient = torch.zeros_like(seen.output)
+        captured = Captured(seen.layer, seen.input.detach(), gradient)
+        if inner is not None:
+            self.kernels[seen.layer].keep(captured, seen.inner, inner)
+        return captured
 
     @torch.no_grad()
     def _pulled_back(self, x: Tensor, loss: LossOf) -> list[Captured]:
@@ -263,12 +271,3 @@ def _check_seen(seen: list[_Seen], batch: int) -> None:
             raise no_kernel(
                 each.layer, "saw a tensor that was then overwritten", "work out of place"
             )
-
-
-def _captured(seen: _Seen, gradient: Tensor | None, inner: Tensor | None) -> Captured:
-    if gradient is None:
-        gradient = torch.zeros_like(seen.output)
-    captured = Captured(seen.layer, seen.input.detach(), gradient)
-    if inner is not None:
-        kernel_of(seen.layer).keep(captured, seen.inner, inner)
-    return captured

@@ -67,12 +67,12 @@ from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import formed_gradients, trainable_parameters
+from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, Uniform
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.watched import Watched
+from pasearch.training.watched import Watched, trainable_parameters
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3

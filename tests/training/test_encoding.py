@@ -21,7 +21,8 @@ from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.codebook import Codebook, shifts_of
 from pasearch.training.encoded.gradients import encode
-from pasearch.training.per_example import formed_gradients, trainable_parameters
+from pasearch.training.per_example import formed_gradients
+from pasearch.training.watched import trainable_parameters
 
 BATCH = 6
 

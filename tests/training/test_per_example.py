@@ -36,11 +36,8 @@ from pasearch.training.kernels import (
     NormKernel,
     WeightStandardisedKernel,
 )
-from pasearch.training.per_example import (
-    trainable_layers,
-    trainable_parameters,
-    validate,
-)
+from pasearch.training.per_example import validate
+from pasearch.training.watched import trainable_layers, trainable_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 BATCH = 5

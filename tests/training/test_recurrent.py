@@ -14,7 +14,8 @@ from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
 from pasearch.training import kernels, per_example
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.per_example import trainable_parameters, validate
+from pasearch.training.per_example import validate
+from pasearch.training.watched import trainable_parameters
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
 SHAPES = [(3, 9, 6), (40, 2, 2), (1, 1, 1), (1, 5, 3), (28, 28, 8)]

@@ -14,11 +14,11 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.losses import LossOf, losses_of
-from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
+from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
 from pasearch.training.recurrence import Recurrence
 from pasearch.training.trainer import Training
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.watched import Room, Watched, flattened, trainable_parameters
 
 
 class Hidden(nn.Module):
