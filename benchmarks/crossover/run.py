@@ -47,10 +47,10 @@ from torch import nn
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.crossover.trainings import one_thread
 from pasearch.data.front_ends import front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
+from pasearch.data.threads import threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
@@ -319,7 +319,7 @@ def trained(
     """Train one arm; return its accuracy and what it cost."""
     study = study_of(name, options.full)
     arm = study.arms[arm_name]
-    with one_thread():
+    with threads(1):
         own, held = records(replace(arm, rate=None, target=None, n=0, sigma=None),
                             str(options.data_root), str(options.cifar))  # fmt: skip
         n = arm.n or len(own)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from run import Arm, cnn, dense
 
-from pasearch.crossover.trainings import one_thread
 from pasearch.data.partitions import Records
+from pasearch.data.threads import threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.bounding.flat import Flat
@@ -67,7 +67,7 @@ def seconds(made: Training) -> float:
 def main() -> None:
     """Measure all four, and print them."""
     rows = []
-    with one_thread():
+    with threads(1):
         for name, (arm, paper) in NETWORKS.items():
             (private, size), (plain, _) = (training(arm, private=each) for each in (True, False))
             for each in (private, plain):
