@@ -38,10 +38,11 @@ SIZES = ("smallest", "middle", "largest")
 RATES_SHARE = 0.08
 """The share of the time that the machine's rates are measured in."""
 NOTE = (
-    "Plain SGD is the same training without privacy. The limit is what this machine's products,\n"
-    "memory and random bits would allow; no training reaches it. What a front end such as\n"
-    "scattering computes once, before the first step, is not in these figures. Candidates of a\n"
-    "generation that are trained side by side, one on each core, take less time than is told here."
+    "Plain SGD is the same training without privacy. The limit is what this\n"
+    "machine's products, memory and random bits would allow; no training reaches\n"
+    "it. What a front end such as scattering computes once, before the first step,\n"
+    "is not in these figures. Candidates of a generation that are trained side by\n"
+    "side, one on each core, take less time than is told here."
 )
 
 
@@ -104,13 +105,11 @@ class Bench:
         threads = f", {many}" if self.device == "cpu" else ""
         lines = (
             f"Device: {self.device}{threads}. In a second: {rates.operations / 1e9:,.0f} billion "
-            "operations",
-            f"of products, {rates.bytes / 1e9:,.1f} GB copied, {rates.random / 1e9:,.1f} GB of "
-            "random bits.",
+            "operations of products,",
+            f"{rates.bytes / 1e9:,.1f} GB copied, {rates.random / 1e9:,.1f} GB of random bits.",
             f"\nRecords a second, in batches of {self.speeds[0].batch:,}:\n",
             *_columns(self._speed_rows()),
-            "\nHow long a search takes, one training after another, with a space's middle "
-            "network:\n",
+            "\nHow long a search takes of middle networks, one training after another:\n",
             *_columns(self._search_rows()),
             f"\n{NOTE}",
         )
