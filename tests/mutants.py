@@ -147,20 +147,56 @@ MUTANTS = (
     ),
     Mutant(
         "noise: float32 is trusted where it cannot tell",
-        "<= 0.5 - self.error * wide",
+        "<= 0.5 - error * wide",
         "<= 0.5",
         "runs/test_normals.py",
     ),
     Mutant(
         "noise: further bits are those that were drawn",
         'stream.child("finer").words(step).at(places)',
-        "source.at(places)",
+        "source().at(places)",
         "runs/test_normals.py",
     ),
     Mutant(
+        "noise: machine code trusts float32 where it cannot tell",
+        "sure = np.nextafter(single(0.5 - error * wide), single(0.0))",
+        "sure = single(0.5)",
+        "runs/test_normals.py",
+    ),
+    Mutant(
+        "noise: machine code takes what has too few bits",
+        "_radius(length) if LOW <= length <= HIGH else NAN",
+        "_radius(length)",
+        "runs/test_normals.py",
+    ),
+    Mutant(
+        "noise: machine code says of another number that it is in doubt",
+        "pair = low + (k & LAST)",
+        "pair = low + (k & (LAST >> unsigned(1)))",
+        "runs/test_normals.py",
+    ),
+    Mutant(
+        "dense: an input's norm is forgotten",
+        "of_inputs.add_(self._plus).mul_(of_outputs)",
+        "of_outputs",
+        "training/test_dense.py",
+    ),
+    Mutant(
+        "dense: a null record counts",
+        "factors = torch.where(mask, factors, 0.0)[:, None]",
+        "factors = factors[:, None]",
+        "training/test_dense.py",
+    ),
+    Mutant(
+        "dense: norms that were computed before are of other records",
+        "self.squares.index_select(0, places)",
+        "self.squares[: len(places)]",
+        "training/test_dense.py training/test_trainer.py",
+    ),
+    Mutant(
         "training: one noise for all steps",
-        "return np.random.Philox(key=key, counter=_step(step) << 192)",
-        "return np.random.Philox(key=key, counter=0)",
+        "np.array([0, 0, 0, _step(step)], dtype=np.uint64)",
+        "np.array([0, 0, 0, 0], dtype=np.uint64)",
         "runs/test_keys.py",
     ),
     Mutant(
@@ -177,8 +213,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: a null record counts",
-        "mask = self.valid.index_select(0, places)",
-        "mask = torch.ones_like(self.valid.index_select(0, places))",
+        "loss, self.valid.index_select(0, places)",
+        "loss, torch.ones_like(self.valid.index_select(0, places))",
         "training/test_trainer.py",
     ),
     Mutant(

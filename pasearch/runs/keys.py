@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.random.bit_generator import ISeedSequence
 
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
@@ -46,7 +47,7 @@ _Share = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)
 _capsule: Any = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_ZEROS = memoryview(bytes(2**17))
+_ZEROS = memoryview(bytes(2**18))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,27 @@ class Stream:
         return Words(_mac(self._secret, b"p" + purpose), _step(step))
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
-        key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
-        # As one integer: of a list, numpy would pass steps from 2^63 on through float64.
-        return np.random.Philox(key=key, counter=_step(step) << 192)
+        key = np.frombuffer(_mac(self._secret, b"p" + purpose), dtype=">u8", count=2)
+        bits = np.random.Philox(_NO_SEED)  # pyright: ignore[reportArgumentType]
+        counter = np.array([0, 0, 0, _step(step)], dtype=np.uint64)
+        state = {"counter": counter, "key": key[::-1].astype(np.uint64)}
+        fresh: Any = {**_FRESH, "state": state}
+        bits.state = fresh
+        return bits
+
+
+class _NoSeed(ISeedSequence):
+    """What numpy takes instead of asking the system for a seed, which a state then replaces."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray[Any, Any]:
+        return np.zeros(n_words, dtype=dtype)
+
+
+_NO_SEED = _NoSeed()
+_FRESH = {
+    "bit_generator": "Philox", "buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4,
+    "has_uint32": 0, "uinteger": 0,
+}  # fmt: skip
 
 
 class Words:
@@ -134,18 +153,27 @@ class Words:
 
     def __init__(self, key: bytes, step: int):
         self._key, self._step = key, step
-        counter = step.to_bytes(8, "big") + bytes(8)
-        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
+        self._encryptor: Any = None  # it takes as long as a thousand words: not where `at` is asked
         self._room = bytearray()
 
-    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the next words as signed numbers, (count,): they stand until the next call."""
+    def take(
+        self, count: int, room: bytearray | None = None
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the next words as signed numbers, (count,): they stand until the next call.
+
+        They lie in the room, if one of 8 count + 15 bytes or more is given.
+        """
         size = 8 * count
-        if len(self._room) < size + 15:  # the library asks for so much room
-            self._room = bytearray(size + 15)
+        if self._encryptor is None:
+            counter = self._step.to_bytes(8, "big") + bytes(8)
+            self._encryptor = Cipher(algorithms.AES256(self._key), modes.CTR(counter)).encryptor()
+        if room is None:
+            if len(self._room) < size + 15:  # the library asks for so much room
+                self._room = bytearray(size + 15)
+            room = self._room
         zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
-        self._encryptor.update_into(zeros, self._room)
-        return np.frombuffer(self._room, dtype="<i8", count=count)
+        self._encryptor.update_into(zeros, room)
+        return np.frombuffer(room, dtype="<i8", count=count)
 
     def at(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return words by their places, counted from the step's first word, in any order."""

@@ -26,16 +26,22 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream, Words
 
-BLOCK = 16384
-"""Pairs that are worked on at once: they stay in a processor's cache."""
+GROUP = 32
+"""Pairs whose first numbers lie side by side, and then their second ones: for vectors."""
+
+BLOCK = 2**16
+"""Numbers that are worked on at once: their bits stay in a processor's cache."""
 
 FEW = 4096
 """Up to how many numbers are float64 at once: asking again would take longer."""
@@ -53,6 +59,10 @@ LEAST, MOST = 2**33, 2**63 - 2**30
 """Between them 63 bits of U are enough for float64."""
 
 MASK = 2**63 - 1
+HALF = 0xFFFFFFFF
+
+WORTH = 50_000_000
+"""From how many numbers of a process on machine code pays for being loaded."""
 
 MORE = 128
 """Further bits of U and of V, where they are asked for."""
@@ -65,6 +75,20 @@ MODERATE = 2.0**60
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
+_drawn = 0
+
+
+class _Rooms(threading.local):
+    """What each thread works in, made once: new memory for every step takes longer than its use."""
+
+    def __init__(self) -> None:
+        self.bits = bytearray(4 * BLOCK + 15)
+        self.places, self.firsts = np.empty((2, BLOCK), dtype=np.int64)
+        self.exact = np.empty(BLOCK)
+
+
+_ROOMS = _Rooms()
+
 
 def grid(scale: float) -> float:
     """Return the distance between grid points for noise of a standard deviation: a power of 2."""
@@ -76,21 +100,45 @@ def grid(scale: float) -> float:
 class Normals:
     """Normal numbers of one stream and step: roughly, and to any precision where it matters.
 
-    Numbers lie in blocks: the first of every pair of a block, then the second ones.
+    They lie in groups: the first numbers of 32 pairs, and then the second ones.
 
     Args:
-        values: Float32 or float64, (count,), of numpy or of torch. NaN where that is too coarse.
+        count: How many.
+        values: Float32 or float64, (count,), of numpy or of torch; NaN where that is too coarse.
+            None: not computed yet, and so cheaper to add.
         error: How much they may err, the sum included.
-        block: Pairs of a block; the last one may have fewer.
-        words: From pairs' places to their words, of U and of V: int64, like the places.
+        words: From pairs' places to their words, of U and of V: int64, like the places. It may be
+            told their first bits, those of V above those of U.
         more: From a pair's place to its further bits, (of U, of V), each below 2^`MORE`.
+        source: Serves the first bits of values that are not computed yet: of every group 32 of each
+            U, and then 32 of each V.
+        code: The loops in machine code that compute them; None for arrays.
     """
 
+    count: int
     values: Any
     error: float
-    block: int
-    words: Callable[[Places], tuple[Places, Places]]
+    words: Callable[..., tuple[Places, Places]]
     more: Callable[[int], tuple[int, int]]
+    source: Callable[[], Words] | None = None
+    code: ModuleType | None = None
+
+    def computed(self) -> Normals:
+        """Return the same with their values."""
+        if self.values is not None:
+            return self
+        values = np.empty(2 * pairs(self.count), dtype=np.float32)
+        transform = _transform if self.code is None else self.code.transform
+        for low, bits in self._served():
+            transform(bits, values[low : low + len(bits)])
+        return replace(self, values=values[: self.count])
+
+    def _served(self) -> Iterator[tuple[int, Any]]:
+        """Yield first bits block by block, each with the place of its first number."""
+        assert self.source is not None
+        source, size = self.source(), 2 * pairs(self.count)
+        for low in range(0, size, BLOCK):
+            yield low, source.take(min(BLOCK, size - low) // 2, _ROOMS.bits).view("<i4")
 
     @np.errstate(over="ignore", invalid="ignore")  # what float32 cannot hold is not sure, either
     def add_to(self, total: Any, scale: float, *, start: int = 0) -> None:
@@ -104,47 +152,44 @@ class Normals:
             scale: The noise's standard deviation, above 0.
             start: Which of the numbers is the first one's.
         """
-        if _on_cpu(total):
-            parts, values, block, xp = np.asarray(total), np.asarray(self.values), 2 * BLOCK, np
+        parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
+        wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
+        if self.code is not None and moderate and _singles(parts):
+            places, exact, firsts = self._by_code(self.code, parts, wide, grain, start)
         else:
-            parts, values, block, xp = total, self.values, max(len(total), 1), _library(total)
-        nearest = np.rint if xp is np else xp.round
-        grain = grid(scale)
-        wide, fine = scale / grain, 1.0 / grain
-        kind = values.dtype if 1 / MODERATE < grain < MODERATE else xp.float64
-        kind = kind if parts.dtype == kind else xp.float64
-        asked = [(np.empty(0, dtype=np.int64), np.empty(0))]
-        for low in range(0, len(parts), block):
-            part = parts[low : low + block]
-            rest = xp.asarray(part, dtype=kind) * fine
-            points = nearest(rest)
-            rest -= points
-            rest += values[start + low : start + low + len(part)] * wide
-            moved = nearest(rest)
-            rest -= moved
-            points += moved
-            points *= grain
-            sure = xp.abs(rest, out=rest) <= 0.5 - self.error * wide
-            if len(doubtful := _places(~sure)):
-                asked.append((low + doubtful, _fetched(part, doubtful).astype(np.float64)))
-            part[:] = points
-        places, exact = (np.concatenate(each) for each in zip(*asked, strict=True))
+            values = self.computed().values[start : start + len(parts)]
+            places, exact = _released(parts, values, wide, grain, self.error)
+            firsts = None
         if len(places):
-            decided = self._by_float64(exact * fine, start + places, wide) * grain
+            decided = self._by_float64(exact / grain, start + places, wide, firsts) * grain
             _store(parts, places, decided)
 
-    def _by_float64(self, exact: Any, places: Places, wide: float) -> Any:
+    def _by_code(
+        self, code: ModuleType, total: Any, wide: float, grain: float, start: int
+    ) -> tuple[Places, Any, Places | None]:
+        """Round in machine code; return what is in doubt: places, totals, first bits if known."""
+        given = code.settings(wide, grain, self.error)
+        if self.values is not None or len(total) != self.count:
+            values = self.computed().values[start : start + len(total)]
+            places, exact = np.empty(len(total), dtype=np.int64), np.empty(len(total))
+            found = code.release(total, values, *given, places, exact)
+            return places[:found], exact[:found], None
+        places, firsts, exact, asked = _ROOMS.places, _ROOMS.firsts, _ROOMS.exact, []
+        for low, bits in self._served():
+            part = total[low : low + len(bits)]
+            found = code.draw_and_release(bits, part, *given, places, firsts, exact)
+            asked.append((low + places[:found], exact[:found].copy(), firsts[:found].copy()))
+        return _joined(asked)
+
+    def _by_float64(self, exact: Any, places: Places, wide: float, firsts: Places | None) -> Any:
         """Return the whole numbers next to exact + wide z: from all 64 bits, or from more."""
-        pair, twin = self._pairs_of(places)
-        lengths, turns = self.words(pair)
+        pair, twin = _pairs_of(places)
+        lengths, turns = self.words(pair, firsts)
         lengths = lengths & MASK
-        cosines, sines = np.empty((2, len(pair)))
-        box_muller(lengths, turns, 63, cosines, sines)
-        points = np.rint(exact)
-        rest = exact - points + np.where(twin, sines, cosines) * wide
-        moved = np.rint(rest)
-        points += moved
-        near = ~(np.abs(rest - moved) <= 0.5 - BY_FLOAT64 * wide)
+        points, left = np.empty((2, len(places)))
+        by_float64 = _by_float64 if self.code is None else self.code.by_float64
+        by_float64(exact, lengths, turns, twin, wide, points, left)
+        near = ~(left <= 0.5 - BY_FLOAT64 * wide)
         for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
             points[each] = self._decided(float(exact[each]), int(places[each]), wide)
         return points
@@ -160,9 +205,9 @@ class Normals:
         """Return a number with the digits that its bits and the further ones give, an mpf."""
         import mpmath
 
-        (pair,), (twin,) = self._pairs_of(np.array([place]))
-        (length,), (turn,) = self.words(np.array([pair]))
-        more, other = self.more(int(pair))
+        pair, (twin,) = _pairs_of(np.array([place]))
+        (length,), (turn,) = self.words(pair)
+        more, other = self.more(int(pair[0]))
         with mpmath.workprec(DIGITS):
             unit = mpmath.mpf(2) ** -63
             u = ((int(length) & MASK) + _share(more)) * unit
@@ -170,83 +215,153 @@ class Normals:
             radius = mpmath.sqrt(-2 * mpmath.log(u))
             return radius * (mpmath.sin if twin else mpmath.cos)(mpmath.pi * v)
 
-    def _pairs_of(self, places: Places) -> tuple[Places, Any]:
-        """Return the pairs that numbers belong to, and whether each is the second of its pair."""
-        low = places // (2 * self.block) * self.block
-        own = np.minimum(self.block, pairs(len(self.values)) - low)
-        within = places - 2 * low
-        twin = within >= own
-        return low + within - own * twin, twin
-
 
 def normals(count: int, stream: Stream, step: int = 0) -> Normals:
     """Return normal numbers from a stream's words, on a CPU: float32, or of few float64.
-
-    Of a block's words the first half holds 32 bits of each U, and the second half 32 of each V.
 
     Args:
         count: How many, 0 or more.
         stream: Serves these numbers and nothing else.
         step: Which step of it.
     """
-    half, source = pairs(count), stream.words(step)
     if count <= FEW:
-        return of_words(source.take(2 * half).copy(), count, stream, step)
-    values = np.empty(2 * half, dtype=np.float32)
-    for low in range(0, half, BLOCK):
-        own = min(BLOCK, half - low)
-        bits = source.take(own).view("<i4")
-        lengths = bits[:own] & 0x7FFFFFFF
-        cosines, sines = values[2 * low : 2 * (low + own)].reshape(2, own)
-        box_muller(lengths, bits[own:], 31, cosines, sines)
-        cosines[coarse := _places((lengths < LOW) | (lengths > HIGH))] = np.nan
-        sines[coarse] = np.nan
+        words = stream.words(step).take(2 * pairs(count)).copy()
+        return of_words(words, count, stream, step)
+    return _of_stream(count, stream, step, machine_code(count))
 
-    def words(places: Places) -> tuple[Places, Places]:
-        low = places & -BLOCK  # a power of 2
-        first = low + places
-        halves = np.concatenate([first, first + np.minimum(BLOCK, half - low)])
-        lengths, turns = _half_word(source.at(halves >> 1), halves & 1).reshape(2, -1) << 32
-        rest = stream.child("finer").words(step).at(places)
-        return lengths | _half_word(rest, 0), turns | _half_word(rest, 1)
 
-    return Normals(
-        values[:count], BY_FLOAT32, BLOCK, words, lambda pair: further(stream, step, pair)
-    )
+def _of_stream(count: int, stream: Stream, step: int, code: ModuleType | None) -> Normals:
+    source = partial(stream.words, step)
+
+    def first_bits(places: Places) -> Places:
+        halves = places + (places & -GROUP)  # of whole groups of U before it, and of V
+        u, v = (source().at(each >> 1) >> 32 * (each & 1) for each in (halves, halves + GROUP))
+        return v << 32 | u & HALF
+
+    def words(places: Places, firsts: Places | None = None) -> tuple[Places, Places]:
+        firsts = first_bits(places) if firsts is None else firsts
+        rests = stream.child("finer").words(step).at(places)
+        return firsts << 32 | rests & HALF, firsts & ~HALF | rests >> 32 & HALF
+
+    error = BY_FLOAT32 if code is None else code.BY_COMPILED
+    more = partial(further, stream, step)
+    return Normals(count, None, error, words, more, source, code)
 
 
 def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
     """Return normal numbers, float64, from words of numpy or of torch; there they stay.
 
-    The words are int64, (2 `pairs`(count),); stream and step give further bits, if any are needed.
+    The words are int64, (2 `pairs`(count),), first those of U; stream and step give further bits,
+    if any are needed.
     """
-    half, xp = len(words) // 2, _library(words)
-    lengths, turns = words[:half] & MASK, words[half:]
-    made = {} if xp is np else {"device": words.device}
-    values = xp.empty((2, half), dtype=xp.float64, **made)
-    box_muller(lengths, turns, 63, values[0], values[1])
-    values[:, (lengths < LEAST) | (lengths > MOST)] = math.nan
+    half = len(words) // 2
+    lengths = words[:half] & MASK
+    cosines, sines = box_muller(lengths, words[half:], 63, _library(words).float64)
+    coarse = (lengths < LEAST) | (lengths > MOST)
+    cosines[coarse] = sines[coarse] = math.nan
+    values = _library(words).stack([cosines.reshape(-1, GROUP), sines.reshape(-1, GROUP)], 1)
 
-    def words_of(places: Places) -> tuple[Places, Places]:
+    def words_of(places: Places, _: None = None) -> tuple[Places, Places]:
         return _fetched(words, places), _fetched(words, half + places)
 
-    return Normals(
-        values.reshape(-1)[:count], BY_FLOAT64, max(half, 1), words_of,
-        lambda pair: further(stream, step, pair),
-    )  # fmt: skip
+    more = partial(further, stream, step)
+    return Normals(count, values.reshape(-1)[:count], BY_FLOAT64, words_of, more)
 
 
-def box_muller(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) -> None:
-    """Compute pairs of normal numbers: sqrt(-2 log U) times the cosine and the sine of pi V.
+def _transform(bits: Any, values: Any) -> None:
+    """Do what `compiled.transform` does, by arrays."""
+    lengths, turns = bits.reshape(-1, 2, GROUP).swapaxes(0, 1)
+    lengths = lengths & 0x7FFFFFFF
+    pair = box_muller(lengths, turns, 31, np.float32)
+    coarse = np.nonzero((lengths < LOW) | (lengths > HIGH))
+    for half, each in enumerate(pair):
+        each[coarse] = np.nan
+        values.reshape(-1, 2, GROUP)[:, half] = each
+
+
+def _released(
+    total: Any, values: Any, wide: float, grain: float, error: float
+) -> tuple[Places, Any]:
+    """Do what `compiled.release` does, by arrays, of any kind and on any device."""
+    if isinstance(total, np.ndarray):
+        values, block, xp = np.asarray(values), BLOCK, np
+    else:
+        block, xp = max(len(total), 1), _library(total)
+    nearest = np.rint if xp is np else xp.round
+    kind = values.dtype if 1 / MODERATE < grain < MODERATE else xp.float64
+    kind = kind if total.dtype == kind else xp.float64
+    asked = [(np.empty(0, dtype=np.int64), np.empty(0))]
+    for low in range(0, len(total), block):
+        part = total[low : low + block]
+        rest = xp.asarray(part, dtype=kind) * (1.0 / grain)
+        points = nearest(rest)
+        rest -= points
+        rest += values[low : low + block] * wide
+        moved = nearest(rest)
+        rest -= moved
+        points += moved
+        points *= grain
+        sure = xp.abs(rest, out=rest) <= 0.5 - error * wide
+        if len(doubtful := _places(~sure)):
+            asked.append((low + doubtful, _fetched(part, doubtful).astype(np.float64)))
+        part[:] = points
+    return _joined(asked)
+
+
+def _by_float64(
+    exact: Any, lengths: Places, turns: Places, twins: Any, wide: float, points: Any, left: Any
+) -> None:
+    """Do what `compiled.by_float64` does, by arrays."""
+    cosines, sines = box_muller(lengths, turns, 63, np.float64)
+    np.rint(exact, out=points)
+    rest = exact - points + np.where(twins, sines, cosines) * wide
+    moved = np.rint(rest)
+    points += moved
+    np.abs(rest - moved, out=left)
+
+
+def _joined(asked: list[tuple[Any, ...]]) -> Any:
+    return asked[0] if len(asked) == 1 else tuple(map(np.concatenate, zip(*asked, strict=True)))
+
+
+def machine_code(more: int) -> ModuleType | None:
+    """Return the loops in machine code; None while a process has drawn too few numbers for them.
+
+    Both ways release the same numbers. Loading takes half a second, and compiling, once a machine
+    and version, three.
 
     Args:
-        lengths: The first bits of each U, whole numbers, (pairs,), of numpy or of torch.
+        more: Numbers that are about to be drawn.
+    """
+    global _drawn
+    _drawn += more
+    return _compiled() if _drawn > WORTH else None
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    """Load the loops and try them on public numbers; None if they fail, or release others."""
+    try:
+        code = importlib.import_module("pasearch.runs.compiled")
+        plain, fast = (_of_stream(FEW + 1, Stream(bytes(32)), 0, each) for each in (None, code))
+        totals = [np.linspace(-9.0, 9.0, FEW + 1, dtype=np.float32) for _ in range(3)]
+        for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
+            each.add_to(total, 1.5)
+    except (ImportError, RuntimeError, OSError):  # no numba, or no room for its files
+        return None
+    return code if all(np.array_equal(totals[0], each) for each in totals) else None
+
+
+def box_muller(lengths: Any, turns: Any, bits: int, kind: Any) -> tuple[Any, Any]:
+    """Return pairs of normal numbers: sqrt(-2 log U) times the cosine and the sine of pi V.
+
+    Args:
+        lengths: The first bits of each U, whole numbers, of any shape, of numpy or of torch.
         turns: The first bits of each V, one more, in [-1, 1).
         bits: How many bits of U.
-        cosines: Where the first of each pair goes, of the kind that is computed in, (pairs,).
-        sines: Where the second goes.
+        kind: What it is computed in.
     """
-    xp, kind = _library(cosines), cosines.dtype
+    xp = _library(lengths)
     radii = xp.asarray(lengths, dtype=kind)  # a copy: these are whole numbers
     radii += 0.5
     radii *= 2.0**-bits
@@ -255,15 +370,23 @@ def box_muller(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) ->
     xp.sqrt(radii, out=radii)
     angles = xp.asarray(turns, dtype=kind)
     angles *= math.pi * 2.0**-bits
-    xp.cos(angles, out=cosines)
-    xp.sin(angles, out=sines)
+    sines = xp.sin(angles)
+    cosines = xp.cos(angles, out=angles)
     cosines *= radii
     sines *= radii
+    return cosines, sines
 
 
 def pairs(count: int) -> int:
-    """Return how many pairs are drawn for so many numbers: an even number, as words come in two."""
-    return 2 * -(-count // 4)
+    """Return how many pairs are drawn for so many numbers: whole groups."""
+    return GROUP * -(-count // (2 * GROUP))
+
+
+def _pairs_of(places: Places) -> tuple[Places, Any]:
+    """Return the pairs that numbers belong to, and whether each is the second of its pair."""
+    group = places // (2 * GROUP)
+    within = places - 2 * GROUP * group
+    return GROUP * group + within % GROUP, within >= GROUP
 
 
 def further(stream: Stream, step: int, pair: int) -> tuple[int, int]:
@@ -271,11 +394,6 @@ def further(stream: Stream, step: int, pair: int) -> tuple[int, int]:
     words = stream.child("further", pair).words(step).take(4).view(np.uint64)
     first, second, third, fourth = (int(word) for word in words)
     return first << 64 | second, third << 64 | fourth
-
-
-def _half_word(words: Places, side: Any) -> Places:
-    """Return the lower (0) or the upper (1) 32 bits of words."""
-    return words >> 32 * side & 0xFFFFFFFF
 
 
 def _share(bits: int) -> Any:
@@ -286,6 +404,11 @@ def _share(bits: int) -> Any:
 
 def _on_cpu(array: Any) -> bool:
     return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
+
+
+def _singles(array: Any) -> bool:
+    """Whether it lies in memory as float32, number after number."""
+    return isinstance(array, np.ndarray) and array.dtype == np.float32 and array.flags.c_contiguous
 
 
 def _library(array: Any) -> Any:

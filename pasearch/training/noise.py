@@ -74,16 +74,20 @@ def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
     On a CPU many of them are drawn in a thread, while the gradients are computed: torch and numpy
     hold no lock meanwhile. The numbers depend on stream and step alone.
     """
-    return beside(lambda: Noise(normals_on(device, count, stream, step)), count, device)
+    if not _pays(count, device):
+        return lambda: Noise(normals_on(device, count, stream, step))
+    return beside(lambda: Noise(normals_on(device, count, stream, step).computed()), count, device)
 
 
 def beside(make: Drawn, count: int, device: torch.device) -> Drawn:
     """Begin to make so many numbers in a thread, where that pays."""
+    return _thread().submit(make).result if _pays(count, device) else make
+
+
+def _pays(count: int, device: torch.device) -> bool:
     import torch
 
-    if device.type != "cpu" or count < BESIDE or torch.get_num_threads() == 1:
-        return make
-    return _thread().submit(make).result
+    return device.type == "cpu" and count >= BESIDE and torch.get_num_threads() > 1
 
 
 @cache

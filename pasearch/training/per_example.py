@@ -13,28 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from pasearch.training.kernels import Captured, kernel_of
+from pasearch.training.losses import LossOf
+from pasearch.training.norms import Factors
 from pasearch.training.watched import Loss, Room, Watched, capture
-
-
-class Factors(Protocol):
-    """What a sum takes of a bound: see `bounding.bound`."""
-
-    layered: ClassVar[bool]
-    """Whether every layer's norm has a factor of its own."""
-
-    def factors(self, norms: Tensor) -> Tensor:
-        """Return what gradients are multiplied by, from their norms."""
-        ...
-
-    def within(self, norms: Tensor) -> Tensor | None:
-        """Return whether each norm is within the bound; None where that is not counted."""
-        ...
 
 
 def clipped_sum_and_counts(
@@ -75,6 +61,33 @@ def clipped_sum_and_counts(
     if x.shape[0] != views * mask.shape[0]:
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
     watched = Watched.of(network)
+    room = Room(watched.parameters) if room is None else room
+    layered, norms = bounding is not None and bounding.layered, None
+    if watched.dense is not None and views == 1 and isinstance(loss, LossOf) and not layered:
+        norms = watched.dense.sums(x, loss, bounding, mask, weights, room.of)
+    if norms is None:
+        norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
+    inside = bounding.within(norms) if counted and bounding is not None else None
+    if inside is None:
+        return room.views, torch.zeros(len(norms) if layered else 1, dtype=torch.float64)
+    centred = torch.where(mask, inside.double() - 0.5, 0.0)
+    return room.views, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
+
+
+def _summed(
+    watched: Watched,
+    x: Tensor,
+    loss: Loss,
+    bounding: Factors | None,
+    mask: Tensor,
+    views: int,
+    weights: Tensor | None,
+    room: Room,
+) -> Tensor:
+    """Write the sum into the room, of any network; return the norms, infinite where one is not.
+
+    They are (batch,), or (layers, batch) where every layer has its own bound.
+    """
     mean = loss if views == 1 else lambda outputs: loss(outputs) / views
     captured = _in_order(watched, capture(watched, x, mean))
     squares = [watched.kernels[each.layer].squared_norms(each, views) for each in captured]
@@ -85,25 +98,21 @@ def clipped_sum_and_counts(
     own = factors if weights is None else factors * weights.clamp(0.0, 1.0)
     usable = mask
     if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
-        usable = mask & (total < math.inf)
-        bad = ~(total < math.inf).repeat_interleave(views)
+        finite = total < math.inf
+        usable, norms = mask & finite, norms.where(finite, math.inf)
+        bad = ~finite.repeat_interleave(views)
         captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
     factors = torch.where(usable, own, 0.0)
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
-    sums = _weighted_sums(watched, captured, factors, layered, room)
-    inside = bounding.within(norms) if counted and bounding is not None else None
-    if inside is None:
-        return sums, torch.zeros(len(captured) if layered else 1, dtype=torch.float64)
-    centred = torch.where(mask, (inside & (total < math.inf)).double() - 0.5, 0.0)
-    return sums, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
+    _write_sums(watched, captured, factors, layered, room)
+    return norms
 
 
-def _weighted_sums(
-    watched: Watched, captured: list[Captured], factors: Tensor, layered: bool, room: Room | None
-) -> list[Tensor]:
-    """Return the sums over rows of gradients times factors, in a room."""
-    room = Room(watched.parameters) if room is None else room
+def _write_sums(
+    watched: Watched, captured: list[Captured], factors: Tensor, layered: bool, room: Room
+) -> None:
+    """Write the sums over rows of gradients times factors into a room."""
     left = dict(room.of)
     for place, each in enumerate(captured):
         bound = factors[place] if layered else factors
@@ -113,7 +122,6 @@ def _weighted_sums(
                 view.copy_(value)
     for view in left.values():  # of a layer that was not used
         view.zero_()
-    return room.views
 
 
 def formed_gradients(network: nn.Module | Watched, x: Tensor, loss: Loss) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,15 @@ from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.steering import Pace, Screen, ValidationQuery
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.watched import Room, Watched, flattened, parted
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.training.recipe import Recipe
+
+
+AHEAD = 4096
+"""Records that go at once through what comes before a network's first layer."""
 
 
 def train(
@@ -118,13 +122,17 @@ class Training:
             )
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
-        self._watched = Watched(network)
+        self._slots = _Slots.on(device, records.x, records.y, records.valid)
+        rest = network if recipe.augmentation is not None else self._done_ahead(network)
+        self._watched = Watched(rest)
+        if recipe.augmentation is None:
+            self._slots = self._slots.known_to(self._watched)
         self._weights = flattened(self._watched.parameters)
         self._sums = Room(self._watched.parameters)
         self._optimizing = recipe.optimizing
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
+        self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
-        self._slots = _Slots.on(device, records.x, records.y, records.valid)
         _check_apart(self._watched, self._slots.x)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -140,6 +148,18 @@ class Training:
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
+
+    def _done_ahead(self, network: nn.Module) -> nn.Module:
+        """Do to all records, once, what a network does to them before its first layer.
+
+        Return what is left of it; all of it, where what was done would take much memory.
+        """
+        ahead, rest = parted(network)
+        done = self._slots.after(ahead)
+        if done is None:
+            return network
+        self._slots = done
+        return rest
 
     def step(self) -> bool:
         """Draw a batch, take its noisy sum, and move the weights by it.
@@ -163,7 +183,7 @@ class Training:
                 noise_multiplier=sigma, state=self._state, room=self._sums,
             )  # fmt: skip
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
-            weights.grad = total.div_(recipe.expected_batch_size)
+            weights.grad = total
         deviation = self._state.noise_deviation / recipe.expected_batch_size
         self._optimizing.tell_noise(self._optimizer, deviation**2)
         self._optimizer.step()
@@ -185,7 +205,7 @@ class Training:
             parameter.data = parameter.detach().clone()
 
 
-_Part = tuple[Tensor, Tensor, Tensor]
+_Part = tuple[Tensor, LossOf, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +215,36 @@ class _Slots:
     x: Tensor
     y: Tensor
     valid: Tensor
+    squares: Tensor | None = None
 
     @classmethod
     def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> _Slots:
         """Return records on a device, each null one's class a number that a loss takes."""
         return cls(x=x.to(device), y=y.where(valid, 0).to(device), valid=valid.to(device))
 
+    def after(self, ahead: nn.Sequential) -> _Slots | None:
+        """Return the same with their x as the modules leave it; None if that takes much memory."""
+        if type(self.x) is not Tensor:
+            return None
+        with torch.no_grad():
+            one = self.x[:1]
+            if ahead(one).data_ptr() == one.data_ptr():  # another shape, and no copy
+                return replace(self, x=ahead(self.x))
+            if 2 * ahead(one).nbytes > one.nbytes:
+                return None
+            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
+
+    def known_to(self, watched: Watched) -> _Slots:
+        """Return the same with what a dense network asks of its input, computed once."""
+        if watched.dense is None or type(self.x) is not Tensor:
+            return self
+        return replace(self, squares=watched.dense.squares_of_inputs(self.x))
+
     def at(self, places: Tensor) -> _Part:
-        """Return x, y and the mask of these slots."""
-        mask = self.valid.index_select(0, places)
-        return self.x.index_select(0, places), self.y.index_select(0, places), mask
+        """Return x, the loss and the mask of these slots."""
+        squares = None if self.squares is None else self.squares.index_select(0, places)
+        loss = LossOf(self.y.index_select(0, places), squares)
+        return self.x.index_select(0, places), loss, self.valid.index_select(0, places)
 
 
 @dataclass(slots=True)
@@ -307,12 +347,11 @@ def _bounded_sum(
         return counts
     most = max(1, recipe.chunk // many)
     for place, part in enumerate(chosen.split(most) if chosen.numel() > most else (chosen,)):
-        x, y, mask = slots.at(part)
-        weights = None if shares is None else shares[y.clamp(max=len(shares) - 1)]
+        x, loss, mask = slots.at(part)
+        weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)
-            x, y = views.apply(x, generator), y.repeat_interleave(views.views)
-        loss = LossOf(y)
+            x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
         values, found = summed(
             watched, x, loss, mask=mask, views=many, weights=weights,
             room=None if place else room, counted=bool(state.bounds),
@@ -392,11 +431,11 @@ def _noise_before_clip(
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
-    x, y, mask = part
+    x, loss, mask = part
     room.clear()
     if len(x):
         noise_before_clip_sum(
-            watched, x, lambda part: LossOf(y[part]), mask, order=order, clip=clip,
+            watched, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
             standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
             step=step, room=room,
         )  # fmt: skip

@@ -31,6 +31,9 @@ class Update:
         rate: The learning rate.
     """
 
+    share = 1.0
+    """What every `grad` is multiplied by first, such as 1 over the batch's size for a sum."""
+
     def __init__(self, parameters: Sequence[Tensor], rate: float):
         self.parameters, self.rate = list(parameters), rate
         self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
@@ -64,13 +67,14 @@ class Descent(Update):
 
     def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
         """W - r (g + m g' + m^2 g'' + ...)."""
-        if self.momentum:
-            if state:
-                state["sum"].mul_(self.momentum).add_(gradient)
-            else:
-                state["sum"] = gradient.clone()
-            gradient = state["sum"]
-        parameter.add_(gradient, alpha=-self.rate)
+        rate = self.rate
+        if not self.momentum:
+            rate *= self.share
+        elif state:
+            gradient = state["sum"].mul_(self.momentum).add_(gradient, alpha=self.share)
+        else:
+            gradient = state["sum"] = gradient * self.share
+        parameter.add_(gradient, alpha=-rate)
 
 
 class AdamUpdate(Update):
@@ -91,6 +95,7 @@ class AdamUpdate(Update):
             state.update(step=0, mean=torch.zeros_like(parameter), noise=0.0)
             state["square"] = torch.zeros_like(parameter)
         state["step"] += 1
+        gradient = gradient * self.share
         state["mean"].lerp_(gradient, 1.0 - self.first)
         state["square"].mul_(SECOND).addcmul_(gradient, gradient, value=1.0 - SECOND)
 

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
+from pasearch.training.dense import Dense
 from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
 from pasearch.training.losses import LossOf
+from pasearch.training.pooling import pooled
 
 Loss = Callable[[Tensor], Tensor]
 """From the network's output, (batch, ...), to each record's own loss, (batch,)."""
@@ -47,7 +49,7 @@ class Watched:
         network: Accepted by `per_example.validate`; its layers and what is trained stay the same.
     """
 
-    __slots__ = ("_chain", "_plain", "kernels", "keyed", "network", "parameters")
+    __slots__ = ("_chain", "_plain", "dense", "kernels", "keyed", "network", "parameters")
 
     def __init__(self, network: nn.Module):
         self.network = network
@@ -60,6 +62,7 @@ class Watched:
         ]
         self._chain = _chain(network, self.kernels)
         self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
+        self.dense = None if self._chain is None else Dense.of([m for m, _ in self._chain])
 
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
@@ -198,6 +201,24 @@ class _Seen:
     """What the layer's kernel watches inside it; the first has a gradient."""
 
 
+FIXED = (nn.Unflatten, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)
+"""Modules that do to each record the same at every step."""
+
+
+def parted(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
+    """Return what a chain does before its first layer, the same at every step, and the rest of it.
+
+    Another network is all rest.
+    """
+    if type(network) is not nn.Sequential:
+        return nn.Sequential(), network
+    modules = list(_leaves(network))
+    first = next(place for place, each in enumerate([*modules, None]) if type(each) not in FIXED)
+    if any(each._forward_hooks or each._forward_pre_hooks for each in modules[:first]):
+        return nn.Sequential(), network
+    return nn.Sequential(*modules[:first]), nn.Sequential(*modules[first:])
+
+
 _Link = tuple[nn.Module, Kernel | None]
 
 
@@ -222,7 +243,7 @@ def _walked(chain: list[_Link], x: Tensor, seen: list[_Seen]) -> Tensor:
     """Return the output of a chain, and note what its layers saw."""
     for module, kernel in chain:
         if kernel is None:
-            x = module(x)
+            x = pooled(module, x) if type(module) is nn.MaxPool2d else module(x)
             continue
         output, inner = kernel.forward(module, x)
         if not isinstance(output, Tensor):

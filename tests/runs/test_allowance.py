@@ -190,7 +190,7 @@ def test_runs_add_up_until_one_is_refused_without_a_trace(allowance: Allowance):
     with pytest.raises(BudgetError) as refusal:
         allowance.reserve("c", SMALL, N)
     for part in (
-        "'c'",
+        "This run does not fit",
         "2 runs",
         "spent epsilon 0.8,",
         "costs 0.4 alone",

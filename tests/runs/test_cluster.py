@@ -5,6 +5,7 @@ Twenty instants of a kill are in benchmarks/scale; here are three.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -260,6 +261,9 @@ def test_a_run_is_resumed_on_another_cluster_and_says_what_it_could_see(
     ):
         assert words in result.card
     assert "executor" not in json.dumps(result.document["versions"])
+    version = importlib.metadata.version("ray")
+    assert result.document["versions"]["ray"] == version
+    assert f"- ray {version}\n" in result.card
     pasearch.verify(tmp_path / "run")
 
 

@@ -542,4 +542,4 @@ class TestClasses:
             return lambda s: mechanism.release(labels, s) == 10
 
         found = audited_mu(nine(5), nine(4), 700)
-        assert 0.6 < found <= 1.0 if factor == 1.0 else found > 1.0
+        assert 0.5 < found <= 1.0 if factor == 1.0 else found > 1.0

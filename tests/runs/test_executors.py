@@ -113,8 +113,8 @@ def test_what_is_handed_over_is_as_said():
     ("given", "told"),
     [
         ({"executor": "dask"}, "executor is 'dask': expected one of auto, local, process, ray"),
-        ({"workers": 0}, "workers is 0 .int.; expected a whole number"),
-        ({"workers": 2.0}, "workers is 2.0 .float.; expected a whole number"),
+        ({"workers": 0}, "workers is 0: expected a whole number"),
+        ({"workers": 2.0}, "workers is 2.0: expected a whole number"),
         ({"executor": "local", "workers": 2}, "trains one by one"),
         ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
         ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),

@@ -111,6 +111,36 @@ def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path):
 
 
 @pytest.mark.unit
+def test_what_was_made_around_a_folder_goes_with_it(tmp_path: Path):
+    one, two = RunFolder.create(None, "digits"), RunFolder.create("runs/digits-9/deep/x", "digits")
+    two.discard()
+    assert sorted(entry.name for entry in (tmp_path / "runs").iterdir()) == ["digits-1"]
+    (one.path.parent / "mine").write_text("")
+    one.discard()
+    assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["mine"]
+    # A folder that was there stays, empty as it was.
+    (tmp_path / "empty").mkdir()
+    RunFolder.create("empty/x", "digits").discard()
+    assert not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.unit
+def test_nothing_is_left_of_a_folder_that_could_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(UsageError, match="cannot be made"):
+        RunFolder.create("made/" + "x" * 300, "digits")
+
+    def full(*given: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(module, "atomic_write", full)
+    with pytest.raises(OSError, match="is full"):
+        RunFolder.create(None, "digits")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.unit
 def test_a_link_with_the_next_number_is_not_followed(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "elsewhere").mkdir()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
@@ -15,12 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, norm
 
+from pasearch.runs import compiled
 from pasearch.runs import normals as made
 from pasearch.runs.keys import Keys, Stream, Words
 from pasearch.runs.normals import (
     BLOCK,
     BY_FLOAT32,
     BY_FLOAT64,
+    GROUP,
     HIGH,
     LEAST,
     LOW,
@@ -61,7 +67,19 @@ def on_a_device(count: int, stream: Stream) -> Normals:
     return of_words(torch.from_numpy(words), count, stream, 0)
 
 
-WAYS = {"float32": (normals, BY_FLOAT32), "float64": (on_a_device, BY_FLOAT64)}
+def by_machine_code(count: int, stream: Stream) -> Normals:
+    """The same numbers, by the compiled loops, which only a long training loads."""
+    numbers = normals(count, stream)
+    if numbers.values is not None:
+        return numbers
+    return replace(numbers, error=compiled.BY_COMPILED, code=compiled)
+
+
+WAYS = {
+    "float32": (normals, BY_FLOAT32),
+    "machine code": (by_machine_code, compiled.BY_COMPILED),
+    "float64": (on_a_device, BY_FLOAT64),
+}
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -70,7 +88,7 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 5000, 3 * BLOCK + 1001])
 def test_numbers_are_those_of_their_bits(count: int, way: str):
     make, error = WAYS[way]
-    numbers = make(count, stream_of(count))
+    numbers = make(count, stream_of(count)).computed()
     assert len(numbers.values) == count
     for place in range(0, count, max(1, count // 400)):
         near, exact = float(numbers.values[place]), float(numbers.exactly(place))
@@ -79,21 +97,110 @@ def test_numbers_are_those_of_their_bits(count: int, way: str):
 
 
 @pytest.mark.oracle
-def test_float32_errs_by_less_than_the_proof_allows(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("way", "low", "high"),
+    [("float32", LOW, HIGH), ("machine code", compiled.LOW, compiled.HIGH)],
+)
+def test_float32_errs_by_less_than_the_proof_allows(
+    way: str, low: int, high: int, monkeypatch: pytest.MonkeyPatch
+):
     """A million numbers, against float64's of the same bits."""
-    numbers = normals(2**20, stream_of("error"))
+    make, error = WAYS[way]
+    numbers = make(2**20, stream_of("error")).computed()
 
     def gap() -> float:
         sums, grain = np.zeros(2**20), grid(1.0)
-        exact = numbers._by_float64(sums, np.arange(2**20), 1.0 / grain) * grain
+        exact = numbers._by_float64(sums, np.arange(2**20), 1.0 / grain, None) * grain
         return float(np.nanmax(np.abs(exact - numbers.values))) - grain / 2
 
     monkeypatch.setattr(made, "FINE", 40)
     monkeypatch.setattr(made, "BY_FLOAT64", 0.0)
-    assert BY_FLOAT32 / 16 < gap() < BY_FLOAT32 / 2
+    assert error / 16 < gap() < error / 2
     assert float(np.isnan(numbers.values).mean()) == pytest.approx(
-        (LOW + 2**31 - HIGH) / 2**31, rel=0.2
+        (low + 2**31 - high) / 2**31, rel=0.2
     )
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("function", ["radius", "turn"])
+def test_machine_code_errs_by_what_was_found_of_all_bits(function: str):
+    """Some of the bits that benchmarks/floating_point/exhaustive.py tries all of."""
+    if function == "radius":
+        lengths = np.concatenate([
+            np.arange(compiled.LOW, compiled.HIGH, 4099), compiled.LOW + np.arange(4096),
+            compiled.HIGH - np.arange(4096),
+        ])  # fmt: skip
+        turns = np.zeros(len(lengths))
+    else:
+        lengths = np.full(2**20, round(2**31 * math.exp(-0.5)))  # a radius of 1
+        turns = np.arange(-(2**31), 2**31, 4096)
+    size = GROUP * (len(turns) // GROUP)
+    bits = np.stack([lengths[:size], turns[:size]]).astype(np.int32)
+    values = np.empty(2 * size, dtype=np.float32)
+    compiled.transform(np.ascontiguousarray(bits.reshape(2, -1, GROUP).swapaxes(0, 1)).ravel(),
+                       values)  # fmt: skip
+    exact = box_muller(bits[0].astype(float), bits[1].astype(float), 31, np.float64)
+    found = values.reshape(-1, 2, GROUP).swapaxes(0, 1).reshape(2, -1)
+    assert np.abs(found - np.stack(exact)).max() < 2.0**-21
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("count", [5000, 2**16 + 37, 3 * BLOCK + 1001])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e9])
+def test_machine_code_releases_the_same_numbers(count: int, size: float):
+    numbers = [WAYS[way][0](count, stream_of("same")) for way in ("float32", "machine code")]
+    numbers.append(numbers[1].computed())
+    start = (np.random.default_rng(5).normal(size=count) * size).astype(np.float32)
+    released = [start.copy() for _ in numbers]
+    for each, total in zip(numbers, released, strict=True):
+        each.add_to(total, 1.3)
+    assert np.array_equal(released[0], released[1])
+    assert np.array_equal(released[0], released[2])
+
+
+@pytest.mark.unit
+def test_machine_code_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch):
+    made._compiled.cache_clear()
+    monkeypatch.setattr(made, "_drawn", 0)
+    assert normals(5000, stream_of("few")).code is None
+    monkeypatch.setattr(made, "_drawn", made.WORTH)
+    assert normals(5000, stream_of("few")).code is compiled
+
+
+def missing(name: str) -> Any:
+    if name == compiled.__name__:
+        raise ImportError("numba")
+    return sys.modules[name]
+
+
+def no_room(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
+    found = honest(bits, total, *given)
+    total[7] += 0.5
+    return found
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("place", "name", "fault", "wraps"),
+    [
+        (importlib, "import_module", missing, False),
+        (compiled, "transform", no_room, False),
+        (compiled, "draw_and_release", other_numbers, True),
+    ],
+)
+def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(
+    place: Any, name: str, fault: Any, wraps: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(made, "_drawn", made.WORTH)
+    made._compiled.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, partial(fault, getattr(place, name)) if wraps else fault)
+        assert normals(5000, stream_of("few")).code is None
+    made._compiled.cache_clear()
 
 
 @pytest.mark.oracle
@@ -104,7 +211,7 @@ def test_a_noisy_sum_is_the_rounding_of_the_exact_one(size: float, kind: type, w
     scale, count = 3.7, 6000
     numbers = WAYS[way][0](count, stream_of("sum"))
     start = (np.random.default_rng(1).normal(size=count) * size).astype(kind)
-    noisy = start.copy() if way == "float32" else torch.from_numpy(start.copy())
+    noisy = torch.from_numpy(start.copy()) if way == "float64" else start.copy()
     numbers.add_to(noisy, scale)
     for place in range(0, count, 13):
         expected = kind(decided(numbers, float(start[place]), place, scale))
@@ -121,9 +228,11 @@ def test_no_number_of_many_is_rounded_otherwise_than_by_all_its_bits(kind: type,
     noisy = torch.from_numpy(start.copy())
     numbers.add_to(noisy, scale)
     grain = grid(scale)
-    expected = numbers._by_float64(start.astype(float) / grain, np.arange(count), scale / grain)
+    expected = numbers._by_float64(
+        start.astype(float) / grain, np.arange(count), scale / grain, None
+    )
     assert np.array_equal(noisy.numpy(), (expected * grain).astype(kind))
-    if way == "float32":
+    if way != "float64":
         blunt = start.copy()
         replace(numbers, error=0.0).add_to(blunt, scale)
         assert not np.array_equal(blunt, noisy.numpy()), "by float32 alone some go wrong"
@@ -156,26 +265,30 @@ def test_what_lies_between_two_grid_points_is_decided_by_more_digits(
 )
 def test_the_longest_and_shortest_numbers_are_exact_too(length: int):
     turns = np.array([0, 1, -1, 2**61, -(2**62), 2**63 - 1, 12345, -(2**63)], dtype=np.int64)
-    words = torch.from_numpy(np.concatenate([np.full(8, length, dtype=np.int64), turns]))
-    numbers = of_words(words, 16, stream_of("ends"), 0)
+    lengths = np.full(GROUP, length, dtype=np.int64)
+    words = torch.from_numpy(np.concatenate([lengths, np.resize(turns, GROUP)]))
+    numbers = of_words(words, 2 * GROUP, stream_of("ends"), 0)
     inside = LEAST <= length & MASK <= MOST
-    assert int(numbers.values.isnan().sum()) == (0 if inside else 16)
-    start = np.random.default_rng(2).normal(size=16) * 30
+    assert int(numbers.values.isnan().sum()) == (0 if inside else 2 * GROUP)
+    start = np.random.default_rng(2).normal(size=2 * GROUP) * 30
     noisy = torch.from_numpy(start.copy())
     numbers.add_to(noisy, 1.0)
-    assert noisy.tolist() == [decided(numbers, start[i], i, 1.0) for i in range(16)]
+    assert noisy.tolist() == [decided(numbers, start[i], i, 1.0) for i in range(2 * GROUP)]
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("way", ["float32", "machine code"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_what_float32_is_too_coarse_for_is_exact_too(kind: type):
+def test_what_float32_is_too_coarse_for_is_exact_too(kind: type, way: str):
     """The ends of U, and what lies near a middle: every number that goes on to float64."""
     count, scale = 40_000, 0.37
-    numbers = normals(count, stream_of("coarse"))
+    numbers = WAYS[way][0](count, stream_of("coarse"))
     start = np.random.default_rng(3).normal(size=count).astype(kind)
     noisy = start.copy()
     numbers.add_to(noisy, scale)
-    rest = (start.astype(float) + np.asarray(numbers.values, dtype=float) * scale) / grid(scale)
+    rest = (
+        start.astype(float) + np.asarray(numbers.computed().values, dtype=float) * scale
+    ) / grid(scale)
     asked = np.flatnonzero(~(np.abs(rest - np.rint(rest)) <= 0.499))
     assert len(asked) > 80
     for place in map(int, asked):
@@ -184,7 +297,7 @@ def test_what_float32_is_too_coarse_for_is_exact_too(kind: type):
 
 @pytest.mark.unit
 def test_further_bits_are_no_bits_that_were_drawn():
-    count, stream = 3 * BLOCK, stream_of("further")
+    count, stream = 40_000, stream_of("further")
     half = made.pairs(count)
     lengths, turns = normals(count, stream).words(np.arange(half))
     drawn = stream.words().take(half).view(np.uint32)
@@ -231,10 +344,8 @@ def test_every_grid_point_is_as_likely_as_the_law_says(monkeypatch: pytest.Monke
     assert pvalue_of_points(points(normals(count, stream_of("points")), count)) > 1e-3
     honest = box_muller
 
-    def coarse(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) -> None:
-        honest(lengths, turns, bits, cosines, sines)
-        for each in (cosines, sines):
-            each[:] = each.round(2)
+    def coarse(*given: Any) -> Any:
+        return [each.round(2) for each in honest(*given)]
 
     monkeypatch.setattr(made, "box_muller", coarse)
     assert pvalue_of_points(points(normals(count, stream_of("points")), count)) < 1e-9
@@ -247,12 +358,20 @@ def test_numbers_with_few_digits_are_caught(digits: int, way: str, monkeypatch: 
     """What `numbers_are_those_of_their_bits` asserts, of numbers that are rounded."""
     honest = box_muller
 
-    def coarse(lengths: Any, turns: Any, bits: int, cosines: Any, sines: Any) -> None:
-        honest(lengths, turns, bits, cosines, sines)
-        for each in (cosines, sines):
-            each[:] = each.round(decimals=digits if way == "float32" else 2 * digits)
+    def coarse(*given: Any) -> Any:
+        return [
+            each.round(decimals=digits if way == "float32" else 2 * digits)
+            for each in honest(*given)
+        ]
+
+    def coarse_code(bits: Any, values: Any) -> None:
+        compiled.transform(bits, values)
+        values[:] = values.round(decimals=digits)
 
     monkeypatch.setattr(made, "box_muller", coarse)
+    code = SimpleNamespace(transform=coarse_code)
+    by_code = lambda *given: replace(by_machine_code(*given), code=code)  # noqa: E731
+    monkeypatch.setitem(WAYS, "machine code", (by_code, compiled.BY_COMPILED))
     with pytest.raises(AssertionError, match="the proof allows"):
         test_numbers_are_those_of_their_bits(5000, way)
 

@@ -232,7 +232,7 @@ def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None 
         chosen = made.batches(N).batch(N, own["batch"], step)
         there = chosen[data.valid.numpy()[chosen]]
         rows = gradients(weights, x[there], y[there])
-        noisy = [mean.double().numpy().ravel() * batch for mean in training._sums.views]
+        noisy = [total.double().numpy().ravel() for total in training._sums.views]
         if made.noise_before_clip is not None:
             assert made.noise_before_clip.record_bound is not None
             kind = Flat(clip_norm=made.noise_before_clip.record_bound)

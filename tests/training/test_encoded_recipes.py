@@ -350,7 +350,7 @@ def residuals(made: Recipe) -> np.ndarray:
             x, y, mask = data.x[chosen], data.y[chosen], data.valid[chosen]
             clean = flat(made.bounding.sums(twin, x, loss_of(y), mask)[0])
         noisy = flat(training._sums.views)
-        found.append((noisy * made.expected_batch_size - clean).double().numpy())
+        found.append((noisy - clean).double().numpy())
     return np.array(found)
 
 

@@ -61,14 +61,17 @@ def slots(present: bool, opposed: bool = False) -> trainer._Slots:
     return trainer._Slots(x=data.x, y=data.y, valid=data.valid)
 
 
-def network(certain: bool = False) -> nn.Module:
-    """A linear classifier; a certain one has no gradient left for the canary."""
+def network(certain: bool = False, chain: bool = True) -> nn.Module:
+    """A linear classifier, as a chain (`training.dense`) or as any network (`per_example`).
+
+    A certain one has no gradient left for the canary.
+    """
     layer = nn.Linear(3, 2, bias=False)
     with torch.no_grad():
         layer.weight.zero_()
         if certain:
             layer.weight[:, 0] = torch.tensor([1.0, -1.0])
-    return layer
+    return nn.Sequential(layer) if chain else layer
 
 
 def recipe(
@@ -98,9 +101,11 @@ def score(total: Tensor, made: Recipe) -> float:
     return projected / (made.noise_multiplier * made.bounding.sensitivity)
 
 
-def by_sum(present: bool, run: int, made: Recipe, opposed: bool = False) -> float:
+def by_sum(
+    present: bool, run: int, made: Recipe, opposed: bool = False, chain: bool = True
+) -> float:
     """One noisy sum, straight from the step."""
-    total = batch_sum(network(), slots(present, opposed), made, streams(run), 0)[0]
+    total = batch_sum(network(chain=chain), slots(present, opposed), made, streams(run), 0)[0]
     return score(total, made) + (N - 1) * opposed
 
 
@@ -108,7 +113,8 @@ def by_weights(present: bool, run: int, made: Recipe) -> float:
     """All steps together, from what training did to the weights."""
     model = network()
     train(model, records(present), made, streams(run))
-    moved = -model.weight.detach() / made.learning_rate * made.expected_batch_size
+    assert made.learning_rate is not None
+    moved = -next(model.parameters()).detach() / made.learning_rate * made.expected_batch_size
     return score(moved, made) / math.sqrt(made.steps)
 
 
@@ -172,11 +178,12 @@ def test_the_bound_is_exact_for_gaussians_and_never_above_their_price():
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=CLIP), AutoS()], ids=["flat", "auto-s"])
-def test_one_full_step_passes_and_the_audit_is_not_idle(bounding: Flat | AutoS):
+@pytest.mark.parametrize("chain", [True, False])
+def test_one_full_step_passes_and_the_audit_is_not_idle(bounding: Flat | AutoS, chain: bool):
     made = recipe(bounding=bounding)
     exact = gaussian_epsilon(1.0, DELTA)
     assert paid(made) == pytest.approx(exact, abs=1e-2)
-    assert 0.4 * exact < audited(by_sum, made, runs=SOME) <= exact
+    assert 0.4 * exact < audited(by_sum, made, False, chain, runs=SOME) <= exact
 
 
 @pytest.mark.statistical
@@ -239,10 +246,13 @@ def clip_to_twice_the_bound(patch: pytest.MonkeyPatch) -> None:
         (clip_to_twice_the_bound, MANY),
     ],
 )
-def test_a_wrong_sum_is_caught(plant: Callable, runs: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("chain", [True, False])
+def test_a_wrong_sum_is_caught(
+    plant: Callable, runs: int, chain: bool, monkeypatch: pytest.MonkeyPatch
+):
     made = recipe()
     plant(monkeypatch)
-    assert audited(by_sum, made, runs=runs) > paid(made)
+    assert audited(by_sum, made, False, chain, runs=runs) > paid(made)
 
 
 @pytest.mark.statistical

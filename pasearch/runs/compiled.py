@@ -1,0 +1,246 @@
+"""The loops of exact normal noise in machine code: what `normals` does by arrays, in one pass.
+
+    transform          bits of U and V -> normal numbers, float32
+    release            sum, normal numbers -> grid points, and which of them are in doubt
+    draw_and_release   both
+    by_float64         the second stage, of what is in doubt
+
+Every operation is one of IEEE's, in this order on every machine (nothing is contracted or
+reordered), and the functions are polynomials: so their errors are those that
+`benchmarks/floating_point/exhaustive.py` finds by trying every U and V there is. What is released
+is the same as without this module, which needs numba: only the doubts are fewer.
+
+log and cosine: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees/floating-point.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from pasearch.runs.normals import GROUP
+
+BY_COMPILED = 2.0**-19
+"""How much a normal number errs at most, what its product with a and the sum add included."""
+
+LOW, HIGH = 2**19, 2**31 - 2**14
+"""Between them 31 bits of U are enough."""
+
+single, whole, unsigned = np.float32, np.int32, np.uint64
+NONE, HALF_GROUP, BOTH = unsigned(0), unsigned(GROUP), unsigned(2 * GROUP)
+LAST = unsigned(GROUP - 1)  # places without a sign: numba never counts them from the end
+
+inlined: Any = njit(inline="always")
+compiled: Any = njit(nogil=True, error_model="numpy", cache=True)
+instruction: Any = intrinsic
+
+SIGN = whole(0x7FFFFFFF)
+HALF, ONE, MINUS_TWO = single(0.5), single(1.0), single(-2.0)
+NAN = single(math.nan)
+UNIT, TURN = single(2.0**-31), single(math.pi * 2.0**-31)
+ROOT_HALF, TOP = whole(0x3F3504F3), 2**31
+LOG_2, LOG_2_REST = single(0.693359375), single(-2.12194440e-4)
+L0, L1, L2, L3, L4, L5, L6, L7, L8 = (
+    single(each)
+    for each in (
+        7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+        -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+    )
+)  # fmt: skip
+S0, S1, S2 = (single(each) for each in (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1))
+C0, C1, C2 = (single(each) for each in (2.443315711809948e-5, -1.388731625493765e-3,
+                                        4.166664568298827e-2))  # fmt: skip
+
+
+@instruction
+def _bits(context: Any, x: Any) -> Any:
+    """Return a float32's 32 bits as a whole number."""
+    return types.int32(types.float32), lambda _, builder, sign, given: builder.bitcast(
+        given[0], ir.IntType(32)
+    )
+
+
+@instruction
+def _number(context: Any, x: Any) -> Any:
+    """Return the float32 whose bits these are."""
+    return types.float32(types.int32), lambda _, builder, sign, given: builder.bitcast(
+        given[0], ir.FloatType()
+    )
+
+
+@instruction
+def _nearest(context: Any, x: Any) -> Any:
+    """Return the nearest whole number, of two the even one."""
+
+    def made(_: Any, builder: Any, sign: Any, given: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [ir.FloatType()]), given)
+
+    return types.float32(types.float32), made
+
+
+@inlined
+def _radius(length):
+    """Return sqrt(-2 log U), of 31 bits of U.
+
+    U = m 2^e with m between the roots of 1/2 and of 2. Where e is 0, m - 1 is taken from the bits
+    themselves: of U near 1 nothing is lost.
+    """
+    u = (single(length) + HALF) * UNIT
+    bits = _bits(u)
+    e = whole(whole(bits - ROOT_HALF) >> 23)
+    below = (single(whole(length - TOP)) + HALF) * UNIT
+    m = below if e == 0 else _number(whole(bits - whole(e << 23))) - ONE
+    square = m * m
+    p = L0 * m + L1
+    p = p * m + L2
+    p = p * m + L3
+    p = p * m + L4
+    p = p * m + L5
+    p = p * m + L6
+    p = p * m + L7
+    p = p * m + L8
+    y = p * m * square + single(e) * LOG_2_REST - HALF * square
+    return single(math.sqrt(MINUS_TWO * ((m + y) + single(e) * LOG_2)))
+
+
+@inlined
+def _cosine_and_sine(turn):
+    """Return cos and sin of pi V, of 32 bits of V: polynomials of an eighth of a turn at most."""
+    quarter = whole(whole(turn + whole(0x20000000)) >> 30)
+    angle = single(whole(turn - whole(quarter << 30))) * TURN
+    z = angle * angle
+    sine = ((S0 * z + S1) * z + S2) * z * angle + angle
+    cosine = ((C0 * z + C1) * z + C2) * z * z - HALF * z + ONE
+    odd = (quarter & 1) != 0
+    first, second = (sine, cosine) if odd else (cosine, sine)
+    first = _number(whole(_bits(first) ^ whole(whole(whole(quarter + 1) & 2) << 30)))
+    return first, _number(whole(_bits(second) ^ whole(whole(quarter & 2) << 30)))
+
+
+@inlined
+def _pair(length, turn):
+    """Return two normal numbers, of 31 bits of U and 32 of V; NaN where these are too few."""
+    length = whole(length & SIGN)
+    radius = _radius(length) if LOW <= length <= HIGH else NAN
+    cosine, sine = _cosine_and_sine(turn)
+    return radius * cosine, radius * sine
+
+
+@inlined
+def _rounded(total, value, wide, grain, fine):
+    """Return a sum with its noise on the grid, and how far from it that was, in grid points."""
+    rest = total * fine
+    point = _nearest(rest)
+    rest = (rest - point) + value * wide
+    moved = _nearest(rest)
+    return (point + moved) * grain, abs(rest - moved)
+
+
+@compiled
+def transform(bits, values):
+    """Compute normal numbers.
+
+    Args:
+        bits: Of every group first those of U and then those of V: int32, (size,), whole groups.
+        values: Where the numbers go, float32, (size,); NaN where U has too few bits.
+    """
+    for low in range(NONE, unsigned(len(bits)), BOTH):
+        for k in range(NONE, HALF_GROUP):
+            pair = _pair(bits[low + k], bits[low + HALF_GROUP + k])
+            values[low + k], values[low + HALF_GROUP + k] = pair
+
+
+def settings(wide: float, grain: float, error: float) -> tuple[Any, ...]:
+    """Return what `release` takes: a, g, 1 / g, and how far from the grid a sure number may lie.
+
+    Args:
+        wide: a.
+        grain: g, a power of 2 that float32 divides by exactly.
+        error: How much a value errs at most.
+    """
+    sure = np.nextafter(single(0.5 - error * wide), single(0.0))
+    return single(wide), single(grain), single(1.0 / grain), sure
+
+
+@compiled
+def release(total, values, wide, grain, fine, sure, places, exact):
+    """Round total + wide values to multiples of the grain, in place; return how many are in doubt.
+
+    Args:
+        total: Float32, (size,).
+        values: Normal numbers, float32, (size,).
+        wide: Of `settings`, like grain, fine and sure.
+        grain: See there.
+        fine: See there.
+        sure: See there.
+        places: Where the places go of those that may be rounded to the wrong one, int64, (size,).
+        exact: Where their totals go, float64, (size,).
+    """
+    before, found, size = np.empty(2 * GROUP, np.float32), 0, unsigned(len(total))
+    for low in range(NONE, size, BOTH):
+        own, doubts = min(BOTH, size - low), whole(0)
+        for k in range(NONE, own):
+            before[k] = total[low + k]
+            total[low + k], left = _rounded(before[k], values[low + k], wide, grain, fine)
+            doubts += whole(not left <= sure)
+        if doubts:
+            for k in range(NONE, own):
+                if not _rounded(before[k], values[low + k], wide, grain, fine)[1] <= sure:
+                    places[found], exact[found] = low + k, before[k]
+                    found += 1
+    return found
+
+
+@compiled
+def draw_and_release(bits, total, wide, grain, fine, sure, places, firsts, exact):
+    """Do what `transform` and then `release` do: no normal number leaves the processor's cache.
+
+    The bits of those that are in doubt go to `firsts`, int64, (size,): those of V above those of U.
+    """
+    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
+    found, size = 0, unsigned(len(total))
+    for low in range(NONE, size, BOTH):
+        for k in range(NONE, HALF_GROUP):
+            values[k], values[HALF_GROUP + k] = _pair(bits[low + k], bits[low + HALF_GROUP + k])
+        own, doubts = min(BOTH, size - low), whole(0)
+        for k in range(NONE, own):
+            before[k] = total[low + k]
+            total[low + k], left = _rounded(before[k], values[k], wide, grain, fine)
+            doubts += whole(not left <= sure)
+        if doubts:
+            for k in range(NONE, own):
+                if not _rounded(before[k], values[k], wide, grain, fine)[1] <= sure:
+                    places[found], exact[found] = low + k, before[k]
+                    pair = low + (k & LAST)
+                    length, turn = np.int64(bits[pair]), np.int64(bits[pair + HALF_GROUP])
+                    firsts[found] = (turn << 32) | (length & 0xFFFFFFFF)
+                    found += 1
+    return found
+
+
+@compiled
+def by_float64(exact, lengths, turns, twins, wide, points, left):
+    """Find the whole numbers next to exact + wide z, from 63 bits of each U and 64 of each V.
+
+    Args:
+        exact: Float64, (size,).
+        lengths: Of U, int64, (size,).
+        turns: Of V, int64, (size,).
+        twins: Whether a number is the second of its pair, (size,).
+        wide: a.
+        points: Where the whole numbers go, float64, (size,).
+        left: Where it goes how far from them the numbers were, float64, (size,).
+    """
+    for k in range(len(exact)):
+        radius = math.sqrt(-2.0 * math.log((lengths[k] + 0.5) * 2.0**-63))
+        angle = turns[k] * (math.pi * 2.0**-63)
+        value = radius * (math.sin(angle) if twins[k] else math.cos(angle))
+        point = np.rint(exact[k])
+        rest = (exact[k] - point) + value * wide
+        moved = np.rint(rest)
+        points[k], left[k] = point + moved, abs(rest - moved)

@@ -1,0 +1,137 @@
+"""Sums of bounded gradients of a chain of linear layers, in as few calls as its formulas need.
+
+    h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU or none
+    d_L = the loss's gradient,  d_(l-1) = (d_l W_l) * phi'(h_(l-1))
+    ||g_i||^2 = sum over l of (||h_(l-1),i||^2 + 1) ||d_l,i||^2
+    sum_i c_i g_i = (c * d_l)^T h_(l-1)  for every l
+
+The same numbers as the general path has (`per_example`), up to roundings: a small step there takes
+longer to be called than to be computed. What the first layer is given does not change during a
+training, so its norms are computed once.
+
+Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pasearch.training.losses import LossOf
+from pasearch.training.norms import Factors, norms_along
+
+ACTIVATIONS = {
+    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
+    nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)),
+}
+"""In place, and from the gradient of what came out, and that, to the gradient of what went in."""
+
+
+class Dense:
+    """A chain of linear layers, flattened at most before the first; see `of`.
+
+    Args:
+        layers: In order.
+        activations: What follows each: a type of `ACTIVATIONS`, or None.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[type[nn.Module] | None]):
+        self.weights = [layer.weight for layer in layers]
+        self.biases = [layer.bias for layer in layers]
+        self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
+        lost = [2.0 * side * torch.finfo(weight.dtype).tiny
+                for weight in self.weights for side in reversed(weight.shape)]  # fmt: skip
+        first = self.weights[0]
+        plus = [float(bias is not None) for bias in self.biases]
+        self._lost = torch.tensor(lost, dtype=first.dtype, device=first.device)[:, None]
+        self._plus = torch.tensor(plus, dtype=first.dtype, device=first.device)[:, None]
+
+    @classmethod
+    def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
+        """Return a chain of modules as this; None if it is another."""
+        links = [type(module) for module in chain]
+        while links and links[0] is nn.Flatten:
+            chain, links = chain[1:], links[1:]
+        layers: list[nn.Linear] = []
+        activations: list[type[nn.Module] | None] = []
+        for module, kind in zip(chain, links, strict=True):
+            if module._forward_hooks or module._forward_pre_hooks:
+                return None
+            if isinstance(module, nn.Linear) and kind is nn.Linear and _trained(module):
+                layers.append(module)
+                activations.append(None)
+            elif kind in ACTIVATIONS and activations and activations[-1] is None:
+                activations[-1] = kind
+            else:
+                return None
+        kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
+        return cls(layers, activations) if len(kinds) == 1 else None
+
+    def squares_of_inputs(self, x: Tensor) -> Tensor:
+        """Return the squared norms of what the first layer is given, (batch,)."""
+        return norms_along(x.flatten(1), 1).square()
+
+    @torch.no_grad()
+    def sums(
+        self,
+        x: Tensor,
+        loss: LossOf,
+        bounding: Factors | None,
+        mask: Tensor,
+        weights: Tensor | None,
+        into: Mapping[int, Tensor],
+    ) -> Tensor | None:
+        """Write the sum of bounded gradients: see `clipped_sum_and_counts`.
+
+        Args:
+            x: Rows, (batch, ...).
+            loss: Of these rows; it may know `squares_of_inputs`.
+            bounding: Not a layered one.
+            mask: Of the rows.
+            weights: Of the rows, or None.
+            into: Where the sums go, by a parameter's id.
+
+        Returns:
+            The norms, (batch,); None, and nothing is written, where one is not finite.
+        """
+        inputs = [x.flatten(1) if x.ndim > 2 else x]
+        for weight, bias, step in zip(self.weights, self.biases, self.steps, strict=True):
+            h = nn.functional.linear(inputs[-1], weight, bias)
+            inputs.append(h if step is None else step[0](h))
+        found = self._lost.new_empty(2 * len(self.weights), len(x))
+        norms, gradients, d = found.unbind(0), [], loss.gradient(inputs[-1])
+        for place in reversed(range(len(self.weights))):
+            if (step := self.steps[place]) is not None:
+                d = step[1](d, inputs[place + 1])
+            gradients.append(d)
+            norms_along(d, 1, norms[2 * place + 1])
+            if place or loss.squares is None:
+                norms_along(inputs[place], 1, norms[2 * place])
+            d = d @ self.weights[place] if place else d
+        found.square_()
+        if loss.squares is not None:
+            norms[0].copy_(loss.squares)
+        of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
+        total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
+        if not math.isfinite(float(total.sum())):
+            return None
+        norm = total.sqrt()
+        factors = torch.ones_like(norm) if bounding is None else bounding.factors(norm)
+        if weights is not None:
+            factors = factors * weights.clamp(0.0, 1.0)
+        factors = torch.where(mask, factors, 0.0)[:, None]
+        for weight, bias, a, d in zip(
+            self.weights, self.biases, inputs, reversed(gradients), strict=False
+        ):
+            d.mul_(factors)
+            torch.mm(d.t(), a, out=into[id(weight)])
+            if bias is not None:
+                torch.sum(d, 0, out=into[id(bias)])
+        return norm
+
+
+def _trained(layer: nn.Linear) -> bool:
+    return all(parameter.requires_grad for parameter in layer.parameters())

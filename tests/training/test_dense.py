@@ -1,0 +1,184 @@
+"""Chains of linear layers: the sums of the short path are those of the general one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs.keys import Keys
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.dense import Dense
+from pasearch.training.losses import LossOf
+from pasearch.training.per_example import clipped_sum_and_counts
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training
+from pasearch.training.watched import Watched
+
+NETWORKS = {
+    "linear": lambda: nn.Sequential(nn.Linear(12, 3)),
+    "flattened": lambda: nn.Sequential(nn.Flatten(), nn.Flatten(), nn.Linear(12, 5), nn.ReLU(),
+                                       nn.Linear(5, 3)),
+    "wide": lambda: nn.Sequential(nn.Linear(12, 300), nn.Tanh(), nn.Linear(300, 257), nn.ReLU(),
+                                  nn.Linear(257, 3)),
+    "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(12, 6), nn.Tanh()), nn.Linear(6, 3)),
+    "without biases": lambda: nn.Sequential(nn.Linear(12, 6, bias=False), nn.Tanh(),
+                                            nn.Linear(6, 3, bias=False)),
+    "no activation": lambda: nn.Sequential(nn.Linear(12, 6), nn.Linear(6, 3), nn.Tanh()),
+}  # fmt: skip
+
+
+class Unknown(nn.Module):
+    """The same network, of which nothing is known but what it returns."""
+
+    def __init__(self, within: nn.Module):
+        super().__init__()
+        self.within = within
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.within(x)
+
+
+def batch(count: int = 40) -> tuple[Tensor, LossOf, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    x = 3 * torch.randn(count, 12, generator=generator)
+    y = torch.randint(3, (count,), generator=generator)
+    return x, LossOf(y), torch.rand(count, generator=generator) > 0.2
+
+
+def both(
+    network: nn.Module, bounding: Bound | None, x: Tensor, loss: LossOf, mask: Tensor,
+    weights: Tensor | None = None,
+) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
+    return [
+        clipped_sum_and_counts(each, x, loss, bounding, mask, weights=weights)
+        for each in (network, Unknown(network))
+    ]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS(), None], ids=repr)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_sums_are_those_of_the_general_path(name: str, bounding: Bound | None):
+    network, (x, loss, mask) = NETWORKS[name](), batch()
+    watched = Watched(network)
+    assert watched.dense is not None
+    known = LossOf(loss.y, watched.dense.squares_of_inputs(x))
+    weights = torch.linspace(-0.5, 1.5, len(x))
+    for given in (loss, known):
+        (short, counts), (general, others) = both(network, bounding, x, given, mask, weights)
+        assert torch.equal(counts, others)
+        for first, second in zip(short, general, strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.unit
+def test_a_number_is_predicted_too():
+    x, _, mask = batch()
+    network, loss = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 1)), LossOf(x[:, 0])
+    (short, _), (general, _) = both(network, Flat(clip_norm=1.0), x, loss, mask)
+    for first, second in zip(short, general, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_record_that_is_not_finite_adds_exactly_0(value: float):
+    network, (x, loss, mask) = NETWORKS["wide"](), batch()
+    mask[:] = True
+    others = clipped_sum_and_counts(network, x[1:], LossOf(loss.y[1:]), Flat(), mask[1:])
+    x[0, 5] = value
+    dense = Dense.of(list(network))
+    assert dense is not None
+    for squares in (None, dense.squares_of_inputs(x)):
+        found = clipped_sum_and_counts(network, x, LossOf(loss.y, squares), Flat(), mask)
+        for first, second in zip(found[0], others[0], strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
+        assert float(found[1]) == float(others[1]) - 0.5
+
+
+@pytest.mark.unit
+def test_layers_with_bounds_of_their_own_and_views_take_the_general_path(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(Dense, "sums", lambda *_: pytest.fail("the short path knows no such thing"))
+    network, (x, loss, mask) = NETWORKS["nested"](), batch()
+    clipped_sum_and_counts(network, x, loss, PerLayer(clip_norm=1.0), mask)
+    clipped_sum_and_counts(network, x, loss, Flat(), mask[::2], views=2)
+    clipped_sum_and_counts(network, x, lambda outputs: outputs.sum(dim=1), Flat(), mask)
+    with pytest.raises(pytest.fail.Exception, match="short path"):
+        clipped_sum_and_counts(network, x, loss, Flat(), mask)
+
+
+def with_a_hook() -> nn.Sequential:
+    network = NETWORKS["nested"]()
+    network[1].register_forward_hook(lambda *given: 2 * given[2])
+    return network
+
+
+def half_frozen() -> nn.Sequential:
+    network = NETWORKS["nested"]()
+    network[1].weight.requires_grad_(False)
+    return network
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "network",
+    [
+        with_a_hook(), half_frozen(), nn.Sequential(nn.Tanh(), nn.Linear(12, 3)),
+        nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Linear(12, 3), nn.Sigmoid(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Linear(12, 3).double(), nn.Linear(3, 3)),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_chain_takes_the_general_path(network: nn.Sequential):
+    assert Watched(network).dense is None
+
+
+@pytest.mark.unit
+def test_norms_of_the_input_are_computed_once_a_training(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    honest = Dense.squares_of_inputs
+    monkeypatch.setattr(
+        Dense, "squares_of_inputs", lambda self, x: asked.append(len(x)) or honest(self, x)
+    )
+    x, loss, mask = batch()
+    recipe = Recipe(expected_batch_size=10, steps=5, learning_rate=0.1, noise_multiplier=1.0)
+    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+    made = Training(
+        NETWORKS["wide"](), Records(x=x, y=loss.y, valid=mask, public=False), recipe, streams
+    )
+    for _ in range(5):
+        made.step()
+    assert asked == [40]
+
+
+@pytest.mark.unit
+def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: pytest.MonkeyPatch):
+    """Records of very different sizes: the norms of others would bound them wrongly."""
+    x, loss, mask = batch(60)
+    x *= torch.logspace(-2, 2, 60)[torch.randperm(60)][:, None]
+    honest, seen = Dense.sums, []
+
+    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object) -> Tensor | None:
+        assert loss.squares is not None
+        torch.testing.assert_close(loss.squares, x.square().sum(dim=1), rtol=1e-5, atol=0.0)
+        seen.append(len(x))
+        return honest(self, x, loss, *given)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(Dense, "sums", sums)
+    recipe = Recipe(expected_batch_size=20, steps=4, learning_rate=0.1, noise_multiplier=1.0)
+    streams = {name: Keys.from_seed(2).stream(name) for name in ("batch", "noise", "dropout")}
+    made = Training(
+        NETWORKS["wide"](), Records(x=x, y=loss.y, valid=mask, public=False), recipe, streams
+    )
+    for _ in range(4):
+        made.step()
+    assert len(seen) == 4
