@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.training.losses import LossOf
-from pasearch.training.norms import Factors, norms_along
+from pasearch.training.norms import Factors, norms_along, zero_rows
 
 ACTIVATIONS = {
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
@@ -83,7 +83,7 @@ class Dense:
         mask: Tensor,
         weights: Tensor | None,
         into: Mapping[int, Tensor],
-    ) -> Tensor | None:
+    ) -> Tensor:
         """Write the sum of bounded gradients: see `clipped_sum_and_counts`.
 
         Args:
@@ -95,7 +95,7 @@ class Dense:
             into: Where the sums go, by a parameter's id.
 
         Returns:
-            The norms, (batch,); None, and nothing is written, where one is not finite.
+            The norms, (batch,), infinite where one is not finite: such a record adds 0.
         """
         inputs = [x.flatten(1) if x.ndim > 2 else x]
         for weight, bias, step in zip(self.weights, self.biases, self.steps, strict=True):
@@ -116,10 +116,14 @@ class Dense:
             norms[0].copy_(loss.squares)
         of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
         total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
-        if not math.isfinite(float(total.sum())):
-            return None
         norm = total.sqrt()
         factors = torch.ones_like(norm) if bounding is None else bounding.factors(norm)
+        if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
+            finite = total < math.inf
+            mask, norm = mask & finite, norm.where(finite, math.inf)
+            inputs, gradients = (  # 0 * NaN is NaN: mask first
+                [zero_rows(each, ~finite) for each in values] for values in (inputs, gradients)
+            )
         if weights is not None:
             factors = factors * weights.clamp(0.0, 1.0)
         factors = torch.where(mask, factors, 0.0)[:, None]

@@ -62,10 +62,10 @@ def clipped_sum_and_counts(
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
     watched = Watched.of(network)
     room = Room(watched.parameters) if room is None else room
-    layered, norms = bounding is not None and bounding.layered, None
+    layered = bounding is not None and bounding.layered
     if watched.dense is not None and views == 1 and isinstance(loss, LossOf) and not layered:
         norms = watched.dense.sums(x, loss, bounding, mask, weights, room.of)
-    if norms is None:
+    else:
         norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
     inside = bounding.within(norms) if counted and bounding is not None else None
     if inside is None:

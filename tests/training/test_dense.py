@@ -89,18 +89,23 @@ def test_a_number_is_predicted_too():
 
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
-def test_a_record_that_is_not_finite_adds_exactly_0(value: float):
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
+def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
+    value: float, bounding: Bound | None
+):
     network, (x, loss, mask) = NETWORKS["wide"](), batch()
     mask[:] = True
-    others = clipped_sum_and_counts(network, x[1:], LossOf(loss.y[1:]), Flat(), mask[1:])
+    absent = mask.clone()
+    absent[0] = False
+    null, counts = clipped_sum_and_counts(network, x, loss, bounding, absent)
+    null = [each.clone() for each in null]
     x[0, 5] = value
     dense = Dense.of(list(network))
     assert dense is not None
     for squares in (None, dense.squares_of_inputs(x)):
-        found = clipped_sum_and_counts(network, x, LossOf(loss.y, squares), Flat(), mask)
-        for first, second in zip(found[0], others[0], strict=True):
-            torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
-        assert float(found[1]) == float(others[1]) - 0.5
+        found = clipped_sum_and_counts(network, x, LossOf(loss.y, squares), bounding, mask)
+        assert all(torch.equal(first, second) for first, second in zip(found[0], null, strict=True))
+        assert float(found[1]) == (float(counts) - 0.5 if bounding is not None else 0.0)
 
 
 @pytest.mark.unit
@@ -167,7 +172,7 @@ def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: py
     x *= torch.logspace(-2, 2, 60)[torch.randperm(60)][:, None]
     honest, seen = Dense.sums, []
 
-    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object) -> Tensor | None:
+    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object) -> Tensor:
         assert loss.squares is not None
         torch.testing.assert_close(loss.squares, x.square().sum(dim=1), rtol=1e-5, atol=0.0)
         seen.append(len(x))

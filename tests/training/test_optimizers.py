@@ -68,6 +68,27 @@ def test_the_usual_ones_are_torchs_to_the_bit(ours: Callable, theirs: Callable):
     assert not torch.equal(paths[0][-1], paths[0][-2])
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda p: Descent(p, RATE),
+        lambda p: Descent(p, RATE, 0.9),
+        lambda p: AdamUpdate(p, RATE, 0.7),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_a_share_of_a_sum_moves_as_the_mean_does(made: Callable):
+    one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
+    mean, total = made([one]), made([other])
+    total.share = 1 / 16
+    drawn = gradients(20)
+    paths = path(mean, one, drawn), path(total, other, [16 * each for each in drawn])
+    for first, second in zip(*paths, strict=True):
+        torch.testing.assert_close(first, second)
+    assert not torch.equal(paths[0][-1], paths[0][-2])
+
+
 @pytest.mark.oracle
 @pytest.mark.property
 @given(

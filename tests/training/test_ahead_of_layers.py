@@ -1,0 +1,142 @@
+"""What a network does before its first layer is done once; pooling is torch's, in another order."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs.keys import Keys
+from pasearch.spaces.modules import KeyedDropout
+from pasearch.training import trainer, watched
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.pooling import pooled
+from pasearch.training.recipe import Recipe
+from pasearch.training.watched import parted
+
+RECIPE = Recipe(expected_batch_size=12, steps=4, learning_rate=0.1, noise_multiplier=1.0)
+
+
+def images(count: int = 40) -> Records:
+    generator = torch.Generator().manual_seed(1)
+    return Records(
+        x=torch.rand(count, 10, 10, generator=generator),
+        y=torch.randint(3, (count,), generator=generator),
+        valid=torch.rand(count, generator=generator) > 0.1,
+        public=False,
+    )
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 10)), nn.MaxPool2d(2), nn.Conv2d(1, 6, 2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), KeyedDropout(0.0), nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+def trained(model: nn.Module, recipe: Recipe = RECIPE, data: Records | None = None) -> nn.Module:
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    trainer.train(model, data or images(), recipe, streams)
+    return model
+
+
+@pytest.mark.unit
+def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.MonkeyPatch):
+    first, second = network(), None
+    second = copy.deepcopy(first)
+    seen = []
+    honest = watched.Watched.__init__
+
+    def watching(self: watched.Watched, model: nn.Module) -> None:
+        seen.append(len(list(model.children())))
+        honest(self, model)
+
+    monkeypatch.setattr(watched.Watched, "__init__", watching)
+    trained(first)
+    monkeypatch.setattr(trainer, "parted", lambda model: (nn.Sequential(nn.Tanh()), model))
+    monkeypatch.setattr(trainer._Slots, "after", lambda *_: None)
+    trained(second)
+    assert seen == [6, 8]
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.unit
+def test_the_records_are_pooled_once_and_keep_their_slots():
+    data = images()
+    made = trainer._Slots.on("cpu", data.x, data.y, data.valid).after(network()[:2])
+    assert made is not None
+    assert torch.equal(made.x, network()[:2](data.x))
+    assert torch.equal(made.valid, data.valid)
+    assert data.x.shape == (40, 10, 10), "the data are as they were"
+    flat = trainer._Slots.on("cpu", data.x, data.y, data.valid).after(nn.Sequential(nn.Flatten()))
+    assert flat is not None
+    assert flat.x.data_ptr() == data.x.data_ptr(), "another shape takes no memory"
+
+
+@pytest.mark.unit
+def test_what_would_take_much_memory_is_done_at_every_step():
+    data = images()
+    wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
+    assert trainer._Slots.on("cpu", data.x, data.y, data.valid).after(wide) is None
+
+
+@pytest.mark.unit
+def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatch):
+    """A shift of a pooled image is not the pooled image of a shift."""
+    asked = []
+    monkeypatch.setattr(trainer._Slots, "after", lambda *given: asked.append(given))
+    trained(network(), replace(RECIPE, augmentation=Augmentation(views=2, shift=1)))
+    assert not asked
+    trained(network())
+    assert asked
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("model", "ahead"),
+    [
+        (network(), 2),
+        (nn.Sequential(nn.Sequential(nn.Flatten()), nn.Linear(100, 3)), 1),
+        (nn.Sequential(KeyedDropout(0.5), nn.Flatten(), nn.Linear(100, 3)), 0),
+        (nn.Sequential(nn.Linear(10, 3), nn.Flatten()), 0),
+        (nn.Linear(10, 3), 0),
+    ],
+)
+def test_only_what_is_the_same_at_every_step_is_done_ahead(model: nn.Module, ahead: int):
+    done, rest = parted(model)
+    assert len(done) == ahead
+    assert list(rest.parameters()) == list(model.parameters())
+
+
+@pytest.mark.unit
+def test_a_module_with_a_hook_is_not_done_ahead():
+    model = network()
+    model[1].register_forward_hook(lambda *given: 2 * given[2])
+    assert parted(model)[1] is model
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("channels", [1, 3, 4, 9, 16])
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.MaxPool2d(2), nn.MaxPool2d(3, stride=1, padding=1), nn.MaxPool2d((2, 3), ceil_mode=True),
+        nn.MaxPool2d(2, dilation=2), nn.MaxPool2d(2, stride=(1, 2)),
+    ],
+)  # fmt: skip
+def test_pooling_is_torchs_to_the_bit(module: nn.MaxPool2d, channels: int):
+    """With ties, as a ReLU leaves them, and with numbers that are none."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.relu(torch.rand(7, channels, 9, 9, generator=generator) - 0.5)
+    x[2, 0, 4, 4] = float("nan")
+    x.requires_grad_()
+    ours, theirs = pooled(module, x), module(x)
+    weights = torch.rand(theirs.shape, generator=generator)
+    assert torch.equal(ours.nan_to_num(-1.0), theirs.nan_to_num(-1.0))
+    gradients = [torch.autograd.grad(each, x, weights)[0] for each in (ours, theirs)]
+    assert torch.equal(*gradients)
