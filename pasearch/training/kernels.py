@@ -375,9 +375,10 @@ class LstmKernel(Kernel):
         """(c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
-        d = weighted(d, factors).flatten(0, 1)
+        # Step by step, as the pass has made them: nothing is copied.
+        d, a = (v.transpose(0, 1).flatten(0, 1) for v in (weighted(d, factors), a))
         if layer.weight.requires_grad:
-            yield layer.weight, d.T @ a.flatten(0, 1)
+            yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
         for bias in (layer.bias, layer.second_bias):
             if bias is not None and bias.requires_grad:
                 yield bias, d.sum(dim=0)
@@ -408,8 +409,8 @@ class LstmKernel(Kernel):
 
 def _steps(x: Tensor, states: Tensor) -> Tensor:
     """Return [x_t, h_(t-1)] of every step: (batch, steps, inputs + units)."""
-    before = functional.pad(states.detach()[:, :-1], (0, 0, 1, 0))
-    return torch.cat([x, before], dim=2)
+    before = functional.pad(states.detach().transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
+    return torch.cat([x.transpose(0, 1), before], dim=2).transpose(0, 1)
 
 
 class AnyKernel(Kernel):

@@ -63,7 +63,8 @@ def positions(
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
     rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
-    d_norms = at_least_norms(d)
+    biased = bias is not None and bias.requires_grad
+    d_norms = at_least_norms(d) if weight.requires_grad or biased else squares
     if weight.requires_grad:
         if formed_is_cheaper(inputs, d.shape[2], length):
             # Of three axes: of four, `matmul` takes half as long again.
@@ -78,7 +79,7 @@ def positions(
             computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
         a_norms = at_least_norms(a) if a_norms is None else a_norms
         squares = squares + (computed + rounding * a_norms * d_norms).square()
-    if bias is not None and bias.requires_grad:
+    if biased:
         computed = norms_along(d.sum(dim=3).flatten(1), 1)
         squares = squares + (computed + rounding * length**0.5 * d_norms).square()
     return squares
@@ -141,10 +142,9 @@ def at_least_norms(values: Tensor) -> Tensor:
 
     A sum of n squares errs by n roundings at most, and the norm by half of that.
     """
-    flat = values.flatten(1)
-    return torch.linalg.vector_norm(flat, dim=1) * (
-        1.0 + flat.shape[1] * torch.finfo(flat.dtype).eps
-    )
+    axes, many = tuple(range(1, values.ndim)), values[0].numel()  # no `flatten`, which may copy
+    norms = torch.linalg.vector_norm(values, dim=axes)
+    return norms * (1.0 + many * torch.finfo(values.dtype).eps)
 
 
 def norms(values: Tensor) -> Tensor:
