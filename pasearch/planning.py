@@ -443,11 +443,15 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     slots = getattr(split, estimate_partition(split))
     if not estimate.least > WORST_LOSS * slots:
         return []
+    found = (
+        f"only what at least about {estimate.least:,} of them hold will be found: rarer categories "
+        "and classes are lost."
+        if estimate.least <= slots
+        else "that is too few to find any category or class at this budget."
+    )
     return [
-        f"the undeclared schema is estimated privately from {slots:,} records, and only what at "
-        f"least about {estimate.least} of them hold will be found: rarer categories and classes "
-        "are lost. "
-        "Declare the schema, or have larger scored parts (`split=`)."
+        f"the undeclared schema is estimated privately from {slots:,} records, and {found} Declare "
+        "the schema, or have larger scored parts (`split=`)."
     ]
 
 

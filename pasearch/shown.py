@@ -40,6 +40,20 @@ def epsilon_words(epsilon: float) -> str:
     return f"{epsilon:.4f}" if not 0.0 < epsilon < 0.01 else f"{epsilon:.3g}"
 
 
+def duration(seconds: float) -> str:
+    """Return about how long something takes: at most two digits, in the unit that suits.
+
+    >>> [duration(each) for each in (0.0004, 0.28, 21, 360, 4300, 19_000, 720_000)]
+    ['0.01 s', '0.3 s', '21 s', '6 min', '72 min', '5.3 h', '8 days']
+    """
+    for unit, size, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800)):
+        if seconds < most:
+            told = max(0.01, seconds / size)
+            digits = ".1g" if told < 0.995 else ".2g" if told < 9.95 else ".0f"
+            return f"{told:{digits}} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 def shown_lines(text: object) -> str:
     """Return a text whose line breaks are meant."""
     return "\n".join(map(shown, str(text).split("\n")))

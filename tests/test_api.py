@@ -758,7 +758,7 @@ class TestUndeclared:
 class TestAllowance:
     """--ledger: all runs on the same data together, and one too many is refused."""
 
-    def started(self, path: Path, ledger: Path, **options: Any) -> SearchResult:
+    def started(self, path: Path | None, ledger: Path, **options: Any) -> SearchResult:
         settings = {**OPTIONS, "ledger": ledger, **options}
         return search_architecture(arrays(), budget=Budget(1.0), out=path, **settings)
 
@@ -776,6 +776,10 @@ class TestAllowance:
         with pytest.raises(BudgetError, match="does not fit"):
             self.started(tmp_path / "three", ledger)
         assert not (tmp_path / "three").exists()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(BudgetError, match="does not fit"):
+            self.started(None, ledger)
+        assert not (tmp_path / "runs").exists()
         assert len(Allowance.open(ledger).runs()) == 2
         assert Allowance.open(ledger).spent() == spent
 
@@ -1088,7 +1092,7 @@ class TestImages:
     @pytest.mark.unit
     def test_a_folder_without_classes_is_refused(self, tmp_path: Path):
         (tmp_path / "one" / "only").mkdir(parents=True)
-        with pytest.raises(UsageError, match="one folder a class"):
+        with pytest.raises(UsageError, match="one folder for each class"):
             api.prepare(tmp_path / "one", budget=BUDGET)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import pasearch
-from pasearch.api.bench import Bench, Speed, bench, duration
+from pasearch.api.bench import Bench, Speed, bench
 from pasearch.api.bench_rates import Rates, measured
 from pasearch.cli import main
 from pasearch.errors import UsageError
@@ -113,16 +115,6 @@ def least(call: Callable[[], object]) -> float:
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ("hours", "words"),
-    [(2.7 / 3600, "2.7 s"), (21 / 3600, "21 s"), (0.1, "6 min"), (1.2, "72 min"), (5.3, "5.3 h"),
-     (16.2, "16 h"), (200.0, "8 days")],
-)  # fmt: skip
-def test_times_in_words(hours: float, words: str):
-    assert duration(hours) == words
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
     "given",
     [
         {"seconds": 0.0}, {"seconds": float("nan")}, {"spaces": ("fnc",)}, {"spaces": ("auto",)},
@@ -185,10 +177,37 @@ def test_a_number_that_cannot_be_ends_the_command_before_it_trains(
 @pytest.mark.contract
 def test_a_plan_reckons_with_the_same_figures(plan_of_a_search: Plan):
     plan = plan_of_a_search
-    recipe, (typical, _) = plan.recipe, plan.seconds_per_training()
-    size = plan.space.parameter_range((64,), 10)[0]
-    step = planned_seconds(size, 64, recipe.expected_batch_size)
-    assert typical == pytest.approx(recipe.steps * step)
+    recipe, (usual, average, longest) = plan.recipe, plan.seconds_per_training()
+    network = plan.space.candidate(plan.space.fixed()).architecture
+    step = planned_seconds(cost(network, (8, 8), 10), recipe.expected_batch_size)
+    assert usual == pytest.approx(recipe.steps * step)
+    assert 0 < average < longest
+    assert usual <= longest
+
+
+@pytest.mark.contract
+def test_each_candidate_is_reckoned_with_as_it_is_trained():
+    x, y = np.zeros((4000, 6)), np.zeros(4000, int)
+    known = {"bounds": (0.0, 1.0), "classes": 2, "budget": pasearch.Budget(1.0)}
+    plan = pasearch.plan_architecture_search((x, y), strategy="insured", **known)
+    default = plan.space.candidate(plan.space.fixed())
+    recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
+    shape = default.front_end.output_shape((6,))
+    step = planned_seconds(cost(default.architecture, shape, 2), recipe.expected_batch_size)
+    assert plan.seconds_per_training()[0] == pytest.approx(recipe.steps * step)
+
+
+@pytest.mark.contract
+def test_what_is_not_declared_is_reckoned_with_as_many_categories_as_is_usual(tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,y\n" + "1,u,v\n" * 3000)
+    few, many = (
+        pasearch.plan_architecture_search(
+            str(path), budget=pasearch.Budget(1.0), strategy="fixed", max_categories=most
+        ).seconds_per_training()[0]
+        for most in (32, 200)
+    )
+    assert few == pytest.approx(many, rel=0.2)
 
 
 @pytest.fixture
@@ -205,4 +224,12 @@ def test_figures_are_found_by_space_and_size(found: Bench):
     for each in found.speeds:
         assert isinstance(each, Speed)
         assert f"{each.private:,.0f}" in text
-    assert "tables" in text
+    assert "  tables: 100 numbers, 2 classes; dense 32 tanh" in text.splitlines()
+
+
+@pytest.mark.unit
+def test_what_was_timed_is_said_in_lines_that_fit(found: Bench):
+    long = replace(found.speeds[1], record="28 x 28 numbers, 10 classes", network="conv - " * 30)
+    text = replace(found, speeds=(found.speeds[0], long, found.speeds[2])).describe()
+    assert "  tables: 28 x 28 numbers, 10 classes; conv" in text
+    assert all(len(each) <= 80 for each in text.splitlines())

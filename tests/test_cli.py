@@ -718,7 +718,7 @@ class TestMistakes:
             (["arch", "--eps", "abc"], "Error: --eps is 'abc': expected a number."),
             (["arch", "--steps", "1.5"], "Error: --steps is '1.5': expected a whole number."),
             (["arch", "--bounds", "0", "x"], "Error: --bounds is 'x': expected a number."),
-            (["arch", "--eps", "-1"], "Error: --eps is -1.0 (float); expected a finite number"),
+            (["arch", "--eps", "-1"], "Error: --eps is -1.0: expected a finite number above 0."),
             (["account", "price", "--law", "geometrc"], "Did you mean 'geometric'?"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",

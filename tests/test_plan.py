@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
+from pasearch.data.split import Split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
@@ -30,6 +32,7 @@ from pasearch.planning import (
     FRONT_END_SHARE,
     events_by_partition,
     planned_form,
+    rare_categories,
 )
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.candidates import candidate_recipe
@@ -378,6 +381,18 @@ class TestUndeclared:
         assert "estimated privately from" in plan_text(plan)
         for name in schema.undeclared:
             assert name in plan_text(plan)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("least", "told"),
+        [(20, ""), (2754, "from 3,000 records, and only what at least about 2,754 of them hold"),
+         (3001, "from 3,000 records, and that is too few to find any category or class")],
+    )  # fmt: skip
+    def test_a_warning_says_what_will_be_found_of_so_many_records(self, least: int, told: str):
+        estimate: Any = SimpleNamespace(least=least)
+        found = " ".join(rare_categories(estimate, Split(train=10, test=3000)))
+        assert told in found
+        assert bool(found) == bool(told)
 
     @pytest.mark.property
     @settings(max_examples=12)

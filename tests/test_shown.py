@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.shown import shown, shown_in, shown_lines
+from pasearch.shown import duration, shown, shown_in, shown_lines
 
 HOSTILE = {
     "a screen is cleared": "\x1b[2J",
@@ -80,3 +80,14 @@ def test_an_error_with_items_has_a_line_for_each_and_none_that_is_forged():
     assert str(error).split("\n") == [
         "runs/a does not verify:", r"  - n is 3\nPrice: 0", r"  - \x1b[2J",
     ]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0, "0.01 s"), (0.26, "0.3 s"), (0.96, "1 s"), (2.7, "2.7 s"), (21.0, "21 s"),
+     (360.0, "6 min"), (4320.0, "72 min"), (19_080.0, "5.3 h"), (58_000.0, "16 h"),
+     (720_000.0, "8 days")],
+)  # fmt: skip
+def test_times_in_words(seconds: float, words: str):
+    assert duration(seconds) == words

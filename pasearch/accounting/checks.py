@@ -123,7 +123,6 @@ def _spelt(value: object) -> str:
 
 
 def _refusal(name: str, value: object, expected: str) -> UsageError:
-    return UsageError(
-        f"{name} is {_spelt(value)} ({type(value).__name__}); expected {expected}. Pass such a "
-        "number."
-    )
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    kind = "" if number else f" ({type(value).__name__})"
+    return UsageError(f"{name} is {_spelt(value)}{kind}: expected {expected}.")

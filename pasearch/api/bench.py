@@ -8,6 +8,7 @@ by plain SGD. No data is read, so nothing is charged. The limit is that of `benc
 from __future__ import annotations
 
 import statistics
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.checks import positive, whole
 from pasearch.api.bench_rates import Rates, measured, synchronize
 from pasearch.errors import UsageError
+from pasearch.shown import duration
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import Cost, cost, planned_seconds
 from pasearch.spaces.families import NAMED
@@ -52,6 +54,7 @@ class Speed:
 
     Args:
         spaces: The search spaces that it is of, each with its size there.
+        record: What it is given, in words.
         network: In words.
         parameters: All of them.
         batch: Expected records of a step.
@@ -62,6 +65,7 @@ class Speed:
     """
 
     spaces: tuple[tuple[str, str], ...]
+    record: str
     network: str
     parameters: int
     batch: int
@@ -91,7 +95,7 @@ class Bench:
 
     def hours(self, name: str) -> list[float]:
         """Return how long each search takes with a space's middle network, one after another."""
-        (middle,) = (each for each in self.speeds if (name, "middle") in each.spaces)
+        middle = self._of(name, "middle")
         return [k * epochs * n / middle.private / 3600 for k, epochs, n in self.searches]
 
     @property
@@ -111,15 +115,28 @@ class Bench:
             *_columns(self._speed_rows()),
             "\nHow long a search takes of middle networks, one training after another:\n",
             *_columns(self._search_rows()),
+            "\nThe middle networks, each behind the size of the made-up records:\n",
+            *self._middle_networks(),
             f"\n{NOTE}",
         )
         return "\n".join(lines)
+
+    def _of(self, name: str, size: str) -> Speed:
+        """Return the speed of a space's network of a size."""
+        (found,) = (each for each in self.speeds if (name, size) in each.spaces)
+        return found
+
+    def _middle_networks(self) -> Iterator[str]:
+        for name in self.names:
+            each = self._of(name, "middle")
+            told = f"{name}: {each.record}; {each.network}"
+            yield textwrap.fill(told, 80, initial_indent="  ", subsequent_indent="    ")
 
     def _speed_rows(self) -> Iterator[tuple[str, ...]]:
         yield "space", "network", "parameters", "private", "plain SGD", "of plain", "limit"
         for name in self.names:
             for size in SIZES:
-                (each,) = (one for one in self.speeds if (name, size) in one.spaces)
+                each = self._of(name, size)
                 yield (
                     name, size, f"{each.parameters:,}", f"{each.private:,.0f}",
                     f"{each.plain:,.0f}", f"{each.private / each.plain:.0%}", f"{each.limit:,.0f}",
@@ -129,7 +146,7 @@ class Bench:
         for place, what in enumerate(("candidates", "epochs", "records")):
             yield what, *(f"{each[place]:,}" for each in self.searches)
         for name in self.names:
-            yield name, *map(duration, self.hours(name))
+            yield name, *(duration(3600 * each) for each in self.hours(name))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -155,18 +172,6 @@ def _columns(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(
             f"{cell:{'<' if left else '>'}{width}}" for cell, width, left in told
         ).rstrip()
-
-
-def duration(hours: float) -> str:
-    """Return a time in words."""
-    for unit, size, most in (("s", 1 / 3600, 1 / 40), ("min", 1 / 60, 1.5), ("h", 1.0, 48.0)):
-        if hours < most:
-            return (
-                f"{hours / size:.2g} {unit}"
-                if hours / size < 9.95
-                else f"{hours / size:.0f} {unit}"
-            )
-    return f"{hours / 24:.0f} days"
 
 
 def bench(
@@ -276,10 +281,11 @@ def _speed(
     plain = _plain(candidate.architecture.build(given, classes, _start()), records, batch, device)
     own, theirs = _seconds_of((private, plain), seconds, device)
     return Speed(
-        spaces=spaces, network=candidate.describe_network(), parameters=work.parameters,
+        spaces=spaces, record=f"{' x '.join(map(str, shape))} numbers, {classes} classes",
+        network=candidate.describe_network(), parameters=work.parameters,
         batch=batch, private=batch / own, plain=batch / theirs,
         limit=batch / rates.least(work, batch),
-        planned=batch / planned_seconds(work.parameters, work.held, batch),
+        planned=batch / planned_seconds(work, batch),
     )  # fmt: skip
 
 

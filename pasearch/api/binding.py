@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pasearch
 from pasearch.data.partitions import Dataset
 from pasearch.registry import extension_files
+from pasearch.runs.cluster import Cluster
 from pasearch.runs.processor import processor
 from pasearch.search.plan import Plan
 
@@ -82,11 +83,11 @@ def linear_algebra() -> list[str]:
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of everything a result depends on."""
+def versions(*, cluster: bool = False) -> dict[str, str]:
+    """Return the versions of everything a result depends on; of a cluster's run Ray's, too."""
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
-        "pandas", "pyarrow", "deap", "optuna",
+        "pandas", "pyarrow", "deap", "optuna", *([Cluster.name] if cluster else []),
     )  # fmt: skip
     found = {name: version(name) for name in names}
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -113,7 +112,7 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         folder.hide_times()
     except (UsageError, BudgetError):
         if not _has_begun(folder) or not _has_spent(folder):
-            shutil.rmtree(folder.path)
+            folder.discard()
         raise
     except PasearchError:  # it says itself how to go on
         raise
@@ -122,7 +121,7 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
     except Exception as error:
         then = f"Nothing is lost: then finish the run with `pasearch resume {folder.path}`."
         if not _has_begun(folder):
-            shutil.rmtree(folder.path, ignore_errors=True)
+            folder.discard()
             then = "Nothing was read or charged: then give the same command again."
         if (told := _told(error, then)) is not None:
             raise told from None
@@ -287,7 +286,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "secure_noise": made.secure_noise,
         "randomness": _randomness_words(made),
         "warnings": list(plan.warnings),
-        "versions": versions() | outside_parts(plan.parts),
+        "versions": versions(cluster=made.cluster) | outside_parts(plan.parts),
         **({} if made.storage is None else {"storage": made.storage}),
         **({"executor": Cluster.name} if made.cluster else {}),
     }

@@ -28,6 +28,7 @@ from pasearch.crossover.evidence import (
     STUDY,
 )
 from pasearch.crossover.facts import NO, PART, SILENT, UNMEASURED, YES, Branch, Evidence, Facts
+from pasearch.crossover.forecast import range_words
 from pasearch.crossover.theory import records_needed
 from pasearch.features.auto import MANY
 from pasearch.planning import LEAST_SIGNAL
@@ -279,19 +280,22 @@ def _complexity(facts: Facts) -> Branch:
 
 
 def _bands(found: dict[str, Any]) -> str:
-    """Return the range of each crossing by single data sets, in words."""
-    said, first, last = "", found["epsilons"][0], found["epsilons"][-1]
+    """Return how far the data sets agree on each change of the best model, in words."""
+    by_place: dict[str, list[str]] = {}
     for each in found["crossings"]:
-        if not each["low"] and each["high"] is None:
-            said += (
-                f" Single data sets do not tell the change at {each['epsilon']:g}: it may be at "
-                "any epsilon, so the simpler of the two will do."
-            )
-            continue
-        low = f"{each['low']:g}" if each["low"] else f"{first:g} or less"
-        high = f"{last:g} or more" if each["high"] is None else f"{each['high']:g}"
+        words = range_words(each, found["epsilons"])
+        by_place.setdefault(f"{each['epsilon']:.2g}", []).append(words)
+    # Of several changes at one epsilon the least certain one is said.
+    apart = [where for where, words in by_place.items() if not all(words)]
+    said = "".join(
+        f" The change at epsilon {where} is uncertain: it is {words[0]}."
+        for where, words in by_place.items()
+        if where not in apart
+    )
+    if apart:
         said += (
-            f" By most single data sets the change at {each['epsilon']:g} is at {low} to {high}."
+            f" The data sets do not agree where the change at epsilon {' or '.join(apart)} is: it "
+            "may be at any epsilon, so the simpler of the two models will do."
         )
     return said
 
@@ -356,14 +360,15 @@ def _frozen(facts: Facts) -> Branch:
 
 def _recipe(facts: Facts) -> Branch:
     batches = f"all {facts.slots:,} training records at every step"
+    reason = "all records are in every step because the noise is then least for each of them."
     if facts.batch < facts.slots:
-        batches = f"about {facts.batch:,.0f} of {facts.slots:,} training records a step"
+        batches = f"about {facts.batch:,.0f} of {facts.slots:,} training records at every step"
+        reason = "this network learns from a random part of the records at every step."
     return _branch(
         "recipe",
         answer=f"learning rate {facts.rate:.2g}, {batches}, {facts.steps:,} steps; all follow from "
         "the budget and the number of records",
-        advice="Leave them to the plan: the rate follows the noise, and tables and images are "
-        "trained on full batches.",
+        advice=f"Leave them to the plan: the rate follows the noise, and {reason}",
         ours=(OURS["rates"], OURS["recipes"]),
         paper=PAPER["recipe"],
         agree=YES,

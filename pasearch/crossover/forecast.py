@@ -383,8 +383,12 @@ def sentence(
     best = int(at.argmax())
     others = [place for place in range(len(names)) if place != best]
     close = [names[place] for place in others if at[best] - at[place] < NEARLY]
-    said = f"At epsilon {epsilon:g} the best is expected to be: {names[best]}"
-    said += f" (about as good: {'; '.join(close)})." if close else "."
+    said = f"At epsilon {epsilon:g} the best model is expected to be: {names[best]}."
+    if close:
+        equal = "; ".join([names[best], *close])
+        said = (
+            f"At epsilon {epsilon:g} these models are expected to be about equally good: {equal}."
+        )
     above = [each for each in found if each.epsilon > epsilon]
     below = [each for each in found if each.epsilon <= epsilon]
     # Of two that read alike only what lies beyond both is said.
@@ -393,11 +397,21 @@ def sentence(
     for words, changes in ((" From about {} on", later), (" Below about {}", earlier)):
         last = names[best]
         for where, name in changes.items():
-            said += "" if name == last else f"{words.format(where)} it would be: {name}."
+            said += "" if name == last else f"{words.format(where)} the best would be: {name}."
             last = name
     if not found:
         said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
     return said
+
+
+def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
+    """Return where most data sets have a crossing, in words; empty where they do not agree."""
+    low, high = crossing["low"], crossing["high"]
+    if low <= epsilons[0] and high is None:
+        return ""
+    first = f"{low:g}" if low > epsilons[0] else f"{epsilons[0]:g} or below"
+    last = f"{epsilons[-1]:g} or above" if high is None else f"{high:g}"
+    return f"on most of the data sets between {first} and {last}"
 
 
 def _beside(means: np.ndarray, lines: list[Line], own: Own, epsilons: Epsilons) -> str:

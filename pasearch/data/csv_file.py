@@ -372,9 +372,13 @@ def _parsed(path: Path, form: TableForm) -> Iterator[_Parsed]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
+    if path.is_dir():
+        raise UsageError(
+            f"{path} is a folder: expected {CsvFile.expected}, or of a .parquet file or a folder "
+            "of these. Name a file in it."
+        )
     if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a CSV file with a header.")
+        raise UsageError(f"{path} is not there: expected a CSV file with a header.")
     check_no_spreadsheet(path)
     with unpacked(path) as file:
         yield file

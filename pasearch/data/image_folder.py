@@ -92,10 +92,7 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
     except OSError as error:
         raise UsageError(f"{root} cannot be read ({error.strerror}): make it readable.") from None
     if len(classes) < 2 or not files:
-        raise UsageError(
-            f"{root} holds {len(classes)} folders and {len(files)} images: expected one folder a "
-            "class, at least two, with image files in them."
-        )
+        raise UsageError(f"{root} {_no_images(root, len(classes), len(files))}")
     shape = (side, side) if grey else (3, side, side)
     check_memory(
         f"{root}: {len(files):,} images of {side} x {side} pixels", len(files) * math.prod(shape),
@@ -114,6 +111,23 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
         features=images,
         labels=labels,
         public=public,
+    )
+
+
+def _no_images(root: Path, classes: int, images: int) -> str:
+    """Return what a folder holds in place of images, and what to do: names of files are form."""
+    endings = tuple(suffix for kind in SOURCES.kinds().values() for suffix in kind.suffixes)
+    data = sorted(each.name for each in root.iterdir() if each.name.lower().endswith(endings))
+    if data:
+        what = data[0] if len(data) == 1 else f"{len(data)} data files, such as {data[0]}"
+        return (
+            f"is a folder with {what}: of a folder only Parquet files (.parquet) or images are "
+            f"read. Name one file, such as {root / data[0]}; a table in several files must be put "
+            "into one, or written as Parquet."
+        )
+    return (
+        f"is a folder with {classes} folders and {images} images in them: expected one folder for "
+        "each class, two or more, with image files in them; or Parquet files; or x.npy and y.npy."
     )
 
 

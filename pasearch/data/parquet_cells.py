@@ -62,12 +62,26 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _plain(array: Any) -> Any:
-    """Return values as they are, however they are kept."""
+    """Return values as they are, however they are kept: of views their bytes."""
     import pyarrow as pa
 
     if isinstance(array, pa.ExtensionArray):
         return _plain(array.storage)
-    return _plain(array.dictionary_decode()) if pa.types.is_dictionary(array.type) else array
+    if pa.types.is_dictionary(array.type):
+        return _plain(array.dictionary_decode())
+    # Texts as bytes, for what is said to be UTF-8 may be none.
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.binary_view())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
+
+
+def taken(array: Any, places: np.ndarray) -> Any:
+    """Return the cells at some places; pyarrow takes none of views, so of these their bytes."""
+    import pyarrow as pa
+
+    kind = _plain_type(array.type)
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return (_plain(array) if is_view else array).take(pa.array(places))
 
 
 class _GrowingNumbers:
@@ -122,8 +136,6 @@ class _GrowingTexts:
             texts = _texts(array)
             array = pa.array(texts, pa.large_binary())
         # Texts as bytes, for what is said to be UTF-8 may be none.
-        if pa.types.is_string_view(array.type):
-            array = array.cast(pa.binary_view())
         array = array.cast(pa.large_binary())
         self._column.add(_cells(array))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.parquet_cells import GrowingColumns, is_nested
+from pasearch.data.parquet_cells import GrowingColumns, is_nested, taken
 from pasearch.data.table_form import check_names
 from pasearch.data.text_columns import Coded, Hash, TextColumn, TextTable, Where
 from pasearch.errors import UsageError
@@ -127,13 +127,11 @@ class ParquetFiles:
 
     def column(self, name: str, slots: np.ndarray) -> TextColumn:
         """Return one column of some rows, in their order: no more is kept than these."""
-        import pyarrow as pa
-
         growing, by_place = self._growing([name]), np.argsort(slots, kind="stable")
         rising, start = slots[by_place], 0
         for (array,) in self._arrays([name]):
             first, last = np.searchsorted(rising, [start, start + len(array)])
-            growing.add([array.take(pa.array(rising[first:last] - start))])
+            growing.add([taken(array, rising[first:last] - start)])
             start += len(array)
         back = np.empty_like(by_place)
         back[by_place] = np.arange(len(by_place))

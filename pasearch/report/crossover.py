@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pasearch.crossover.forecast import range_words
 from pasearch.report.figures import (
     BELOW,
     PLOT,
@@ -73,12 +74,8 @@ def _note(model: Values) -> str:
 
 
 def _crossing(each: Values, epsilons: list[float]) -> str:
-    open_below, open_above = each["low"] <= epsilons[0], each["high"] is None
-    low = "below the first epsilon" if open_below else f"{each['low']:g}"
-    high = "beyond the last" if open_above else f"{each['high']:g}"
-    held = f"most single data sets: {low} to {high}"
-    if open_below and open_above:
-        held = "single data sets do not tell: it may be at any epsilon"
+    apart = "the data sets do not agree on where: it may be at any epsilon"
+    held = range_words(each, epsilons) or apart
     return (
         f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
         f"({held})."

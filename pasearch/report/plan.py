@@ -11,7 +11,7 @@ from pasearch.planning import MOSTLY_NOISE, TEST
 from pasearch.report import stages, summary
 from pasearch.report.networks import some
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING
-from pasearch.shown import epsilon_words, shown
+from pasearch.shown import duration, epsilon_words, shown
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -265,13 +265,15 @@ def task_of(plan: Plan) -> str:
 
 def time_text(plan: Plan) -> str:
     """Return how long the trainings take, from public numbers."""
-    typical, longest = plan.seconds_per_training()
+    usual, average, longest = plan.seconds_per_training()
     strategy = plan.strategy
-    each = f"{_duration(typical)} a training (up to {_duration(longest)})"
     if strategy.expected_trainings == 1:
-        return f"about {_duration(typical)} on this kind of CPU"
-    work = strategy.expected_work + plan.retrained
-    text = f"about {each}; {_duration(typical * work)} on average"
+        return f"about {duration(usual)} of training, on two CPU cores"
+    together = strategy.expected_work * average + plan.retrained * usual
+    text = (
+        f"about {duration(together)} of training on average, on two CPU cores: about "
+        f"{duration(average)} each (the longest {duration(longest)})"
+    )
     if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", 99.9% of the time at most {most} trainings"
@@ -391,9 +393,3 @@ def _noise(event: Event) -> list[str]:
         case Worst(events):
             return ["at worst:", *(describe(each) for each in events)]
     return [describe(event)]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

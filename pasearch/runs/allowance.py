@@ -158,7 +158,7 @@ class Allowance:
                     "an id of its own, or resume with the plan it began with."
                 )
             if run_id not in stored:
-                runs.append(self._fitting(run_id, _worst(events), runs, total))
+                runs.append(self._fitting(_worst(events), runs, total))
                 values = (len(runs), run_id, _today(), n, plan, json.dumps(runs[-1][1].tolist()))
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", values)
             after = adaptive_price(runs, _delta(total))
@@ -166,7 +166,7 @@ class Allowance:
         sync_folder(self.path.parent)
         return after
 
-    def _fitting(self, run_id: str, event: Event, before: list[Run], total: Budget) -> Run:
+    def _fitting(self, event: Event, before: list[Run], total: Budget) -> Run:
         """The run with its curve; a BudgetError if the total has no room for it."""
         delta = _delta(total)
         run = event, loss_curve(event, failure(len(before) + 1, delta))
@@ -174,7 +174,7 @@ class Allowance:
         if after.epsilon <= total.epsilon:
             return run
         raise BudgetError(
-            f"Run {run_id!r} does not fit into {self.path}: {_before_words(before, delta)}this one "
+            f"This run does not fit into {self.path}: {_before_words(before, delta)}this one "
             f"costs {price(event, delta).epsilon:.4g} alone, {_together_words(before, after)}and "
             f"the total is {total.epsilon:g} (all at delta {delta:g}). {SHARED * bool(before)}"
             f"Nothing was read. {_room(before, total)}"

@@ -22,7 +22,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasearch.errors import UsageError
@@ -75,10 +76,12 @@ class RunFolder:
     Args:
         path: The folder, absolute.
         started: When the run started, seconds since 1970; survives a resume.
+        above: The folders around it that were made for it, the innermost first.
     """
 
     path: Path
     started: int
+    above: tuple[Path, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def release(self) -> Path:
@@ -108,9 +111,9 @@ class RunFolder:
             UsageError: The path exists or cannot be made; nothing was written.
             OSError: The disk is full, say; nothing is left of it.
         """
-        root = _claim(Path(path)) if path is not None else _claim_next(name)
+        root, above = _claim(Path(path)) if path is not None else _claim_next(name)
+        folder = cls(path=root.resolve(), started=int(time.time()), above=above)
         try:
-            folder = cls(path=root.resolve(), started=int(time.time()))
             folder.private.mkdir(mode=0o700)
             folder.release.mkdir(mode=0o755)
             about = {"version": VERSION, "name": name, "started": folder.started}
@@ -118,9 +121,14 @@ class RunFolder:
             sync_folder(folder.path)
             sync_folder(folder.path.parent)
         except BaseException:
-            shutil.rmtree(root, ignore_errors=True)
+            folder.discard()
             raise
         return folder
+
+    def discard(self) -> None:
+        """Take the folder away, and those around it that were made for it and hold nothing else."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        _remove_empty(self.above)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, finished: bool = False) -> RunFolder:
@@ -205,12 +213,18 @@ class RunFolder:
             os.utime(path, (self.started, self.started))
 
 
-def _claim(path: Path) -> Path:
-    """Make one folder that did not exist: a symbolic link, even a dangling one, counts as one."""
+def _claim(path: Path) -> tuple[Path, tuple[Path, ...]]:
+    """Make one folder that did not exist: a symbolic link, even a dangling one, counts as one.
+
+    Returns:
+        The folder, and those around it that were made, the innermost first.
+    """
+    above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700)
     except (OSError, ValueError) as error:
+        _remove_empty(above)
         if os.path.lexists(path):
             raise UsageError(
                 f"{path} exists: a run needs a folder of its own. Name a new one, or resume the "
@@ -218,10 +232,17 @@ def _claim(path: Path) -> Path:
             ) from None
         raise UsageError(f"{path} cannot be made ({error}): name a folder you can write.") from None
     path.chmod(0o700)
-    return path
+    return path, above
 
 
-def _claim_next(name: str) -> Path:
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the innermost first, as far as they are there and empty."""
+    for each in folders:
+        with suppress(OSError):
+            each.rmdir()
+
+
+def _claim_next(name: str) -> tuple[Path, tuple[Path, ...]]:
     """Make the first folder after the last number; two runs at once get two numbers."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
     pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")

@@ -240,12 +240,13 @@ def _why(
     """Say what the default would do, what looks may find, and what they cost."""
     alone, insured, price = expected
     better = np.maximum(known.final, 0.0).max(axis=1)
+    lost = "nothing" if price < 5e-5 else f"{price:.4f} or less"
     said = (
         f"On {len(study.signals)} public data sets of this kind, with as much noise, the default "
         f"model reached {alone:.3f} on average. The best of the others was better by "
         f"{float(np.median(better)):.3f} (median), and by {float(better.max()):.3f} at most. To "
         f"compare {plan.strategy.trials} candidates by looks (trainings with a small part of the "
-        f"budget) cost {price:.4f} or less on nine data sets of ten, and reached {insured:.3f} on "
+        f"budget) cost {lost} on nine data sets of ten, and reached {insured:.3f} on "
         "average."
     )
     if took:

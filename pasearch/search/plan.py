@@ -12,7 +12,6 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,7 +48,8 @@ from pasearch.search.candidates import candidate_recipe, recipe_of, training_eve
 from pasearch.search.refusals import check_portions, check_recipes, check_space, dimensions_of
 from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape, Strategy
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.cost import planned_seconds
+from pasearch.spaces.cost import cost, planned_seconds
+from pasearch.spaces.portfolio import FEW_CATEGORIES
 from pasearch.spaces.space import Space
 from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_test, usual_noise
 from pasearch.training.recipe import Recipe
@@ -179,19 +179,25 @@ class Plan(Charged):
         assert self.retrained
         return candidate_recipe(self.finals, candidate, self.final_mu, self.split.train)
 
-    def seconds_per_training(self) -> tuple[float, float]:
-        """Return how long the default and the largest candidate take, roughly, on two CPU cores.
+    def seconds_per_training(self) -> tuple[float, float, float]:
+        """Return how long the default, all candidates on average, and the slowest of them take.
 
-        See `spaces.cost`: measured on fully connected networks.
+        Roughly, on two CPU cores.
+
+        Each as it is trained: with the steps and batches of its own settings. What is not declared
+        yet is reckoned with as many categories as columns usually have, `FEW_CATEGORIES`.
         """
-        recipe, (shape, outputs) = self.recipe, planned_form(self.schema, self.most)
-        sizes = self.space.parameter_range(shape, outputs)
-        first = self.space.candidate(self.space.fixed()).front_end
-        given = [math.prod(each.output_shape(shape)) for each in (first, *self.space.front_ends())]
-        return tuple(  # pyright: ignore[reportReturnType]
-            recipe.steps * planned_seconds(size, width, recipe.expected_batch_size)
-            for size, width in zip(sizes, (given[0], max(given)), strict=True)
-        )
+        recipes = self.finals or self.recipes
+        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+
+        def seconds(each: Candidate) -> float:
+            recipe = changed(recipes[recipe_of(each.settings)], each.settings, self.kept_slots)
+            work = cost(each.architecture, each.front_end.output_shape(shape), outputs)
+            return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
+
+        usual = seconds(self.space.candidate(self.space.fixed()))
+        every = [*map(seconds, self.space.extremes())]
+        return usual, sum(every) / len(every), max(usual, *every)
 
     def alternatives(
         self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)

@@ -22,11 +22,16 @@ from dataclasses import dataclass
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Shape
 
-STEP_SECONDS = 1e-3
-OPERATION_SECONDS = 1e-11
-NUMBER_SECONDS = 4e-9
-"""What a plan reckons with: of a step whatever it does, of an operation, of a number that a network
-is given. Measured on two CPU cores, on fully connected networks."""
+LAYER_SECONDS = 5e-4
+TRAINED_SECONDS = 1.5e-8
+OPERATION_SECONDS = 3.5e-12
+NUMBER_SECONDS = 1e-9
+"""What a plan reckons with. Of a step: of each layer with weights, whatever it does, and of each
+trained number, for its noise. Of a record in it: of each operation, and of each number that is
+given or made. Measured on two CPU cores with `pasearch bench` and `arch` on tables and digits."""
+
+WINDOWS = 4
+"""How often a convolution's step goes through all that its windows hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,9 @@ class Cost:
         operations: Of a record.
         plain: The same without privacy: no norms.
         held: Numbers of a record.
+        numbers: Those, and the outputs of its layers; of a convolution also what its windows hold,
+            `WINDOWS` times.
+        layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
     """
@@ -44,6 +52,8 @@ class Cost:
     operations: float
     plain: float
     held: int
+    numbers: int
+    layers: int
     parameters: int
     trained: int
 
@@ -57,30 +67,33 @@ class Cost:
         return 4.0 * self.trained
 
 
-def planned_seconds(parameters: int, held: int, batch: float) -> float:
+def planned_seconds(work: Cost, batch: float) -> float:
     """Return about how long one step takes, from public numbers: for a plan, before any clock.
 
     Args:
-        parameters: Of the network: 8 operations each and record. A convolution re-uses its weights
-            and takes longer.
-        held: Numbers that the network is given of a record.
+        work: Of the network.
         batch: Records of a step.
     """
-    of_record = 8.0 * parameters * OPERATION_SECONDS + held * NUMBER_SECONDS
-    return STEP_SECONDS + batch * of_record
+    of_record = work.operations * OPERATION_SECONDS + work.numbers * NUMBER_SECONDS
+    of_step = work.layers * LAYER_SECONDS + work.trained * TRAINED_SECONDS
+    return of_step + batch * of_record
 
 
 def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     """Return the work of a step of this network on records of this shape."""
     shapes = architecture.shapes(shape)
     layers = (*architecture.layers, Dense(units=outputs))
-    operations = plain = 0.0
+    operations, plain, numbers, weighted = 0.0, 0.0, math.prod(shape), 0
     below = False  # whether a layer below is trained, so that a gradient has to reach it
     for layer, given in zip(layers, shapes, strict=True):
         trainable, count = getattr(layer, "trainable", True), layer.parameters(given)
+        numbers += math.prod(layer.output_shape(given))
         if not count:
             continue
         places = positions(layer, given)
+        weighted += 1
+        if isinstance(layer, Conv):
+            numbers += WINDOWS * places * count // layer.filters
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:
@@ -90,8 +103,8 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
         below |= trainable
     total, trained = architecture.parameters(shape, outputs)
     return Cost(
-        operations=operations, plain=plain, held=math.prod(shape), parameters=total,
-        trained=trained,
+        operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
+        layers=weighted, parameters=total, trained=trained,
     )  # fmt: skip
 
 

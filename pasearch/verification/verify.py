@@ -37,6 +37,7 @@ from pasearch.files import MOST_JSON, read_bytes
 from pasearch.planning import ESTIMATE_DELTA
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
+from pasearch.runs.cluster import Cluster
 from pasearch.search import variants
 from pasearch.search.ahead import Ahead, Insured
 from pasearch.search.auto import FIXED, Option
@@ -279,7 +280,8 @@ def _of_basis(document: Document) -> Iterator[str]:
         yield "plan.free_front_ends and searched_on do not go together."
     wrote, own = document["versions"], versions()
     ours = {name for name, version in wrote.items() if not version.startswith(OUTSIDE)}
-    if wrote.get("pasearch") in (None, own["pasearch"]) and ours != set(own):
+    listed = {*own, *([Cluster.name] if document.get("executor") == Cluster.name else [])}
+    if wrote.get("pasearch") in (None, own["pasearch"]) and ours != listed:
         yield "versions does not list what a result of this version lists."
     for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):

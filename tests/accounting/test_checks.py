@@ -75,7 +75,7 @@ def test_the_message_says_what_where_and_what_to_do():
     with pytest.raises(UsageError) as refused:
         checks.positive("noise_multiplier", "2")
     assert str(refused.value) == (
-        "noise_multiplier is '2' (str); expected a finite number above 0. Pass such a number."
+        "noise_multiplier is '2' (str): expected a finite number above 0."
     )
 
 

@@ -95,7 +95,7 @@ def facts(**changes: Any) -> Facts:
 def forecast(*changes: tuple[str, str]) -> dict[str, Any]:
     """A forecast whose best model changes so, of a small and a large one."""
     return {
-        "sentence": "At epsilon 1 the best is expected to be: small.", "data_sets": 4,
+        "sentence": "At epsilon 1 the best model is expected to be: small.", "data_sets": 4,
         "epsilons": [0.1, 10.0],
         "models": [{"name": "small", "parameters": 9, "roles": ["released", "simplest"]},
                    {"name": "large", "parameters": 99, "roles": ["largest"]}],
@@ -283,13 +283,31 @@ class TestBranches:
     ):
         found = {each.name: each for each in branches(facts(forecast=forecast(*changes)))}
         assert found["complexity"].agree == agree
-        assert ("0.2 to 0.9" in found["complexity"].answer) == bool(changes)
+        assert ("between 0.2 and 0.9" in found["complexity"].answer) == bool(changes)
 
     def test_a_crossing_that_may_be_anywhere_is_said_so(self):
         wide = forecast(("small", "large"))
         wide["crossings"][0] |= {"low": 0.0, "high": None}
         found = {each.name: each for each in branches(facts(forecast=wide))}
         assert "may be at any epsilon" in found["complexity"].answer
+        # Of several that may be anywhere it is said once.
+        wide["crossings"].append({**wide["crossings"][0], "epsilon": 0.769})
+        (found,) = (each for each in branches(facts(forecast=wide)) if each.name == "complexity")
+        assert "the change at epsilon 0.5 or 0.77 is:" in found.answer
+        assert found.answer.count("may be at any epsilon") == 1
+        wide["crossings"][1] |= {"epsilon": 0.501, "low": 0.4, "high": 0.6}
+        (found,) = (each for each in branches(facts(forecast=wide)) if each.name == "complexity")
+        assert "between 0.4 and 0.6" not in found.answer
+
+    @pytest.mark.parametrize(
+        ("batch", "told"),
+        [(1800.0, "all records are in every step"), (500.0, "a random part of the records")],
+    )
+    def test_batches_are_full_or_a_part_and_never_both(self, batch: float, told: str):
+        found = {each.name: each for each in branches(facts(batch=batch))}["recipe"]
+        assert told in found.advice
+        assert ("all 1,800 training records" in found.answer) == (batch == 1800.0)
+        assert "full batches" not in found.advice
 
     def test_without_a_forecast_the_comparison_is_not_known(self):
         found = {each.name: each for each in branches(facts(outside="there are 99 classes."))}

@@ -155,9 +155,9 @@ class TestForecast:
         found = crossings(lines, lines[:, None], ["a", "b", "c"])
         assert len(found) == 2
         said = sentence(lines, ["a", "b", "c"], found, 9.0)
-        assert said.index("it would be: b") < said.index("it would be: a")
+        assert said.index("the best would be: b") < said.index("the best would be: a")
         said = sentence(lines, ["a", "b", "c"], found, 0.2)
-        assert said.index("it would be: b") < said.index("it would be: c")
+        assert said.index("the best would be: b") < said.index("the best would be: c")
 
     @pytest.mark.property
     @settings(deadline=None, max_examples=25)
@@ -337,12 +337,18 @@ class TestReport:
         crossing = {"epsilon": 0.5, "low": 0.2, "high": 0.9, "before": "a", "after": "b"}
         assert found is not None
         for changed, said in (
-            ({}, "(most single data sets: 0.2 to 0.9)"),
-            ({"low": 0.0}, "(most single data sets: below the first epsilon to 0.9)"),
-            ({"high": None}, "(most single data sets: 0.2 to beyond the last)"),
+            ({}, "(on most of the data sets between 0.2 and 0.9)"),
+            (
+                {"low": 0.0},
+                f"(on most of the data sets between {found['epsilons'][0]:g} or below and 0.9)",
+            ),
+            (
+                {"high": None},
+                f"(on most of the data sets between 0.2 and {found['epsilons'][-1]:g} or above)",
+            ),
             (
                 {"low": 0.0, "high": None},
-                "(single data sets do not tell: it may be at any epsilon)",
+                "(the data sets do not agree on where: it may be at any epsilon)",
             ),
         ):
             document = {**found, "crossings": [{**crossing, **changed}]}
@@ -358,11 +364,11 @@ class TestSentence:
         means = curves.mean(axis=1)
         found = crossings(means, curves, ["a linear model", "a network"])
         low = sentence(means, ["a linear model", "a network"], found, 0.5)
-        assert low.startswith("At epsilon 0.5 the best is expected to be: a linear model.")
-        assert "From about 2.1 on it would be: a network." in low
+        assert low.startswith("At epsilon 0.5 the best model is expected to be: a linear model.")
+        assert "From about 2.1 on the best would be: a network." in low
         high = sentence(means, ["a linear model", "a network"], found, 8.0)
         assert "expected to be: a network" in high
-        assert "Below about 2.1 it would be: a linear model." in high
+        assert "Below about 2.1 the best would be: a linear model." in high
 
     @pytest.mark.unit
     def test_changes_at_one_epsilon_are_said_once(self):
@@ -374,14 +380,14 @@ class TestSentence:
         names = ["a", "b", "c"]
         assert "From" not in sentence(means, names, [there, back], 1.0)
         assert sentence(means, names, [there, on], 1.0).endswith(
-            "From about 6.8 on it would be: c."
+            "From about 6.8 on the best would be: c."
         )
 
     @pytest.mark.unit
     def test_what_is_about_as_good_is_named(self):
         means = np.array([line(0.8, 0.02), line(0.7995, 0.02), line(0.6, 0.02)])
         said = sentence(means, ["a", "b", "c"], [], 1.0)
-        assert "(about as good: b)" in said
+        assert "these models are expected to be about equally good: a; b." in said
         assert "The same holds from 0.1 to 10." in said
 
 

@@ -152,6 +152,17 @@ class TestFolder:
         with pytest.raises(UsageError, match=counts):
             load_dataset(str(tmp_path))
 
+    @pytest.mark.unit
+    def test_one_of_tables_is_none_of_images(self, tmp_path: Path):
+        (tmp_path / "b.csv.gz").write_bytes(b"")
+        with pytest.raises(UsageError, match=r"is a folder with b\.csv\.gz: of a folder only"):
+            load_dataset(str(tmp_path))
+        (tmp_path / "A.CSV").write_text("a,b\n1,2\n")
+        with pytest.raises(UsageError, match=r"with 2 data files, such as A\.CSV") as caught:
+            load_dataset(str(tmp_path))
+        assert f"Name one file, such as {tmp_path / 'A.CSV'};" in str(caught.value)
+        assert "images in them" not in str(caught.value)
+
 
 class TestUnreadable:
     BAD: tuple = (

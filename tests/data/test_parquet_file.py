@@ -22,6 +22,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.parquet_cells import Numbers
 from pasearch.data.parquet_file import read_parquet
+from pasearch.data.parquet_files import LargeColumn, ParquetFiles
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -139,6 +140,23 @@ class TestCells:
             alone = pa.table({"a": array, "y": ["0", "1"]}).slice(row, 1)
             parquet.write_table(alone, tmp_path / "x.parquet")
             assert read_parquet(tmp_path / "x.parquet")[1].T[0].tolist() == texts[row : row + 1]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.string()], ids=str)
+    def test_cells_are_read_by_place(
+        self, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("pasearch.data.parquet_files.ROWS", 3)
+        texts = ["a", "é" * 20, None, "b", "", "c" * 40, "d"]
+        cells = pa.array([None if each is None else each.encode() for each in texts], pa.binary())
+        table = pa.table({"a": cells.cast(kind), "y": ["0"] * len(texts)})
+        parquet.write_table(table, tmp_path / "x.parquet")
+        files = ParquetFiles.of(tmp_path / "x.parquet")
+        assert files.types["a"] == kind
+        places = np.array([5, 0, 2, 5, 1, 6])
+        expected = [texts[place] or "" for place in places]
+        assert files.column("a", places).tolist() == expected
+        assert LargeColumn(files, "a")[places].tolist() == expected
 
     @pytest.mark.unit
     def test_several_batches_are_one_column(self, tmp_path: Path):

@@ -176,7 +176,7 @@ class TestTables:
 class TestFolders:
     @pytest.mark.unit
     def test_a_folder_without_images(self, tmp_path: Path):
-        with pytest.raises(UsageError, match="one folder a class"):
+        with pytest.raises(UsageError, match="one folder for each class"):
             load_dataset(str(tmp_path))
 
 

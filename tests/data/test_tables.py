@@ -823,8 +823,9 @@ class TestRead:
     def test_what_is_no_file_or_has_no_header_of_utf_8_is_refused(self, tmp_path: Path):
         with pytest.raises(UsageError, match="is not there"):
             read_table(tmp_path / "no.csv")
-        with pytest.raises(UsageError, match="is a folder"):
+        with pytest.raises(UsageError, match="is a folder: expected the path of a table") as found:
             read_table(tmp_path)
+        assert ".parquet file or a folder of these. Name a file in it." in str(found.value)
         for encoding in ("latin-1", "utf-16"):
             with pytest.raises(UsageError, match="its header is not UTF-8"):
                 read_table(write(tmp_path / "x.csv", "a,é\n1,2\n", encoding=encoding))

@@ -120,8 +120,14 @@ def test_a_fitted_front_end_is_a_line():
 
 @pytest.mark.unit
 def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch):
-    assert row(planned(), "Time") == "Time      about 1 s on this kind of CPU"
-    assert "on average" in row(planned(strategy="rs"), "Time")
+    took = (2.0, 3.0, 7.0)
+    monkeypatch.setattr(Plan, "seconds_per_training", lambda plan: took)
+    assert row(planned(), "Time") == "Time      about 2 s of training, on two CPU cores"
+    several = row(planned(strategy="rs", candidates=5), "Time")
+    assert several.startswith(
+        "Time      about 15 s of training on average, on two CPU cores: about 3 s each (the "
+        "longest 7 s), 99.9% of the time at most "
+    )
 
 
 @pytest.mark.unit
