@@ -18,12 +18,11 @@ intercepts left out, after the first step and after each tenth.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
+import cells
 import numpy as np
 from scipy.special import expit
 
@@ -83,8 +82,8 @@ def distance(weights: Array, best: Array) -> float:
     return float(1.0 - a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def tuned(size: int, sigma: float) -> float:
-    """Return the best learning rate, by the mean accuracy of three repeats of another seed."""
+def tuned(sigma: float, size: int) -> dict[str, float]:
+    """Return the best learning rate of a size: by the mean of three repeats of another seed."""
     found = {}
     for rate in RATES:
         every = []
@@ -94,38 +93,49 @@ def tuned(size: int, sigma: float) -> float:
             held = made_up(draw, size, HELD)
             every.append(accuracy(trained(x, y, rate, sigma, draw)[-1], *held))
         found[rate] = float(np.mean(every))
-    return max(found, key=found.__getitem__)
+    return {"rate": max(found, key=found.__getitem__)}
+
+
+def measured(
+    given: tuple[float, dict[str, float]], study: str, arm: str, seed: int
+) -> dict[str, Any]:
+    """Train on so many inputs, with privacy and without, at the arm's learning rate."""
+    (sigma, rates), size = given, size_of(arm)
+    rate, parts = rates[arm], size // NUMBERS
+    start = time.perf_counter()
+    draw = Keys.from_seed(seed).stream("inputs", size).generator()
+    x, y = made_up(draw, size, RECORDS)
+    held = made_up(draw, size, HELD)
+    found = best_of(x[:, ::parts] * parts, y)
+    best = np.append(np.repeat(found[:-1], parts), found[-1])
+    path = trained(x, y, rate, sigma, draw)
+    return {
+        "epsilon": EPSILON, "sigma": round(sigma, 2), "rate": rate, "sgd": accuracy(best, *held),
+        "test": accuracy(path[-1], *held), "paper": PAPER[size],
+        "distance": [round(distance(path[s - 1], best), 4) for s in (1, *range(10, 51, 10))],
+        "seconds": round(time.perf_counter() - start, 2),
+    }  # fmt: skip
+
+
+def size_of(arm: str) -> int:
+    """Return how many inputs an arm has."""
+    return int(arm.split()[0])
 
 
 def main(options: argparse.Namespace, results: Path) -> None:
     """Run what the results lack."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    done = {(r["arm"], r["seed"]) for r in map(json.loads, lines) if r["study"] == "table-iii"}
-    results.parent.mkdir(exist_ok=True)
+    asked = [
+        {"study": "table-iii", "arm": f"{size} inputs", "seed": seed}
+        for size in SIZES
+        for seed in range(options.seeds or 20)
+    ]
+    left = cells.open_cells(asked, cells.stored(results))
+    workers, arms = cells.workers_of(options), list(dict.fromkeys(cell["arm"] for cell in left))
     sigma = calibration.smallest(
         lambda noise: SelfComposed(Gaussian(noise), STEPS), Budget(EPSILON, DELTA), 1.0, 1e6
     )
-    for size in SIZES:
-        arm = f"{size} inputs"
-        left = [s for s in range(options.seeds or 20) if (arm, s) not in done]
-        if not left:
-            continue
-        rate, parts = tuned(size, sigma), size // NUMBERS
-        for seed in left:
-            start = time.perf_counter()
-            draw = Keys.from_seed(seed).stream("inputs", size).generator()
-            x, y = made_up(draw, size, RECORDS)
-            held = made_up(draw, size, HELD)
-            found = best_of(x[:, ::parts] * parts, y)
-            best = np.append(np.repeat(found[:-1], parts), found[-1])
-            path = trained(x, y, rate, sigma, draw)
-            distances = [round(distance(path[s - 1], best), 4) for s in (1, *range(10, 51, 10))]
-            row = {
-                "study": "table-iii", "arm": arm, "seed": seed, "epsilon": EPSILON,
-                "sigma": round(sigma, 2), "rate": rate, "sgd": accuracy(best, *held),
-                "test": accuracy(path[-1], *held), "paper": PAPER[size],
-                "distance": distances,
-                "seconds": round(time.perf_counter() - start, 2), "date": date.today().isoformat(),
-            }  # fmt: skip
-            with results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    sizes = [{"size": size_of(arm)} for arm in arms]
+    best = cells.side_by_side(sizes, tuned, sigma, workers=workers)
+    rates = {f"{cell['size']} inputs": found["rate"] for cell, found in best}
+    given, minutes = (sigma, rates), options.minutes
+    cells.measure(results, left, measured, given, workers=workers, minutes=minutes)

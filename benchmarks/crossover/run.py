@@ -22,18 +22,16 @@ The records are public: accuracies are exact, on the official test images, and r
 share nothing between models but records. A command does what the results lack: repeat it.
 
 Usage: python benchmarks/crossover/run.py fig-8 --data-root DIR [--cifar NPZ] [--seeds 5]
-       [--workers 2] [--minutes M] [--full] [--device cuda]
+       [--workers N] [--minutes M] [--full] [--device cuda]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -41,7 +39,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from torch import nn
 
 from pasearch.accounting import calibration
@@ -50,13 +47,15 @@ from pasearch.accounting.budget import Budget
 from pasearch.data.front_ends import front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
-from pasearch.data.threads import threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.trainer import Training
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 RESULTS = Path(__file__).parent / "results" / "runs.jsonl"
 DELTA = 1e-5
@@ -143,10 +142,12 @@ LENET = (
 )  # fmt: skip
 
 PAIRS = {
-    MNIST: (dense(512, 64), dense(128), 64), FASHION: (dense(512), dense(128), 64),
-    CIFAR: (dense(2048), dense(64), 300),
+    MNIST: (dense(512, 64), dense(128)), FASHION: (dense(512), dense(128)),
+    CIFAR: (dense(2048), dense(64)),
 }  # fmt: skip
-"""Table I's complex and simple FCN, and of how many principal components."""
+"""Table I's complex and simple FCN."""
+COMPONENTS = {MNIST: 64, FASHION: 64, CIFAR: 300}
+"""Of how many principal components they are."""
 
 FIG_10 = {
     "fcn": Arm(layers=dense(1024, 512, 64)), "fcn rwt": Arm(layers=dense(1024, 512, 64, frozen=2)),
@@ -169,8 +170,9 @@ STUDIES = {
     ),
     "fig-7": Study(
         arms={
-            f"{data}, {name}": Arm(layers=PAIRS[data][place], data=data, components=PAIRS[data][2])
-            for data in PAIRS for place, name in enumerate(("complex", "simple"))
+            f"{data}, {name}": Arm(layers=layers, data=data, components=COMPONENTS[data])
+            for data, pair in PAIRS.items()
+            for name, layers in zip(("complex", "simple"), pair, strict=True)
         },
         epsilons=(0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5, PLAIN), steps=600,
     ),
@@ -313,46 +315,51 @@ def recipe_of(study: Study, arm: Arm, epsilon: float | str, n: int) -> tuple[Rec
     return recipe, tuned_learning_rate(recipe, min(mu, 40.0), n)
 
 
-def trained(
-    name: str, arm_name: str, epsilon: float | str, seed: int, options: argparse.Namespace
+def measured(
+    options: argparse.Namespace, study: str, arm: str, epsilon: float | str, seed: int, full: bool
 ) -> dict[str, Any]:
     """Train one arm; return its accuracy and what it cost."""
-    study = study_of(name, options.full)
+    return trained(study_of(study, full), arm, epsilon, seed, options)
+
+
+def trained(
+    study: Study, arm_name: str, epsilon: float | str, seed: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the accuracy of an arm of a study."""
     arm = study.arms[arm_name]
-    with threads(1):
-        own, held = records(replace(arm, rate=None, target=None, n=0, sigma=None),
-                            str(options.data_root), str(options.cifar))  # fmt: skip
-        n = arm.n or len(own)
-        if arm.n:
-            own = own.take(np.random.default_rng(seed).integers(len(own), size=n))
-        keys = Keys.from_seed(seed)
-        recipe, rate = recipe_of(study, arm, epsilon, n)
-        architecture = Architecture(layers=arm.layers)
-        factor = architecture.rate_factor() if arm.rate is None else 1.0
-        recipe = replace(recipe, learning_rate=min(rate * factor, 10.0))
-        start = time.perf_counter()
-        network = architecture.build(
-            tuple(own.x.shape[1:]), 10, keys.stream("weights", arm_name).generator()
-        )
-        streams = {p: keys.stream(p, arm_name, str(epsilon)) for p in ("batch", "noise", "dropout")}
-        training = Training(network, own, recipe, streams, device=options.device)
-        done = 0
-        for done in range(1, recipe.steps + 1):
-            training.step()
-            if (
-                arm.target is not None
-                and done % 10 == 0
-                and (accuracy(network, held, 2000) >= arm.target)
-            ):
-                break
-        training.finish()
-        test = accuracy(network, held)
+    own, held = records(replace(arm, rate=None, target=None, n=0, sigma=None),
+                        str(options.data_root), str(options.cifar))  # fmt: skip
+    n = arm.n or len(own)
+    if arm.n:
+        own = own.take(np.random.default_rng(seed).integers(len(own), size=n))
+    keys = Keys.from_seed(seed)
+    recipe, rate = recipe_of(study, arm, epsilon, n)
+    architecture = Architecture(layers=arm.layers)
+    factor = architecture.rate_factor() if arm.rate is None else 1.0
+    recipe = replace(recipe, learning_rate=min(rate * factor, 10.0))
+    start = time.perf_counter()
+    network = architecture.build(
+        tuple(own.x.shape[1:]), 10, keys.stream("weights", arm_name).generator()
+    )
+    streams = {p: keys.stream(p, arm_name, str(epsilon)) for p in ("batch", "noise", "dropout")}
+    training = Training(network, own, recipe, streams, device=options.device)
+    done = 0
+    for done in range(1, recipe.steps + 1):
+        training.step()
+        if (
+            arm.target is not None
+            and done % 10 == 0
+            and (accuracy(network, held, 2000) >= arm.target)
+        ):
+            break
+    training.finish()
+    test = accuracy(network, held)
     row = {
-        "study": name, "arm": arm_name, "epsilon": epsilon, "seed": seed, "test": round(test, 4),
+        "test": round(test, 4),
         "parameters": sum(p.numel() for p in network.parameters()),
         "trainable": sum(p.numel() for p in network.parameters() if p.requires_grad),
         "n": n, "steps": done, "batch": recipe.expected_batch_size,
-        "sigma": recipe.noise_multiplier, "rate": recipe.learning_rate, "full": options.full,
+        "sigma": recipe.noise_multiplier, "rate": recipe.learning_rate,
         "seconds": round(time.perf_counter() - start, 1),
     }  # fmt: skip
     if arm.target is not None:
@@ -370,21 +377,6 @@ def study_of(name: str, full: bool) -> Study:
     return replace(study, arms=arms)
 
 
-def missing(name: str, options: argparse.Namespace) -> Iterator[tuple[str, float | str, int]]:
-    """Go through what the results lack, seed by seed."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {
-        (r["arm"], str(r["epsilon"]), r["seed"])
-        for r in map(json.loads, lines)
-        if r["study"] == name and r.get("full", False) == options.full
-    }
-    study = study_of(name, options.full)
-    seeds = range(options.seeds or study.seeds)
-    for seed, epsilon, arm in product(seeds, study.epsilons, study.arms):
-        if (arm, str(epsilon), seed) not in done:
-            yield arm, epsilon, seed
-
-
 def main() -> None:
     """Run what the results lack."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -392,25 +384,28 @@ def main() -> None:
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--cifar", default="cifar10-jpeg-q75.npz")
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true")
+    cells.add_workers(parser)
     options = parser.parse_args()
     if options.study == "table-iii":
         import inputs
 
         inputs.main(options, RESULTS)
         return
-    RESULTS.parent.mkdir(exist_ok=True)
-    until = time.monotonic() + 60 * options.minutes
-    found: Any = Parallel(n_jobs=options.workers, return_as="generator_unordered", batch_size=1)(
-        delayed(trained)(options.study, *each, options)
-        for each in missing(options.study, options) if time.monotonic() < until
+    study = study_of(options.study, options.full)
+    asked = (
+        {"study": options.study, "arm": arm, "epsilon": epsilon, "seed": seed,
+         "full": options.full}
+        for seed, epsilon, arm in product(
+            range(options.seeds or study.seeds), study.epsilons, study.arms
+        )
     )  # fmt: skip
-    for row in found:
-        with RESULTS.open("a") as file:
-            file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    cells.measure(
+        RESULTS, asked, measured, options, workers=cells.workers_of(options),
+        minutes=options.minutes, lines=[{"full": False} | line for line in cells.stored(RESULTS)],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -35,13 +35,12 @@ Usage: python benchmarks/factors/run.py --data-root DIR --cifar cifar10-jpeg-q75
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from datetime import date
-from functools import cache
+from dataclasses import asdict, astuple, dataclass, replace
+from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -70,6 +69,9 @@ from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
 from pasearch.training.watched import trainable_layers
 
+sys.path.append(str(Path(__file__).parents[1]))
+from cells import Line, add_workers, measure, stored, workers_of
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runs.jsonl"
 CIFAR = "cifar10-jpeg-q75"
@@ -77,6 +79,7 @@ DATA = ("mnist", "fashion-mnist", CIFAR)
 NETWORKS = ("cnn", "lstm")
 OPTIMIZERS = ("sgd", "adam")
 SIGMAS, CLIPS = (0.1, 0.5), (0.8, 1.4)
+SCALES = (1.0, 10.0, 1000.0)
 SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
 BOUNDINGS: dict[str, Any] = {
     "flat": lambda clip: Flat(clip_norm=clip),
@@ -181,10 +184,15 @@ def rates(cell: Cell) -> tuple[float, ...]:
     return NOISY_RATES if noisy else RATES[cell.optimizer]
 
 
+def plain_of(cell: Cell) -> Cell:
+    """Return the training without noise that a cell is compared with."""
+    return Cell(data=cell.data, network=cell.network, optimizer=cell.optimizer)
+
+
 def pilot_of(cell: Cell) -> Cell:
     """Return the cell whose best rate this one takes."""
     if cell.epsilon is None:
-        return Cell(data=cell.data, network=cell.network, optimizer=cell.optimizer)
+        return plain_of(cell)
     return replace(cell, data="mnist")
 
 
@@ -197,19 +205,35 @@ def clipped_as_printed(norms: torch.Tensor) -> torch.Tensor:
 
 
 class Study:
-    """The data, networks and lengths of one size of the study, small or full."""
+    """The data, networks and lengths of one size of the study, small or full.
 
-    def __init__(self, options: argparse.Namespace):
-        self._options = options
-        self._full: bool = options.full
-        self._batch, self._steps = (128, 4000) if options.full else (64, 60)
+    Args:
+        full: Which size.
+        device: "cpu" or "cuda".
+        data_root: Torchvision's folder.
+        cifar: What benchmarks/prepare.py wrote.
+    """
+
+    def __init__(self, full: bool, device: str, data_root: str, cifar: str):
+        self._full, self._device = full, device
+        self._data_root, self._cifar = data_root, cifar
+        self._batch, self._steps = (128, 4000) if full else (64, 60)
         self._data = cache(self._load)
         self._plain = cache(self._plain_weights)
         self._noise = cache(self._noise_at_price)
         self._price = cache(lambda event, delta: price(event, delta).epsilon)
 
-    def measure(self, cell: Cell, seed: int, rate: float, *, pilot: bool) -> dict[str, Any]:
-        """Train once; return what came of it."""
+    def measure(
+        self, cell: Cell, seed: int, rate: float, plain_rate: float | None
+    ) -> dict[str, Any]:
+        """Train once; return what came of it.
+
+        Args:
+            cell: Which training.
+            seed: Of weights, batches and noise.
+            rate: The learning rate.
+            plain_rate: That of the training without noise, which is compared with; None: a pilot.
+        """
         train_on, test = self._data(cell.data)
         start = time.process_time()
         recipe = self._recipe(cell, rate, len(train_on))
@@ -227,9 +251,9 @@ class Study:
         }
         if cell.order in ("CA", "AC private"):
             found["price"] = self._price(recipe.event(len(train_on)), self._delta(len(train_on)))
-        if not pilot:
-            plain = Cell(data=cell.data, network=cell.network, optimizer=cell.optimizer)
-            own = self._plain(plain, seed, self._options.rate_of(plain))
+        if plain_rate is not None:
+            plain = plain_of(cell)
+            own = self._plain(plain, seed, plain_rate)
             if cell == plain:
                 other = self._plain(plain, seed + 1, rate)
                 found["tpvd_other_seed"] = round(tpvd(own, other), 4)
@@ -239,24 +263,22 @@ class Study:
         return {**found, "n": len(train_on), "delta": self._delta(len(train_on)),
                 "cpu_seconds": round(seconds, 1)}  # fmt: skip
 
-    def unbounded(self, network_name: str, seed: int) -> Iterator[dict[str, Any]]:
+    def unbounded(self, network_name: str, seed: int, scale: float) -> dict[str, float]:
         """Return what the printed per-layer clip makes of one record's gradient, made larger."""
         records, _ = self._data("mnist")
         network = self._network("mnist", network_name, seed)
-        for scale in (1.0, 10.0, 1000.0):
-            norms = self._layer_norms(network, records, scale, 1)[:, 0]
-            ours = PerLayer(clip_norm=1.0).factors(norms[:, None])[:, 0] * norms
-            yield {
-                "scale": scale,
-                "gradient": float(norms.norm()),
-                "as_printed": float(clipped_as_printed(norms).norm()),
-                "per_layer": float(ours.norm()),
-            }
+        norms = self._layer_norms(network, records, scale, 1)[:, 0]
+        ours = PerLayer(clip_norm=1.0).factors(norms[:, None])[:, 0] * norms
+        return {
+            "gradient": float(norms.norm()),
+            "as_printed": float(clipped_as_printed(norms).norm()),
+            "per_layer": float(ours.norm()),
+        }
 
     def _load(self, name: str) -> tuple[Records, Records]:
         cifar = name == CIFAR
-        said = {} if cifar else {"data_root": self._options.data_root}
-        data = load_dataset(self._options.cifar if cifar else name, public=True, **said)
+        said = {} if cifar else {"data_root": self._data_root}
+        data = load_dataset(self._cifar if cifar else name, public=True, **said)
         x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
         if cifar:
             x = x[:, :, 2:30, 2:30].mean(axis=1)
@@ -312,7 +334,7 @@ class Study:
         keys = Keys.from_seed(seed)
         network = self._network(cell.data, cell.network, seed)
         streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
-        train(network, self._data(cell.data)[0], recipe, streams, device=self._options.device)
+        train(network, self._data(cell.data)[0], recipe, streams, device=self._device)
         return network.cpu().eval()
 
     def _plain_weights(self, plain: Cell, seed: int, rate: float) -> list[torch.Tensor]:
@@ -352,17 +374,44 @@ def _matrices(network: nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in network.parameters() if p.dim() > 1]
 
 
-def read(full: bool) -> list[dict[str, Any]]:
+def read(full: bool) -> list[Line]:
     """Return the results of one size of the study."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return [row for row in map(json.loads, lines) if row["full"] == full]
+    return [line for line in stored(RESULTS) if line["full"] == full]
 
 
-def best_rate(rows: list[dict[str, Any]], cell: Cell) -> float:
-    """Return the pilot's best learning rate for a cell."""
+def best_rate(rows: list[Line], cell: Cell) -> float:
+    """Return the pilot's best learning rate for a cell: the least of those that are as good."""
     of = asdict(pilot_of(cell))
     tried = [r for r in rows if r["kind"] == "pilot" and all(r[k] == v for k, v in of.items())]
-    return max(tried, key=lambda row: row["accuracy"])["rate"]
+    return max(tried, key=lambda row: (row["accuracy"], -row["rate"]))["rate"]
+
+
+study_of = lru_cache(maxsize=1)(Study)
+
+
+def measured(
+    given: tuple[argparse.Namespace, dict[tuple[Any, ...], float]], full: bool, kind: str,
+    seed: int, **at: Any,
+) -> Line:  # fmt: skip
+    """Measure one line.
+
+    Args:
+        given: The options, and the best rate of a cell that is run, by its values.
+        full: Of which size.
+        kind: "pilot", "per-layer clip" or "run".
+        seed: Of everything random.
+        at: The cell, and what else names the line.
+    """
+    options, best = given
+    study = study_of(full, options.device, options.data_root, options.cifar)
+    if kind == "per-layer clip":
+        return study.unbounded(at["network"], seed, at["scale"])
+    if kind == "pilot":
+        rate = at.pop("rate")
+        return study.measure(Cell(**at), seed, rate, None)
+    cell = Cell(**at)
+    rate = best[astuple(cell)]
+    return {"rate": rate, **study.measure(cell, seed, rate, best[astuple(plain_of(cell))])}
 
 
 def main() -> None:
@@ -374,36 +423,27 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    add_workers(parser)
     options = parser.parse_args()
+    every, workers, of = cells(options.parts), workers_of(options), {"full": options.full}
+    plain = [plain_of(cell) for cell in every]
+    pilots = (
+        {**of, "kind": "pilot", **asdict(cell), "seed": PILOT_SEED, "rate": rate}
+        for cell in map(pilot_of, every + plain)
+        for rate in rates(cell)
+    )
+    measure(RESULTS, pilots, measured, (options, {}), workers=workers)
     rows = read(options.full)
-    options.rate_of = lambda cell: best_rate(rows, cell)
-    study = Study(options)
-
-    def save(row: dict[str, Any]) -> None:
-        rows.append({**row, "full": options.full, "date": date.today().isoformat()})
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-
-    def lacks(**said: Any) -> bool:
-        return not any(all(row.get(k) == v for k, v in said.items()) for row in rows)
-
-    for cell in dict.fromkeys(map(pilot_of, cells(options.parts))):
-        for rate in rates(cell):
-            at = {"kind": "pilot", **asdict(cell), "seed": PILOT_SEED, "rate": rate}
-            if lacks(**at):
-                save({**at, **study.measure(cell, PILOT_SEED, rate, pilot=True)})
-    for seed, network in product(range(options.seeds), NETWORKS):
-        at = {"kind": "per-layer clip", "network": network, "seed": seed}
-        if lacks(**at):
-            for found in study.unbounded(network, seed):
-                save({**at, **found})
-    for seed in range(options.seeds):
-        for cell in cells(options.parts):
-            at = {"kind": "run", **asdict(cell), "seed": seed}
-            if lacks(**at):
-                rate = best_rate(rows, cell)
-                save({**at, "rate": rate, **study.measure(cell, seed, rate, pilot=False)})
+    best = {astuple(cell): best_rate(rows, cell) for cell in every + plain}
+    clips = (
+        {**of, "kind": "per-layer clip", "network": network, "seed": seed, "scale": scale}
+        for seed, network, scale in product(range(options.seeds), NETWORKS, SCALES)
+    )
+    runs = (
+        {**of, "kind": "run", **asdict(cell), "seed": seed}
+        for seed, cell in product(range(options.seeds), every)
+    )
+    measure(RESULTS, [*clips, *runs], measured, (options, best), workers=workers)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ Usage: python benchmarks/features/adult.py adult.csv [--bought] [--full]
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
-from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from sklearn.metrics import roc_auc_score
 from pasearch import Budget
 from pasearch.api.features import prepare, run
 from pasearch.data.csv_file import opened
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"
@@ -41,11 +44,19 @@ SLOW = ("pafs", "one-hot", "subsets")
 TEST = 16_281
 
 
-def measure(
-    source: str, cells: np.ndarray, labels: np.ndarray, method: str, trainer: str, epsilon: float,
-    seed: int, bought: bool,
-) -> dict[str, Any]:  # fmt: skip
+@cache
+def tests(source: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the test records and their classes."""
+    with opened(Path(source)) as (_, rows):
+        tail = np.array(list(rows)[-TEST:], object)
+    return tail[:, :-1], tail[:, -1].astype(str)
+
+
+def measured(
+    source: str, method: str, trainer: str, epsilon: float, seed: int, bought: bool
+) -> dict[str, Any]:
     """Run once; return what was released, and how good it is on the public test records."""
+    records, labels = tests(source)
     start = time.perf_counter()
     said: dict[str, Any] = {} if bought else {"schema": SCHEMA}
     prepared = prepare(
@@ -54,7 +65,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         result = run(prepared, out=Path(folder) / "run")
         model, took = result.model, result.document["strategy"]
-    scores = model.decision_function(cells)
+    scores = model.decision_function(records)
     second = labels == model.classes_[1]
     return {
         "chosen": f"{took['name']}, {took['trainer']}",
@@ -78,30 +89,18 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--trainers", nargs="+", default=["dpsgd", "objective"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
+    cells.add_workers(parser)
     options = parser.parse_args()
-    with opened(Path(options.data)) as (_, rows):
-        tail = np.array(list(rows)[-TEST:], object)
-    cells, labels = tail[:, :-1], tail[:, -1].astype(str)
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {
-        (r["method"], r["trainer"], r["epsilon"], r["seed"], r["bought"])
-        for r in map(json.loads, lines)
-    }
-    for seed in range(options.seeds or (5 if options.full else 3)):
-        for epsilon in options.epsilons:
-            for method in options.methods:
-                for trainer in ("auto",) if method == "auto" else options.trainers:
-                    key = (method, trainer, epsilon, seed, options.bought)
-                    slow = method in SLOW and trainer == "dpsgd" and not options.full
-                    if slow or key in done:
-                        continue
-                    found = measure(
-                        options.data, cells, labels, method, trainer, epsilon, seed, options.bought
-                    )
-                    names = ("method", "trainer", "epsilon", "seed", "bought")
-                    row = {**dict(zip(names, key, strict=True)), **found}
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    asked = (
+        {"method": method, "trainer": trainer, "epsilon": epsilon, "seed": seed,
+         "bought": options.bought}
+        for seed in range(options.seeds or (5 if options.full else 3))
+        for epsilon in options.epsilons
+        for method in options.methods
+        for trainer in (("auto",) if method == "auto" else options.trainers)
+        if options.full or method not in SLOW or trainer != "dpsgd"
+    )  # fmt: skip
+    cells.measure(RESULTS, asked, measured, options.data, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from setting import Array, Store, rows_of
+from setting import Array, cells, path_of, rows_of
 from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
@@ -30,8 +33,10 @@ from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import Gaussian
 from pasearch.api.features import select_features
 from pasearch.data.means import ROW_NORM, FeatureMeans
+from pasearch.data.partitions import Records
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
+from pasearch.data.tables import AnySchema
 from pasearch.features import trainers
 from pasearch.features.plan import make_feature_plan
 from pasearch.features.selectors import choice_of
@@ -62,85 +67,91 @@ def view_of(arm: str, means: Array, length: float) -> View:
     return replace(view, shift=shift, scale=np.full(len(means), ROW_NORM / length))
 
 
-def views(options: argparse.Namespace) -> None:
-    """Adult: one line a view, epsilon and seed."""
-    data = load_dataset(str(options.table), schema=SCHEMA, public=True)
-    store, every = Store("choices", options.minutes), data.all_records(None)
-    order, bound = np.arange(len(every)), data.schema.row_bound
+@cache
+def adult(table: Path) -> tuple[AnySchema, Records]:
+    """Return the schema of Adult, and its records."""
+    data = load_dataset(str(table), schema=SCHEMA, public=True)
+    return data.schema, data.all_records(None)
+
+
+def measured(table: Path, data: str, arm: str, epsilon: float, seed: int) -> dict[str, float]:
+    """Return how good an arm is."""
+    found = viewed(table, arm, epsilon, seed) if data == "adult" else wide(arm, epsilon, seed)
+    return {"repeats": 1} | {name: round(value, 5) for name, value in found.items()}
+
+
+def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]:
+    """Adult, seen in one way."""
+    (schema, every), keys = adult(table), Keys.from_seed(seed)
+    order, bound = np.arange(len(every)), schema.row_bound
     train, test = every.take(order[:-TEST]), every.take(order[-TEST:])
+    terms = Terms(
+        name="adult", schema=schema, public=True, budget=Budget(epsilon, 1e-5),
+        split=make_split(len(every), scored=False, official_test=TEST),
+    )  # fmt: skip
+    plan = make_feature_plan(terms, choice=choice_of("all", trainer="dpsgd"))
+    bought = FeatureMeans(noise_multiplier=plan.noise("feature means"), row_bound=bound)
+    mu, rate = plan.noise("final training"), 1.0
+    if arm.startswith("neither"):
+        rate = float(arm.split()[-1])
+        mu = 1 / smallest(
+            lambda sigma: Gaussian(noise_multiplier=sigma), Budget(epsilon, 1e-5), 0.02, 1e7
+        )
+    view = view_of(arm, bought.release(train, keys.stream("means")), bound)
+    with rates_times(rate):
+        model = Steps(outputs=2, regression=False, noise=mu).fit(
+            train, view, keys.stream("fit", arm)
+        )
+    scores = model.scores(test.x).numpy()
+    margin, positive = scores[:, 1] - scores[:, 0], test.y.numpy() == 1
+    return {
+        "accuracy": float(np.mean((margin > 0) == positive)),
+        "auc": float(roc_auc_score(positive, margin)),
+    }
+
+
+@contextmanager
+def rates_times(factor: float) -> Iterator[None]:
+    """Train linear models at so many times their learning rate."""
     given = trainers.linear_recipe
-    for seed in range(options.seeds):
-        keys = Keys.from_seed(seed)
-        for epsilon in (0.1, 1.0):
-            terms = Terms(
-                name="adult", schema=data.schema, public=True, budget=Budget(epsilon, 1e-5),
-                split=make_split(len(every), scored=False, official_test=TEST),
-            )  # fmt: skip
-            plan = make_feature_plan(terms, choice=choice_of("all", trainer="dpsgd"))
-            bought = FeatureMeans(noise_multiplier=plan.noise("feature means"), row_bound=bound)
-            for arm in VIEWS:
-                if not store.fresh(data="adult", arm=arm, epsilon=epsilon, seed=seed):
-                    continue
-                mu, rate = plan.noise("final training"), 1.0
-                if arm.startswith("neither"):
-                    rate = float(arm.split()[-1])
-                    mu = 1 / smallest(
-                        lambda sigma: Gaussian(noise_multiplier=sigma),
-                        Budget(epsilon, 1e-5), 0.02, 1e7,
-                    )  # fmt: skip
 
-                def recipe(*args: Any, rate: float = rate) -> Any:
-                    own = given(*args)
-                    return replace(own, learning_rate=rate * (own.learning_rate or 0.0))
+    def recipe(*args: Any) -> Any:
+        own = given(*args)
+        return replace(own, learning_rate=factor * (own.learning_rate or 0.0))
 
-                trainers.linear_recipe = recipe
-                view = view_of(arm, bought.release(train, keys.stream("means")), bound)
-                model = Steps(outputs=2, regression=False, noise=mu).fit(
-                    train, view, keys.stream("fit", arm)
-                )
-                scores = model.scores(test.x).numpy()
-                margin, positive = scores[:, 1] - scores[:, 0], test.y.numpy() == 1
-                store.add(
-                    data="adult", arm=arm, epsilon=epsilon, seed=seed, repeats=1,
-                    accuracy=round(float(np.mean((margin > 0) == positive)), 5),
-                    auc=round(float(roc_auc_score(positive, margin)), 5),
-                )  # fmt: skip
-    trainers.linear_recipe = given
+    trainers.linear_recipe = recipe
+    try:
+        yield
+    finally:
+        trainers.linear_recipe = given
 
 
-def wide(options: argparse.Namespace) -> None:
-    """Synthetic numbers: one line a method and seed."""
-    store = Store("choices", options.minutes)
-    for seed in range(options.seeds):
-        generator = np.random.default_rng(seed)
-        x = generator.random((RECORDS + FRESH, NUMBERS)).astype(np.float32)
-        weights = np.zeros(NUMBERS)
-        weights[:MATTER] = WEIGHT * generator.choice([-1, 1], MATTER)
-        chances = 1 / (1 + np.exp(-(x - 0.5) @ weights))
-        y = (generator.random(len(x)) < chances).astype(int)
-        for arm, way in WIDE.items():
-            if not store.fresh(data="wide", arm=arm, epsilon=1.0, seed=seed):
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                model = select_features(
-                    (x[:RECORDS], y[:RECORDS]), budget=Budget(1.0), out=f"{folder}/run",
-                    trainer="dpsgd", seed=seed, bounds=(0, 1), classes=2, split="0.6,0.1,0.3",
-                    **way,
-                ).model  # fmt: skip
-            right = (model.decision_function(x[RECORDS:]) > 0) == (y[RECORDS:] == 1)
-            store.add(
-                data="wide", arm=arm, epsilon=1.0, seed=seed, repeats=1,
-                accuracy=round(float(right.mean()), 5),
-                best=round(float(np.maximum(chances, 1 - chances)[RECORDS:].mean()), 5),
-            )  # fmt: skip
+def wide(arm: str, epsilon: float, seed: int) -> dict[str, float]:
+    """Synthetic numbers, of which few matter."""
+    generator = np.random.default_rng(seed)
+    x = generator.random((RECORDS + FRESH, NUMBERS)).astype(np.float32)
+    weights = np.zeros(NUMBERS)
+    weights[:MATTER] = WEIGHT * generator.choice([-1, 1], MATTER)
+    chances = 1 / (1 + np.exp(-(x - 0.5) @ weights))
+    y = (generator.random(len(x)) < chances).astype(int)
+    with tempfile.TemporaryDirectory() as folder:
+        model = select_features(
+            (x[:RECORDS], y[:RECORDS]), budget=Budget(epsilon), out=f"{folder}/run",
+            trainer="dpsgd", seed=seed, bounds=(0, 1), classes=2, split="0.6,0.1,0.3", **WIDE[arm],
+        ).model  # fmt: skip
+    right = (model.decision_function(x[RECORDS:]) > 0) == (y[RECORDS:] == 1)
+    return {
+        "accuracy": float(right.mean()),
+        "best": float(np.maximum(chances, 1 - chances)[RECORDS:].mean()),
+    }
 
 
 def show() -> None:
     """Print the mean over seeds of each arm."""
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows_of("choices"):
-        cells.setdefault((row["data"], row["epsilon"], row["arm"]), []).append(row)
-    for (data, epsilon, arm), rows in sorted(cells.items()):
+        found.setdefault((row["data"], row["epsilon"], row["arm"]), []).append(row)
+    for (data, epsilon, arm), rows in sorted(found.items()):
         values = [
             f"{name} {np.mean([row[name] for row in rows]):.4f}"
             for name in ("accuracy", "auc", "best") if name in rows[0]
@@ -155,9 +166,24 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=Path("adult.csv"))
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--minutes", type=float, default=7.0)
+    cells.add_workers(parser)
     options = parser.parse_args()
     options.seeds = options.seeds or (3 if options.part == "view" else 4)
-    (views if options.part == "view" else wide)(options)
+    seeds = range(options.seeds)
+    if options.part == "view":
+        asked = (
+            {"data": "adult", "arm": arm, "epsilon": epsilon, "seed": seed}
+            for seed in seeds for epsilon in (0.1, 1.0) for arm in VIEWS
+        )  # fmt: skip
+    else:
+        asked = (
+            {"data": "wide", "arm": arm, "epsilon": 1.0, "seed": seed}
+            for seed in seeds for arm in WIDE
+        )  # fmt: skip
+    cells.measure(
+        path_of("choices"), asked, measured, options.table, workers=cells.workers_of(options),
+        minutes=options.minutes,
+    )  # fmt: skip
     show()
 
 

@@ -19,9 +19,11 @@ import torch
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.normals import normals
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.bounding.bound import SLACK
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.noise import Noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
 
@@ -83,12 +85,11 @@ def train_all(x: Array, y: Array, cells: Sequence[Cell], batch: Stream) -> Array
         sums = np.stack([-gradient, gradient], axis=1)
         for place, cell in enumerate(cells):
             if (sigma := cell.recipe.noise_multiplier) is not None:
-                drawn = cell.noise.generator(step).standard_normal(
-                    2 * cell.size + 2, dtype=np.float32
-                )
-                drawn *= sigma * cell.recipe.bounding.clip_norm  # type: ignore[union-attr]
-                sums[: cell.size, :, place] += drawn[:-2].reshape(2, -1).T
-                sums[-1, :, place] += drawn[-2:]
+                own = np.concatenate([sums[: cell.size, :, place].T.ravel(), sums[-1, :, place]])
+                noise = Noise(normals(len(own), cell.noise, step))
+                noise.add_to([torch.from_numpy(own)], sigma * clips[place] * SLACK)
+                sums[: cell.size, :, place] = own[:-2].reshape(2, -1).T
+                sums[-1, :, place] = own[-2:]
         weights -= (np.array(rates) * sums).astype(np.float32)
     return weights.transpose(2, 1, 0)
 

@@ -13,9 +13,10 @@ last generation: by its accuracy on the *test* records as in the paper ("pafs"),
 records ("pafs, by training records"). Random draws a set of CFS-GA's size for every repetition.
 
 Every cell is the mean of so many repetitions of the noise, for each of a few splits (seeds). A
-command does what the results lack, until its minutes are over: repeat it.
+command does what the results lack, side by side (`--workers`), until its minutes are over: repeat
+it. `dp-sgd` trains the networks of a split together, `library` is also timed: one by one.
 
-Usage: OMP_NUM_THREADS=1 python benchmarks/features/paper.py table-x --tables DIR [--law ours]
+Usage: python benchmarks/features/paper.py table-x --tables DIR [--law ours]
        ... figures breast-cancer | figures adult | dp-sgd | one-hot | library --tables DIR
        ... pool --data-root DIR          --full: the paper's 1000 repetitions
 """
@@ -23,8 +24,13 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/features/paper.py table-x --tables DI
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +42,12 @@ from setting import (
     NUMBERS,
     Array,
     Part,
-    Store,
     Table,
     accuracies,
+    cells,
     fit,
     mask_of,
+    path_of,
     read,
     summary,
 )
@@ -78,39 +85,52 @@ KEPT = (*NUMBERS["adult"][1:], "sex")
 """What Table XVI keeps without one-hot encoding: numbers but fnlwgt, and sex as two."""
 
 
-def table_x(options: argparse.Namespace) -> None:
+@lru_cache(maxsize=1)
+def split_of(path: Path, seed: int) -> tuple[Table, Part, Part]:
+    """Return a table, and its records to train on and to test on; the last one stays in memory."""
+    table = read(path)
+    return table, *table.split(seed)
+
+
+def table_x(options: argparse.Namespace) -> Iterator[cells.Line]:
     """Table X: one line an epsilon, arm and split."""
-    table = read(options.tables / "breast-cancer.csv")
-    store, repeats = Store("table-x", options.minutes), 1000 if options.full else 200
-    for seed in range(options.seeds):
-        train_part, test = table.split(seed)
-        correlations = table.correlations(train_part)
-        generator = np.random.default_rng(seed)
-        found = genetic(*correlations, generator=generator)
-        size, d = len(found.chosen), len(table.owners)
-        sets = {
-            "all": np.ones(d, bool),
-            "cfs-greedy": mask_of(greedy(*correlations, size).chosen, d),
-            "cfs-ga": mask_of(found.chosen, d),
-            "random": np.stack(
-                [mask_of(generator.permutation(d)[:size], d) for _ in range(repeats)]
-            ),
-        }
-        for epsilon in EPSILONS_X:
-            for arm in (*sets, "pafs", "pafs, by training records"):
-                key = {"law": options.law, "epsilon": epsilon, "arm": arm, "seed": seed}
-                if not store.fresh(**key):
-                    continue
-                start, more = time.process_time(), {}
-                mask = sets.get(arm)
-                if mask is None:
-                    judges = test if arm == "pafs" else train_part
-                    mask, more = pafs(options.law, table, train_part, judges, epsilon, seed)
-                masks = np.broadcast_to(mask, (repeats, d))
-                weights = fit(options.law, table, train_part, masks, epsilon, (seed, arm))
-                more["features"] = int(masks[0].sum())
-                taken = round(time.process_time() - start, 1)
-                store.add(**key, **summary(accuracies(weights, test)), **more, processor=taken)
+    arms = ("all", "cfs-greedy", "cfs-ga", "random", "pafs", "pafs, by training records")
+    for seed, epsilon, arm in product(range(options.seeds), EPSILONS_X, arms):
+        yield {"law": options.law, "epsilon": epsilon, "arm": arm, "seed": seed}
+
+
+@lru_cache(maxsize=1)
+def sets_of(path: Path, seed: int, repeats: int) -> dict[str, Array]:
+    """Return the sets that an arm trains on, where they are the same at every epsilon."""
+    table, train_part, _ = split_of(path, seed)
+    correlations = table.correlations(train_part)
+    generator = np.random.default_rng(seed)
+    found = genetic(*correlations, generator=generator)
+    size, d = len(found.chosen), len(table.owners)
+    return {
+        "all": np.ones(d, bool),
+        "cfs-greedy": mask_of(greedy(*correlations, size).chosen, d),
+        "cfs-ga": mask_of(found.chosen, d),
+        "random": np.stack([mask_of(generator.permutation(d)[:size], d) for _ in range(repeats)]),
+    }
+
+
+def of_table_x(
+    options: argparse.Namespace, law: str, epsilon: float, arm: str, seed: int
+) -> cells.Line:
+    """Measure one line of Table X."""
+    repeats, path = 1000 if options.full else 200, options.tables / "breast-cancer.csv"
+    table, train_part, test = split_of(path, seed)
+    mask = sets_of(path, seed, repeats).get(arm)
+    start, more = time.process_time(), {}
+    if mask is None:
+        judges = test if arm == "pafs" else train_part
+        mask, more = pafs(law, table, train_part, judges, epsilon, seed)
+    masks = np.broadcast_to(mask, (repeats, len(table.owners)))
+    weights = fit(law, table, train_part, masks, epsilon, (seed, arm))
+    more["features"] = int(masks[0].sum())
+    taken = round(time.process_time() - start, 1)
+    return {**summary(accuracies(weights, test)), **more, "processor": taken}
 
 
 def pafs(
@@ -133,71 +153,82 @@ def pafs(
     return generation.masks[best], {"seen": round(float(fitness[best]), 5), "trained": len(known)}
 
 
-def figures(options: argparse.Namespace) -> None:
+def figures(options: argparse.Namespace) -> Iterator[cells.Line]:
     """Figs. 3 and 4: one line an epsilon, size and split."""
     study = FIGURES[options.data]
-    table, d = read(options.tables / f"{options.data}.csv"), study["sizes"][-1]
-    store = Store("figures", options.minutes)
-    for seed in range(options.seeds):
-        train_part, test = table.split(seed)
-        order = greedy(*table.correlations(train_part)).features
-        for epsilon in study["epsilons"]:
-            public = epsilon == NO_PRIVACY
-            repeats = 1 if public else 1000 if options.full else study["repeats"]
-            for size in range(1, d + 1) if options.full else study["sizes"]:
-                key = {
-                    "data": options.data, "law": options.law, "epsilon": epsilon, "size": size,
-                    "seed": seed,
-                }  # fmt: skip
-                if (public and options.law == "ours") or not store.fresh(**key):
-                    continue
-                masks = np.broadcast_to(mask_of(order[:size], d), (repeats, d))
-                weights = fit(options.law, table, train_part, masks, epsilon, (seed, size))
-                store.add(**key, **summary(accuracies(weights, test)))
+    sizes = range(1, study["sizes"][-1] + 1) if options.full else study["sizes"]
+    for seed, epsilon, size in product(range(options.seeds), study["epsilons"], sizes):
+        if epsilon != NO_PRIVACY or options.law != "ours":
+            yield {
+                "data": options.data, "law": options.law, "epsilon": epsilon, "size": size,
+                "seed": seed,
+            }  # fmt: skip
 
 
-def one_hot(options: argparse.Namespace) -> None:
+@lru_cache(maxsize=1)
+def order_of(path: Path, seed: int) -> tuple[int, ...]:
+    """Return the features in the order of CFS-Greedy."""
+    table, train_part, _ = split_of(path, seed)
+    return tuple(greedy(*table.correlations(train_part)).features)
+
+
+def of_figures(
+    options: argparse.Namespace, data: str, law: str, epsilon: float, size: int, seed: int
+) -> cells.Line:
+    """Measure one point of Figs. 3 and 4."""
+    path, repeats = options.tables / f"{data}.csv", FIGURES[data]["repeats"]
+    if epsilon == NO_PRIVACY or options.full:
+        repeats = 1 if epsilon == NO_PRIVACY else 1000
+    table, train_part, test = split_of(path, seed)
+    d = len(table.owners)
+    masks = np.broadcast_to(mask_of(order_of(path, seed)[:size], d), (repeats, d))
+    return summary(accuracies(fit(law, table, train_part, masks, epsilon, (seed, size)), test))
+
+
+def one_hot(options: argparse.Namespace) -> Iterator[cells.Line]:
     """Table XVI: one line an epsilon, encoding and split."""
-    table, store = read(options.tables / "adult.csv"), Store("one-hot", options.minutes)
+    arms = ("one-hot", "numbers and sex")
+    for seed, arm, epsilon in product(range(options.seeds), arms, EPSILONS_ONE_HOT):
+        if epsilon != NO_PRIVACY or options.law != "ours":
+            yield {"law": options.law, "epsilon": epsilon, "arm": arm, "seed": seed}
+
+
+def of_one_hot(
+    options: argparse.Namespace, law: str, epsilon: float, arm: str, seed: int
+) -> cells.Line:
+    """Measure one line of Table XVI."""
+    table, _, _ = split_of(options.tables / "adult.csv", seed)
     names = [item.name for item in table.attributes.items]
     few = np.flatnonzero(np.isin(table.owners, [names.index(name) for name in KEPT]))
-    for seed in range(options.seeds):
-        for arm, given in (("one-hot", table), ("numbers and sex", table.only(few))):
-            train_part, test = given.split(seed)
-            for epsilon in EPSILONS_ONE_HOT:
-                key = {"law": options.law, "epsilon": epsilon, "arm": arm, "seed": seed}
-                public = epsilon == NO_PRIVACY
-                if (public and options.law == "ours") or not store.fresh(**key):
-                    continue
-                repeats = 1 if public else 1000 if options.full else 50
-                masks = np.ones((repeats, len(given.owners)), bool)
-                weights = fit(options.law, given, train_part, masks, epsilon, (seed, arm))
-                store.add(**key, **summary(accuracies(weights, test)), features=masks.shape[1])
+    given = table if arm == "one-hot" else table.only(few)
+    train_part, test = given.split(seed)
+    repeats = 1 if epsilon == NO_PRIVACY else 1000 if options.full else 50
+    masks = np.ones((repeats, len(given.owners)), bool)
+    weights = fit(law, given, train_part, masks, epsilon, (seed, arm))
+    return {**summary(accuracies(weights, test)), "features": masks.shape[1]}
 
 
 def dp_sgd(options: argparse.Namespace) -> None:
     """Tables II and XVIII: one line an epsilon, size and split; epsilon None is SGD."""
-    store, keys = Store("dp-sgd", options.minutes), Keys.from_seed(0)
+    keys, end = Keys.from_seed(0), time.monotonic() + 60 * options.minutes
     for data, study in NETWORKS.items():
         table = read(options.tables / f"{data}.csv")
         d, repeats = len(table.owners), 10
         ways = (*study["epsilons"], None)
         for seed in range(options.seeds):
-            lacking = [
-                key
+            every = (
+                {"data": data, "epsilon": epsilon, "size": size, "seed": seed}
                 for size in study["sizes"] for epsilon in ways
-                if store.fresh(
-                    **(key := {"data": data, "epsilon": epsilon, "size": size, "seed": seed})
-                )
-            ]  # fmt: skip
-            if not lacking:
+            )  # fmt: skip
+            lacking = cells.open_cells(every, cells.stored(path_of("dp-sgd")))
+            if not lacking or time.monotonic() > end:
                 continue
             train_part, test = table.split(seed, TABLE_II)
             order = list(greedy(*table.correlations(train_part), d).features)
             recipes = {e: network_recipe(len(train_part.y), e, study["rate"]) for e in ways}
             found = []
             for each in range(repeats):
-                cells = [
+                made = [
                     networks.Cell(
                         size=key["size"], recipe=recipes[key["epsilon"]],
                         weights=keys.stream("weights", data, seed, key["size"], each),
@@ -206,12 +237,13 @@ def dp_sgd(options: argparse.Namespace) -> None:
                     for key in lacking
                 ]  # fmt: skip
                 batch = keys.stream("batch", data, seed, each)
-                weights = networks.train_all(train_part.x[:, order], train_part.y, cells, batch)
+                weights = networks.train_all(train_part.x[:, order], train_part.y, made, batch)
                 found.append(networks.accuracies(weights, test.x[:, order], test.y))
             for key, values in zip(lacking, np.transpose(found), strict=True):
                 recipe = recipes[key["epsilon"]]
                 more = {"sigma": recipe.noise_multiplier, "steps": recipe.steps}
-                store.add(**key, **summary(values), **more)
+                line = key | summary(values) | more | {"date": date.today().isoformat()}
+                cells.store(path_of("dp-sgd"), line)
 
 
 def network_recipe(n: int, epsilon: float | None, rate: float) -> Recipe:
@@ -243,65 +275,69 @@ POOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def pool(options: argparse.Namespace) -> None:
+def pool(options: argparse.Namespace) -> Iterator[cells.Line]:
     """Max pooling and PCA on MNIST: whole runs at a sound total, every release charged."""
+    epsilons = (0.1, 0.25, 0.5, 1.0, 2.0) if options.full else (0.1, 0.5, 2.0)
+    for epsilon, arm, seed in product(epsilons, POOLS, range(options.seeds)):
+        yield {"data": "mnist", "epsilon": epsilon, "arm": arm, "seed": seed}
+
+
+def of_pool(
+    options: argparse.Namespace, data: str, epsilon: float, arm: str, seed: int
+) -> cells.Line:
+    """Measure one run on MNIST."""
     from pasearch import Budget
     from pasearch.api.features import select_features
 
-    store = Store("pool", options.minutes)
-    for epsilon in (0.1, 0.25, 0.5, 1.0, 2.0) if options.full else (0.1, 0.5, 2.0):
-        for arm, way in POOLS.items():
-            for seed in range(options.seeds):
-                key = {"data": "mnist", "epsilon": epsilon, "arm": arm, "seed": seed}
-                if not store.fresh(**key):
-                    continue
-                start = time.process_time()
-                found = select_features(
-                    "mnist", budget=Budget(epsilon), data_root=options.data_root, seed=seed,
-                    trainer="dpsgd", **way,
-                )  # fmt: skip
-                taken = round(time.process_time() - start, 1)
-                store.add(**key, accuracy=found.test_accuracy, repeats=1, processor=taken)
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        found = select_features(
+            data, budget=Budget(epsilon), data_root=options.data_root, seed=seed, trainer="dpsgd",
+            out=f"{folder}/run", **POOLS[arm],
+        )  # fmt: skip
+    taken = round(time.process_time() - start, 1)
+    return {"accuracy": found.test_accuracy, "repeats": 1, "processor": taken}
 
 
-def library(options: argparse.Namespace) -> None:
+def library(options: argparse.Namespace) -> Iterator[cells.Line]:
     """Compare accuracies of the law "library" with diffprivlib's, all features, one split."""
+    for epsilon, arm in product((0.1, 0.5, 1, 2, 5, 10, 20, 40), ("diffprivlib", "batched")):
+        yield {"epsilon": epsilon, "arm": arm, "seed": 0}
+
+
+def of_library(options: argparse.Namespace, epsilon: float, arm: str, seed: int) -> cells.Line:
+    """Measure one of both, and its time."""
     from diffprivlib.models import LogisticRegression
 
     warnings.simplefilter("ignore")  # that it stops at 5,000 steps, or below a tolerance of 0
-    table = read(options.tables / "breast-cancer.csv")
-    store, (train_part, test) = Store("library", options.minutes), table.split(0)
+    table, train_part, test = split_of(options.tables / "breast-cancer.csv", seed)
     d, repeats = len(table.owners), 300
-    for epsilon in (0.1, 0.5, 1, 2, 5, 10, 20, 40):
-        for arm in ("diffprivlib", "batched"):
-            key = {"epsilon": epsilon, "arm": arm, "seed": 0}
-            if not store.fresh(**key):
-                continue
-            start = time.process_time()
-            if arm == "batched":
-                masks = np.ones((repeats, d), bool)
-                found = accuracies(fit("library", table, train_part, masks, epsilon, (arm,)), test)
-            else:
-                found = np.array([
-                    LogisticRegression(
-                        epsilon=epsilon, data_norm=3.0, max_iter=5000, tol=1e-50, random_state=each
-                    ).fit(train_part.x, train_part.y).score(test.x, test.y)
-                    for each in range(repeats)
-                ])  # fmt: skip
-            each = round(1e3 * (time.process_time() - start) / repeats, 3)
-            store.add(**key, **summary(found), milliseconds=each)
+    start = time.process_time()
+    if arm == "batched":
+        masks = np.ones((repeats, d), bool)
+        found = accuracies(fit("library", table, train_part, masks, epsilon, (arm,)), test)
+    else:
+        found = np.array([
+            LogisticRegression(
+                epsilon=epsilon, data_norm=3.0, max_iter=5000, tol=1e-50, random_state=each
+            ).fit(train_part.x, train_part.y).score(test.x, test.y)
+            for each in range(repeats)
+        ])  # fmt: skip
+    each = round(1e3 * (time.process_time() - start) / repeats, 3)
+    return {**summary(found), "milliseconds": each}
 
 
-ITEMS = {
-    "table-x": table_x, "figures": figures, "dp-sgd": dp_sgd, "one-hot": one_hot, "pool": pool,
-    "library": library,
+ITEMS: dict[str, tuple[Callable[..., Iterator[cells.Line]], Callable[..., cells.Line]]] = {
+    "table-x": (table_x, of_table_x), "figures": (figures, of_figures),
+    "one-hot": (one_hot, of_one_hot), "pool": (pool, of_pool), "library": (library, of_library),
 }  # fmt: skip
+"""Which cells an item has, and what measures one."""
 
 
 def main() -> None:
     """Run what the results lack."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("item", choices=ITEMS)
+    parser.add_argument("item", choices=[*ITEMS, "dp-sgd"])
     parser.add_argument("data", nargs="?", choices=FIGURES, default="breast-cancer")
     parser.add_argument("--tables", type=Path, default=Path("data"))
     parser.add_argument("--data-root", default="data")
@@ -309,8 +345,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--full", action="store_true", help="the paper's number of repetitions")
+    cells.add_workers(parser)
     options = parser.parse_args()
-    ITEMS[options.item](options)
+    if options.item == "dp-sgd":
+        dp_sgd(options)
+        return
+    asked, by = ITEMS[options.item]
+    cells.measure(
+        path_of(options.item), asked(options), by, options, minutes=options.minutes,
+        workers=1 if options.item == "library" else cells.workers_of(options),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -20,12 +20,9 @@ norm is bounded by the root of how many columns a set touches.
 from __future__ import annotations
 
 import csv
-import json
 import math
-import time
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,11 @@ import numpy as np
 from pasearch.features import logistic
 from pasearch.features.contingency import Attribute, Attributes, count
 from pasearch.features.merit import symmetrical_uncertainty
+from pasearch.features.minimiser import solved
 from pasearch.runs.keys import Keys
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 RESULTS = Path(__file__).parent / "results"
 BINS = 10
@@ -135,10 +136,10 @@ def read(path: str | Path) -> Table:
     with Path(path).open(newline="") as file:
         header, *rows = list(csv.reader(file))
     items, codes, blocks, owners = [], [], [], []
-    for place, (name, cells) in enumerate(zip(header, np.array(rows).T, strict=True)):
-        values, code = np.unique(cells, return_inverse=True)
+    for place, (name, column) in enumerate(zip(header, np.array(rows).T, strict=True)):
+        values, code = np.unique(column, return_inverse=True)
         if name in NUMBERS[table]:
-            numbers = cells.astype(float)
+            numbers = column.astype(float)
             scaled = (numbers - numbers.min()) / np.ptp(numbers)
             code, block = np.minimum(BINS * scaled, BINS - 1).astype(int), scaled[:, None]
             size, features = BINS, (tuple(range(BINS)),)
@@ -219,7 +220,7 @@ def _library(
     noise *= (lengths / np.linalg.norm(noise, axis=1))[:, None]
     noise[:, -1] *= stretch
     bounds, ridges = np.full(len(masks), norm * (1 + 1e-9)), np.full(len(masks), ridge)
-    found = logistic._solved(rows, hot, masks, bounds, ridges, noise[:, None], "cpu")[:, 0]
+    found = solved(rows, hot, masks, bounds, ridges, noise[:, None], "cpu")[:, 0]
     found[:, -1] *= stretch
     return found
 
@@ -241,42 +242,14 @@ def mask_of(chosen: Any, features: int) -> Array:
     return mask
 
 
-class Store:
-    """Lines of one study: what is there already is not measured again.
-
-    Args:
-        name: The file in `results`, without its ending.
-        minutes: After so many, `fresh` lets nothing more begin.
-    """
-
-    def __init__(self, name: str, minutes: float):
-        self._path = RESULTS / f"{name}.jsonl"
-        self._end = time.monotonic() + 60 * minutes
-        self._done = {_key(row) for row in rows_of(name)}
-
-    def fresh(self, **key: Any) -> bool:
-        """Return whether a cell is missing and there is time for it."""
-        return _key(key) not in self._done and time.monotonic() < self._end
-
-    def add(self, **row: Any) -> None:
-        """Append a line."""
-        self._done.add(_key(row))
-        with self._path.open("a") as file:
-            file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+def path_of(name: str) -> Path:
+    """Return the file of a study's lines."""
+    return RESULTS / f"{name}.jsonl"
 
 
-def rows_of(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a study."""
-    path = RESULTS / f"{name}.jsonl"
-    if path.exists():
-        yield from map(json.loads, path.read_text().splitlines())
-
-
-KEYS = ("data", "law", "epsilon", "arm", "size", "seed")
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in KEYS)
+def rows_of(name: str) -> list[cells.Line]:
+    """Return the lines of a study."""
+    return cells.stored(path_of(name))
 
 
 def summary(values: Array) -> dict[str, Any]:

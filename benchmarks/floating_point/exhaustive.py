@@ -1,10 +1,10 @@
 """How much the compiled functions err, over every U and V there is: what a proof rests on.
 
-    python benchmarks/floating_point/exhaustive.py > benchmarks/floating_point/results/exhaustive.json
+    python benchmarks/floating_point/exhaustive.py        what results/exhaustive.json holds
 
 A radius comes from 31 bits of U, a cosine and a sine from 32 of V. Each is compared with float64's,
 which errs by 2^-50 at most. The operations are IEEE's in a fixed order, so that another machine
-finds the same. Minutes on one core.
+finds the same.
 """
 
 from __future__ import annotations

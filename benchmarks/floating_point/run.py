@@ -8,13 +8,12 @@
     rounding   by how much more than C removing one record moves a float32 sum, on MNIST
 
 Usage: python benchmarks/floating_point/run.py attack | speed | rounding [--data-root DIR]. One JSON
-line a result in results/; `attack` goes on where it stopped.
+line a result in results/; `attack` runs repetitions side by side, and goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -30,8 +29,9 @@ import torch
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "training"), str(HERE.parent / "speed")]
+sys.path[:0] = [str(TESTS), str(TESTS / "training"), str(HERE.parent / "speed"), str(HERE.parent)]
 
+import cells  # noqa: E402
 import peers  # noqa: E402
 import test_floating_point as worlds  # noqa: E402
 from lattices import Attack, advantage, lower_bound  # noqa: E402
@@ -132,22 +132,28 @@ def attacks() -> dict[str, Callable[[int], tuple[int, int]]]:
     }
 
 
-def attack(file: Path) -> None:
+def attack(file: Path, workers: int) -> None:
     """Attack every release, and go on where an earlier call stopped."""
-    done = {(row["release"], row["repetition"]) for row in rows(file)}
-    for name, found in attacks().items():
+    asked = (
+        {"release": name, "repetition": repetition}
+        for name in attacks()
         # One repetition tells enough of a sampler that is found in every run.
-        for repetition in range(1 if name.startswith("before") else REPETITIONS):
-            if (name, repetition) in done:
-                continue
-            hits, alarms = found(repetition)
-            bound = lower_bound(hits, alarms, RUNS, worlds.DELTA, 0.05 / REPETITIONS)
-            write(
-                file, release=name, repetition=repetition, runs=RUNS, hits=int(hits),
-                alarms=int(alarms), epsilon_at_least=round(bound, 4),
-                # Of another density at this scale and delta no loss distribution is proved.
-                price=None if "laplace" in name or "student" in name else round(worlds.PAID, 4),
-            )  # fmt: skip
+        for repetition in range(1 if name.startswith("before") else REPETITIONS)
+    )
+    cells.measure(file, asked, attacked, "attack", workers=workers)
+
+
+def attacked(command: str, release: str, repetition: int) -> dict[str, Any]:
+    """Attack a release once, by many runs in each of two worlds."""
+    hits, alarms = attacks()[release](repetition)
+    bound = lower_bound(hits, alarms, RUNS, worlds.DELTA, 0.05 / REPETITIONS)
+    # Of another density at this scale and delta no loss distribution is proved.
+    unproved = "laplace" in release or "student" in release
+    return {
+        "runs": RUNS, "hits": int(hits), "alarms": int(alarms),
+        "epsilon_at_least": round(bound, 4), "price": None if unproved else round(worlds.PAID, 4),
+        "command": command,
+    }  # fmt: skip
 
 
 @contextmanager
@@ -265,17 +271,11 @@ def rounding(file: Path, root: str) -> None:
         )  # fmt: skip
 
 
-def rows(file: Path) -> list[dict[str, Any]]:
-    """Return the results so far."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def write(file: Path, **values: Any) -> None:
     """Append one result."""
-    row = {**values, "date": date.today().isoformat(), "command": " ".join(sys.argv[1:])}
-    print(row, flush=True)
-    with file.open("a") as out:
-        out.write(json.dumps(row) + "\n")
+    cells.store(
+        file, {**values, "date": date.today().isoformat(), "command": " ".join(sys.argv[1:])}
+    )
 
 
 def main() -> None:
@@ -284,11 +284,11 @@ def main() -> None:
     parser.add_argument("study", choices=["attack", "speed", "rounding"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data-root", default="data")
+    cells.add_workers(parser)
     given = parser.parse_args()
     file = HERE / "results" / f"{given.study}.jsonl"
     if given.study == "attack":
-        torch.set_num_threads(1)
-        attack(file)
+        attack(file, cells.workers_of(given))
     elif given.study == "speed":
         speed(file, given.threads)
     else:

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from peers import scores
-from stored import store, stored
 
 from pasearch import Budget, search_architecture, select_features
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"
@@ -33,7 +35,7 @@ NOTHING = 'target = "income"\nofficial_test = 16281\n'
 ARMS = ("features", "arch")
 
 
-def measured(folder: Path, arm: str, declared: bool, epsilon: float, seed: int) -> dict[str, float]:
+def measured(folder: Path, declared: bool, epsilon: float, arm: str, seed: int) -> dict[str, float]:
     """Return what an arm reaches."""
     frame = pd.read_csv(folder / "adult.csv", dtype=str, keep_default_na=False)
     held = frame.tail(16281)
@@ -50,24 +52,25 @@ def measured(folder: Path, arm: str, declared: bool, epsilon: float, seed: int) 
             result = search_architecture(folder / "adult.csv", strategy="fixed", **given)
         records = held.drop(columns=["income"])
         answers, chances = result.predict(records), np.asarray(result.predict_proba(records))
-    return scores(held["income"].to_numpy(str), np.asarray(answers).astype(str), chances[:, -1])
+    found = scores(held["income"].to_numpy(str), np.asarray(answers).astype(str), chances[:, -1])
+    return {name: round(value, 5) for name, value in found.items()}
 
 
 def show() -> None:
     """Print medians over seeds with their range."""
     print("| schema | epsilon | seeds | | " + " | ".join(ARMS) + " |\n|---|---|---|---|---|---|")
-    rows = stored(RESULTS)
+    rows = cells.stored(RESULTS)
     for declared, epsilon in sorted({(r["declared"], r["epsilon"]) for r in rows}, reverse=True):
         for measure in ("accuracy", "auc"):
-            cells, seeds = [], 0
+            shown, seeds = [], 0
             for arm in ARMS:
                 key = (declared, epsilon, arm)
                 found = [r[measure] for r in rows if (r["declared"], r["epsilon"], r["arm"]) == key]
                 seeds = max(seeds, len(found))
                 span = f" ({min(found):.3f}, {max(found):.3f})" if found else ""
-                cells.append(f"{statistics.median(found):.3f}{span}" if found else "")
+                shown.append(f"{statistics.median(found):.3f}{span}" if found else "")
             schema = "declared" if declared else "nothing"
-            print(f"| {schema} | {epsilon:g} | {seeds} | {measure} | " + " | ".join(cells) + " |")
+            print(f"| {schema} | {epsilon:g} | {seeds} | {measure} | " + " | ".join(shown) + " |")
 
 
 def main() -> None:
@@ -77,24 +80,19 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    done = {(e["declared"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
-    for seed in range(1, asked.seeds + 1):
-        for epsilon in asked.epsilon:
-            for declared in (True, False):
-                for arm in ARMS:
-                    if (declared, epsilon, arm, seed) in done:
-                        continue
-                    found = measured(asked.tables, arm, declared, epsilon, seed)
-                    line = {
-                        "declared": declared, "epsilon": epsilon, "arm": arm, "seed": seed,
-                        **{name: round(value, 5) for name, value in found.items()},
-                        "date": date.today().isoformat(),
-                    }  # fmt: skip
-                    store(RESULTS, line)
+    asked_for = (
+        {"declared": declared, "epsilon": epsilon, "arm": arm, "seed": seed}
+        for seed in range(1, asked.seeds + 1)
+        for epsilon in asked.epsilon
+        for declared in (True, False)
+        for arm in ARMS
+    )
+    cells.measure(RESULTS, asked_for, measured, asked.tables, workers=cells.workers_of(asked))
 
 
 if __name__ == "__main__":

@@ -19,17 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
-from stored import store, stored
 
 from pasearch import Budget, select_features
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 RESULTS = Path(__file__).parent / "results" / "bins.jsonl"
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -55,7 +57,7 @@ def lognormal(records: int = 15_000) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list("abcde")).assign(y=np.where(right, "yes", "no"))
 
 
-def table(name: str, folder: Path | None) -> pd.DataFrame:
+def frame_of(name: str, folder: Path | None) -> pd.DataFrame:
     """Return a table without missing cells, at most `MOST` records of it."""
     if name == "lognormal":
         return lognormal()
@@ -140,14 +142,23 @@ def accuracy(frame: pd.DataFrame, name: str, arm: str, epsilon: float, seed: int
     return float((found == truth).mean())
 
 
+def measured(
+    folder: Path | None, table: str, epsilon: float, arm: str, seed: int
+) -> dict[str, float]:
+    """Return the accuracy of an arm, and of how many records the table is."""
+    frame = frame_of(table, folder)
+    right = accuracy(frame, table, arm, epsilon, seed)
+    return {"records": len(frame), "accuracy": round(right, 5)}
+
+
 def show() -> None:
     """Print medians and ranges over seeds, a row a table and epsilon."""
     print(
         "| table | epsilon | seeds | " + " | ".join(ARMS) + " |\n|---|---|---|" + "---|" * len(ARMS)
     )
-    rows = stored(RESULTS)
+    rows = cells.stored(RESULTS)
     for name, epsilon in dict.fromkeys((each["table"], each["epsilon"]) for each in rows):
-        cells, seeds = [], 0
+        shown, seeds = [], 0
         for arm in ARMS:
             found = [
                 each["accuracy"] for each in rows
@@ -155,8 +166,8 @@ def show() -> None:
             ]  # fmt: skip
             seeds = max(seeds, len(found))
             span = f" ({min(found):.3f}, {max(found):.3f})" if len(found) > 1 else ""
-            cells.append(f"{statistics.median(found):.3f}{span}" if found else "")
-        print(f"| {name} | {epsilon:g} | {seeds} | " + " | ".join(cells) + " |")
+            shown.append(f"{statistics.median(found):.3f}{span}" if found else "")
+        print(f"| {name} | {epsilon:g} | {seeds} | " + " | ".join(shown) + " |")
 
 
 def main() -> None:
@@ -167,24 +178,19 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
-    for name in asked.names or TABLES:
-        frame = table(name, asked.tables)
-        for epsilon in asked.epsilon:
-            for seed in range(1, asked.seeds + 1):
-                for arm in ARMS if seed == 1 else ARMS[:-1]:
-                    if (name, epsilon, arm, seed) in done:
-                        continue
-                    right = accuracy(frame, name, arm, epsilon, seed)
-                    line = {
-                        "table": name, "records": len(frame), "epsilon": epsilon, "arm": arm,
-                        "seed": seed, "accuracy": round(right, 5), "date": date.today().isoformat(),
-                    }  # fmt: skip
-                    store(RESULTS, line)
+    asked_for = (
+        {"table": name, "epsilon": epsilon, "arm": arm, "seed": seed}
+        for name in asked.names or TABLES
+        for epsilon in asked.epsilon
+        for seed in range(1, asked.seeds + 1)
+        for arm in (ARMS if seed == 1 else ARMS[:-1])
+    )
+    cells.measure(RESULTS, asked_for, measured, asked.tables, workers=cells.workers_of(asked))
 
 
 if __name__ == "__main__":

@@ -19,20 +19,22 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from stored import store, stored
 
 from pasearch import Budget, pretrain, search_architecture, train
 from pasearch.data.backbones import built
 from pasearch.data.sources import load_dataset
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "images.jsonl"
@@ -109,6 +111,17 @@ def backbone(source: str, arm: str, asked: argparse.Namespace) -> Path:
     return path
 
 
+def measured(
+    asked: argparse.Namespace, data: str, arm: str, seed: int, **job: Any
+) -> dict[str, Any]:
+    """Return what a measurement reaches."""
+    if "few" in job:
+        found = few(job.get("source", ""), data, arm, seed, asked)
+    else:
+        found = whole(data, job["epsilon"], seed, asked)
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+
+
 def jobs(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Return what identifies each measurement that is asked for."""
     for seed in range(1, asked.seeds + 1):
@@ -128,7 +141,7 @@ def jobs(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def show() -> None:
     """Print medians over seeds with their range."""
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in stored(RESULTS):
+    for row in cells.stored(RESULTS):
         what = (
             f"backbone of {row['source']}, {row['epochs']} epochs"
             if "source" in row
@@ -155,21 +168,16 @@ def main() -> None:
     parser.add_argument("--transfer", action="store_true")
     parser.add_argument("--epochs", type=int, default=2, help="of a backbone's training")
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    known = ("data", "arm", "epsilon", "source", "few", "seed", "epochs")
-    done = [{key: row[key] for key in known if key in row} for row in stored(RESULTS)]
-    for job in jobs(asked):
-        if job in done:
-            continue
-        if "few" in job:
-            found = few(job.get("source", ""), job["data"], job["arm"], job["seed"], asked)
-        else:
-            found = whole(job["data"], job["epsilon"], job["seed"], asked)
-        rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
-        store(RESULTS, {**job, **rounded, "date": date.today().isoformat()})
+    if asked.transfer:  # before: what several cells read is made once
+        for source in dict.fromkeys(source for source, _ in PAIRS):
+            backbone(source, "backbone", asked)
+        backbone("", "untrained", asked)
+    cells.measure(RESULTS, jobs(asked), measured, asked, workers=cells.workers_of(asked))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import warnings
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ import numpy as np
 import pandas as pd
 from bins import HELD_OUT, numbers_of
 from sklearn.metrics import roc_auc_score
-from stored import store, stored
 
 from pasearch import Budget, search_architecture, select_features
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 RESULTS = Path(__file__).parent / "results" / "peers.jsonl"
 MOST = 24_000
@@ -65,7 +67,7 @@ ROUNDS, RESIDUAL = 30, 0.5
 """Of adassp: its rounds, and where residuals are cut, as a share of the target's width."""
 
 
-def table(name: str, folder: Path) -> pd.DataFrame:
+def frame_of(name: str, folder: Path) -> pd.DataFrame:
     """Return a table without missing cells, at most `MOST` records of it."""
     target, ignored = TABLES[name]
     frame = pd.read_csv(folder / f"{name}.csv", na_values=["?", ""], keep_default_na=False)
@@ -153,11 +155,12 @@ def opacus(
         if number:
             wanted, loss = wanted.float().reshape(-1, 1), torch.nn.functional.mse_loss
         records = torch.utils.data.TensorDataset(given, wanted)
-        network, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
+        made: Any = PrivacyEngine().make_private_with_epsilon(
             module=network, optimizer=torch.optim.SGD(network.parameters(), lr=rate),
             data_loader=torch.utils.data.DataLoader(records, batch_size=BATCH), epochs=EPOCHS,
             target_epsilon=epsilon, target_delta=1e-5, max_grad_norm=1.0,
         )  # fmt: skip
+        network, optimizer, loader = made
         for _ in range(EPOCHS):
             for part, answers in loader:
                 optimizer.zero_grad()
@@ -247,9 +250,18 @@ def peer(arm: str, rest: pd.DataFrame, held: pd.DataFrame, name: str, epsilon: f
     return model.predict(seen), model.predict_proba(seen)[:, 1] if two else None
 
 
-def measured(name: str, folder: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]:
+def measured(folder: Path, table: str, epsilon: float, arm: str, seed: int) -> dict[str, float]:
+    """Return what an arm reaches on held-out records, rounded."""
+    warnings.simplefilter("ignore")
+    found = reached(frame_of(table, folder), table, arm, epsilon, seed)
+    return {key: round(value, 5) for key, value in found.items()}
+
+
+def reached(
+    frame: pd.DataFrame, name: str, arm: str, epsilon: float, seed: int
+) -> dict[str, float]:
     """Return what an arm reaches on held-out records."""
-    frame, target = table(name, folder), TABLES[name][0]
+    target = TABLES[name][0]
     held = frame.sample(frac=HELD_OUT, random_state=9)
     rest = frame.drop(held.index).reset_index(drop=True)
     by = ours if arm in ("features", "arch") else peer
@@ -266,17 +278,17 @@ def measured(name: str, folder: Path, arm: str, epsilon: float, seed: int) -> di
 def show() -> None:
     """Print medians over seeds with their range, a row a table, epsilon and measure."""
     print("| table | epsilon | | " + " | ".join(ARMS) + " |\n|---|---|---|" + "---|" * len(ARMS))
-    rows = stored(RESULTS)
+    rows = cells.stored(RESULTS)
     for name, epsilon in dict.fromkeys((each["table"], each["epsilon"]) for each in rows):
         here = [r for r in rows if (r["table"], r["epsilon"]) == (name, epsilon)]
         for measure in ("accuracy", "auc", "mae"):
-            cells = []
+            shown = []
             for arm in ARMS:
                 found = [r[measure] for r in here if r["arm"] == arm and measure in r]
                 span = f" ({min(found):.3f}, {max(found):.3f})" if len(found) > 1 else ""
-                cells.append(f"{statistics.median(found):.3f}{span}" if found else "")
-            if any(cells):
-                print(f"| {name} | {epsilon:g} | {measure} | " + " | ".join(cells) + " |")
+                shown.append(f"{statistics.median(found):.3f}{span}" if found else "")
+            if any(shown):
+                print(f"| {name} | {epsilon:g} | {measure} | " + " | ".join(shown) + " |")
 
 
 def main() -> None:
@@ -288,29 +300,22 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    warnings.simplefilter("ignore")
-    done = {(e["table"], e["epsilon"], e["arm"], e["seed"]) for e in stored(RESULTS)}
-    for epsilon in asked.epsilon:
-        for seed in range(1, asked.seeds + 1):
-            for name in asked.names or TABLES:
-                for arm in asked.arms:
-                    if (name, epsilon, arm, seed) in done or (arm == ARMS[-1] and seed > 1):
-                        continue
-                    if (arm == "dp-ebm" and name in MANY) or (
-                        arm == "adassp" and name not in NUMBERS
-                    ):
-                        continue
-                    found = measured(name, asked.tables, arm, epsilon, seed)
-                    line = {
-                        "table": name, "epsilon": epsilon, "arm": arm, "seed": seed,
-                        **{key: round(value, 5) for key, value in found.items()},
-                        "date": date.today().isoformat(),
-                    }  # fmt: skip
-                    store(RESULTS, line)
+    asked_for = (
+        {"table": name, "epsilon": epsilon, "arm": arm, "seed": seed}
+        for epsilon in asked.epsilon
+        for seed in range(1, asked.seeds + 1)
+        for name in asked.names or TABLES
+        for arm in asked.arms
+        if (arm != ARMS[-1] or seed == 1)
+        and (arm != "dp-ebm" or name not in MANY)
+        and (arm != "adassp" or name in NUMBERS)
+    )
+    cells.measure(RESULTS, asked_for, measured, asked.tables, workers=cells.workers_of(asked))
 
 
 if __name__ == "__main__":

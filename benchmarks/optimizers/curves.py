@@ -15,17 +15,15 @@ Usage: python benchmarks/optimizers/curves.py mnist --data-root DIR --seeds 2
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import replace
-from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from run import HERE, SMALL, network
+from run import HERE, SMALL, cells, network
 from torch import nn
 
 from pasearch import Budget
@@ -57,12 +55,14 @@ ARMS: dict[str, dict[str, Any]] = {
 """Their framework is the last two. By default a weight is divided by its mean so far."""
 
 
-def records(candidate: Candidate, options: argparse.Namespace) -> tuple[Records, Records]:
-    """Return the training and the test images behind the front end."""
-    said = {} if options.data.endswith(".npz") else {"data_root": options.data_root}
-    data = load_dataset(options.data, public=True, **said)
+@lru_cache(maxsize=1)
+def records(name: str, root: str, full: bool) -> tuple[Candidate, Records, Records]:
+    """Return what is trained, and the training and the test images behind its front end."""
+    said = {} if name.endswith(".npz") else {"data_root": root}
+    data = load_dataset(name, public=True, **said)
+    candidate = read_candidate(network(name_of(name).lower(), full))
     test = data.official_test or 10_000
-    train = data.n - test if options.full else SMALL
+    train = data.n - test if full else SMALL
     x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
     before = candidate.front_end.module(tuple(x.shape[1:]))
     valid = torch.ones(data.n, dtype=torch.bool)
@@ -72,7 +72,12 @@ def records(candidate: Candidate, options: argparse.Namespace) -> tuple[Records,
         classes = torch.from_numpy(y[which].astype(np.int64))
         return Records(x=seen, y=classes, valid=valid[which], public=True)
 
-    return part(slice(train)), part(slice(data.n - test, None))
+    return candidate, part(slice(train)), part(slice(data.n - test, None))
+
+
+def name_of(data: str) -> str:
+    """Return what the results call a data set."""
+    return "CIFAR-10 (JPEG q75)" if data.endswith(".npz") else data
 
 
 @cache
@@ -107,10 +112,10 @@ def accuracy(model: nn.Module, test: Records, device: str) -> float:
 
 
 def trained(
-    arm: str, candidate: Candidate, train: Records, test: Records, *,
-    epsilon: float, batch: int, seed: int, device: str,
-) -> dict[str, Any]:  # fmt: skip
+    options: argparse.Namespace, arm: str, epsilon: float, batch: int, seed: int, **_: Any
+) -> dict[str, Any]:
     """Train once; return the accuracy and the price at every mark."""
+    candidate, train, test = records(options.data, options.data_root, options.full)
     keys = Keys.from_seed(seed)
     shape, n = tuple(train.x.shape[1:]), len(train.y)
     model = candidate.architecture.build(shape, 10, keys.stream("weights").generator())
@@ -123,13 +128,14 @@ def trained(
     release = recipe.release(n, sigma, dimension)
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
     start = time.process_time()
-    training = Training(model, train, recipe, streams, device=device)
+    training = Training(model, train, recipe, streams, device=options.device)
     found = []
     for step in range(1, STEPS + 1):
         training.step()
         if step % (STEPS // MARKS) == 0:
-            found.append((step, round(accuracy(model, test, device), 4)))
+            found.append((step, round(accuracy(model, test, options.device), 4)))
     return {
+        "device": options.device,
         "n": n,
         "noise_multiplier": sigma,
         "learning_rate": recipe.learning_rate,
@@ -152,27 +158,17 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    cells.add_workers(parser)
     options = parser.parse_args()
-    data = "CIFAR-10 (JPEG q75)" if options.data.endswith(".npz") else options.data
-    candidate = read_candidate(network(data.lower(), options.full))
-    train, test = records(candidate, options)
-    names = ("data", "full", "arm", "epsilon", "batch", "seed")
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    done = {tuple(row[name] for name in names) for row in map(json.loads, lines)}
-    for seed in range(options.seeds):
-        for batch in options.batches:
-            for epsilon in options.epsilons:
-                for arm in options.arms:
-                    key = (data, options.full, arm, epsilon, batch, seed)
-                    if key in done:
-                        continue
-                    found = trained(
-                        arm, candidate, train, test,
-                        epsilon=epsilon, batch=batch, seed=seed, device=options.device,
-                    )  # fmt: skip
-                    row = dict(zip(names, key, strict=True)) | {"device": options.device, **found}
-                    with options.out.open("a") as file:
-                        file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    asked = (
+        {"data": name_of(options.data), "full": options.full, "arm": arm, "epsilon": epsilon,
+         "batch": batch, "seed": seed}
+        for seed in range(options.seeds)
+        for batch in options.batches
+        for epsilon in options.epsilons
+        for arm in options.arms
+    )  # fmt: skip
+    cells.measure(options.out, asked, trained, options, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

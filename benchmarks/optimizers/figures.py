@@ -26,7 +26,7 @@ from curves import EPSILONS, HERE, RESULTS
 
 from pasearch.report.figures import Curve, chart, element, swatch
 
-WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 64
+WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 76
 OURS = ("encoded-gaussian, denoised", "encoded-student-t, denoised")
 COMPARED = ("dpsgd", "denoised-gaussian", *OURS)
 SHOWN = 3.0
@@ -117,7 +117,12 @@ def picture(title: str, across: str, curves: list[Curve]) -> str:
         for place, curve in enumerate(curves)
     ]
     inner = element(
-        "svg", chart(curves, title), x=LEFT, y=TOP + 10, width=WIDTH - LEFT - 20, height=250
+        "svg",
+        chart(curves, title, (across, "accuracy")),
+        x=LEFT,
+        y=TOP + 10,
+        width=WIDTH - LEFT - 20,
+        height=250,
     )
     return element(
         "svg",
@@ -126,7 +131,6 @@ def picture(title: str, across: str, curves: list[Curve]) -> str:
         element("text", title, x=LEFT, y=18, class_="name"),
         *names,
         inner,
-        element("text", across, x=WIDTH / 2 + 20, y=HEIGHT - 6, class_="middle"),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         width=WIDTH,

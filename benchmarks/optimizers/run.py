@@ -2,7 +2,8 @@
 
 Each run is `pasearch train` with a preset: the same data, network and total (epsilon, delta), which
 pays for the gradients, the looks at validation records, and the accuracy. One JSON line a data set,
-recipe, epsilon and seed; what is in the results already is not run again. `table.py` prints it.
+recipe, epsilon and seed; what is in the results already is not run again, and what is not runs side
+by side (`--workers`). `table.py` prints it.
 
 Small (the default): the first 10,000 training images and the official test set, epsilon 3; one
 dense layer of 64 tanh units on images of half the side (max-pooled), as noise on each record of a
@@ -22,10 +23,10 @@ Usage: python benchmarks/optimizers/run.py mnist --data-root DIR
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
-from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ from pasearch.data.partitions import Dataset, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.errors import PasearchError
 from pasearch.training.presets import PRESETS
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runs.jsonl"
@@ -68,11 +72,31 @@ def network(name: str, full: bool) -> dict[str, Any] | Path:
     return {"layers": DENSE, "front_end": "max_pool:2"}
 
 
-def measure(
-    data: Dataset, recipe: str, epsilon: float, seed: int, options: argparse.Namespace
+@lru_cache(maxsize=1)
+def images(name: str, root: str, full: bool) -> Dataset:
+    """Return a data set, or its first records."""
+    said = {} if name.endswith(".npz") else {"data_root": root}
+    data = load_dataset(name, **said)
+    if not data.official_test:
+        data.official_test = 10_000
+    return data if full else first(data, SMALL)
+
+
+def measured(
+    options: argparse.Namespace, recipe: str, epsilon: float, seed: int, **_: Any
 ) -> dict[str, Any]:
     """Train once; return what was released."""
-    start = time.perf_counter()
+    recipe = {Path(each).stem: each for each in options.recipes}[recipe]
+    try:
+        return {"device": options.device, **trained(options, recipe, epsilon, seed)}
+    except PasearchError as error:
+        return {"device": options.device, "accuracy": None, "refused": str(error)}
+
+
+def trained(options: argparse.Namespace, recipe: str, epsilon: float, seed: int) -> dict[str, Any]:
+    """Return what a run releases."""
+    start, data = time.perf_counter(), images(options.data, options.data_root, options.full)
+    steps: dict[str, Any] = {} if options.full else SLOW.get(recipe, {})
     prepared = prepare(
         data,
         budget=Budget(epsilon),
@@ -81,7 +105,7 @@ def measure(
         seed=seed,
         device=options.device,
         cache=options.cache,
-        **({} if options.full else SLOW.get(recipe, {})),
+        **steps,
     )
     with tempfile.TemporaryDirectory() as folder:
         document = run(prepared, out=Path(folder) / "run", progress=None).document
@@ -109,31 +133,17 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=list(PRESETS))
     parser.add_argument("--epsilons", type=float, nargs="+")
     parser.add_argument("--seeds", type=int)
+    cells.add_workers(parser)
     options = parser.parse_args()
-    said = {} if options.data.endswith(".npz") else {"data_root": options.data_root}
-    data = load_dataset(options.data, **said)
-    if not data.official_test:
-        data.official_test = 10_000
-    if not options.full:
-        data = first(data, SMALL)
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {
-        (r["data"], r["recipe"], r["epsilon"], r["seed"], r["full"]) for r in map(json.loads, lines)
-    }
-    for seed in range(options.seeds or (5 if options.full else 1)):
-        for epsilon in options.epsilons or ((1.0, 2.0, 3.0) if options.full else (3.0,)):
-            for recipe in options.recipes:
-                name = Path(recipe).stem
-                if (data.name, name, epsilon, seed, options.full) in done:
-                    continue
-                try:
-                    found = measure(data, recipe, epsilon, seed, options)
-                except PasearchError as error:
-                    found = {"accuracy": None, "refused": str(error)}
-                row = {"data": data.name, "recipe": name, "epsilon": epsilon, "seed": seed}
-                row |= {"full": options.full, "device": options.device, **found}
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    name = images(options.data, options.data_root, options.full).name
+    asked = (
+        {"data": name, "recipe": Path(recipe).stem, "epsilon": epsilon, "seed": seed,
+         "full": options.full}
+        for seed in range(options.seeds or (5 if options.full else 1))
+        for epsilon in options.epsilons or ((1.0, 2.0, 3.0) if options.full else (3.0,))
+        for recipe in options.recipes
+    )  # fmt: skip
+    cells.measure(RESULTS, asked, measured, options, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

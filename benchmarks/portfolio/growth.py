@@ -10,16 +10,43 @@ Usage: python benchmarks/portfolio/growth.py --data-root DIR --cache DIR [--seed
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 from pasearch import Budget
 from pasearch.api.search import prepare, run
 
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
+
 RESULTS = Path(__file__).parent / "results" / "growth.jsonl"
+
+
+def measured(
+    options: argparse.Namespace, data: str, growth: float, epsilon: float, seed: int
+) -> dict[str, Any]:
+    """Train once; return what was released."""
+    start = time.perf_counter()
+    settings = {"learning_rate_scale": 1.4, "learning_rate_growth": growth}
+    prepared = prepare(
+        data,
+        budget=Budget(epsilon, 1e-5),
+        architecture={"front_end": "scattering", "layers": [], "settings": settings},
+        data_root=options.data_root,
+        cache=f"{options.cache}/{data}",
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(prepared, out=Path(folder) / "run", progress=None).document
+    return {
+        "accuracy": round(found["score"]["test"], 5),
+        "price": found["price"]["epsilon"],
+        "learning_rate": found["recipe"]["learning_rate"],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def main() -> None:
@@ -29,42 +56,16 @@ def main() -> None:
     parser.add_argument("--cache", required=True)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.6, 1.0])
     parser.add_argument("--seeds", type=int, default=3)
+    cells.add_workers(parser)
     options = parser.parse_args()
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {(r["data"], r["growth"], r["epsilon"], r["seed"]) for r in map(json.loads, lines)}
-    for epsilon in options.epsilons:
-        for seed in range(options.seeds):
-            for data in ("fashion-mnist", "mnist"):
-                for growth in (2.0, 1.0):
-                    if (data, growth, epsilon, seed) in done:
-                        continue
-                    settings = {"learning_rate_scale": 1.4, "learning_rate_growth": growth}
-                    start = time.perf_counter()
-                    prepared = prepare(
-                        data,
-                        budget=Budget(epsilon, 1e-5),
-                        architecture={
-                            "front_end": "scattering", "layers": [], "settings": settings,
-                        },
-                        data_root=options.data_root,
-                        cache=f"{options.cache}/{data}",
-                        seed=seed,
-                    )  # fmt: skip
-                    with tempfile.TemporaryDirectory() as folder:
-                        found = run(prepared, out=Path(folder) / "run", progress=None).document
-                    row = {
-                        "data": data,
-                        "growth": growth,
-                        "epsilon": epsilon,
-                        "seed": seed,
-                        "accuracy": round(found["score"]["test"], 5),
-                        "price": found["price"]["epsilon"],
-                        "learning_rate": found["recipe"]["learning_rate"],
-                        "seconds": round(time.perf_counter() - start, 1),
-                        "date": date.today().isoformat(),
-                    }
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+    asked = (
+        {"data": data, "growth": growth, "epsilon": epsilon, "seed": seed}
+        for epsilon in options.epsilons
+        for seed in range(options.seeds)
+        for data in ("fashion-mnist", "mnist")
+        for growth in (2.0, 1.0)
+    )
+    cells.measure(RESULTS, asked, measured, options, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

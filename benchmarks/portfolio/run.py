@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from public import Public
 
-from pasearch.api.resolve import assume_public
-from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
-from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.fitness import counts, points, train_candidate
@@ -37,10 +38,12 @@ from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import default_recipe
 from pasearch.training.settings import full_batches
 
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runs.jsonl"
 SHIPPED = HERE.parents[1] / "pasearch" / "spaces" / "portfolio" / "portfolio-1.json"
-MOST_TEST = 5000
 
 SCATTERING = "scattering"
 LINEAR: list[dict[str, Any]] = []
@@ -186,54 +189,67 @@ FULL = {name: [(10000, (0.1, 0.4, 1.6)), (60000, (0.1, 0.3))] for name in IMAGES
 """What takes hours on a CPU: with --full only."""
 
 
-def load(name: str, options: argparse.Namespace) -> tuple[str, Dataset]:
-    """Return (kind, data) of a set of the study; all of them are public."""
+class Folders(NamedTuple):
+    """Where data are: torchvision's, the .csv files, and transformed images."""
+
+    data_root: str
+    tables: str
+    cache: str
+
+
+def kind_of(name: str) -> str:
+    """Return of which kind a set of the study is."""
+    if name in IMAGES:
+        return "photo" if name.startswith("cifar") else "image"
+    if name in ("diabetes", "friedman"):
+        return "regression"
+    return (MORE | TABLES).get(name, "arrays")
+
+
+def load(name: str, folders: Folders) -> Dataset:
+    """Return a set of the study; all of them are public."""
     if name in MORE:
-        path = next(Path(options.tables).glob(f"**/{name}.csv"))
+        path = next(Path(folders.tables).glob(f"**/{name}.csv"))
         schema = HERE / "schemas" / f"{name}.toml"
-        return MORE[name], load_dataset(str(path), schema=schema, public=True)
+        return load_dataset(str(path), schema=schema, public=True)
     if name in TABLES:
         schema = HERE.parents[1] / "examples" / f"{name}.toml"
-        path = next(Path(options.tables).glob(f"**/{name.replace('-', '[-_]')}.csv"))
-        return TABLES[name], load_dataset(str(path), schema=schema, public=True)
+        path = next(Path(folders.tables).glob(f"**/{name.replace('-', '[-_]')}.csv"))
+        return load_dataset(str(path), schema=schema, public=True)
     if name == "digits":
-        return "arrays", load_dataset("digits", public=True)
+        return load_dataset("digits", public=True)
     if name in ("wine", "breast-cancer-diagnostic"):
         from sklearn import datasets
 
         maker = datasets.load_wine if name == "wine" else datasets.load_breast_cancer
-        x, y = maker(return_X_y=True)
-        x = (x - x.min(0)) / (x.max(0) - x.min(0))
-        from pasearch.data.array_file import from_arrays
-
-        return "arrays", from_arrays(
-            x, y, name=name, public=True, bounds=(0.0, 1.0), classes=int(y.max()) + 1
-        )
+        found: Any = maker(return_X_y=True)
+        return _scaled(name, *found, classes=int(found[1].max()) + 1)
     if name in ("diabetes", "friedman"):
-        return "regression", _regression(name)
+        return _regression(name)
     if name == "mnist 14 x 14":
-        from pasearch.data.array_file import from_arrays
-
-        images = load_dataset("mnist", data_root=options.data_root, public=True)
+        images = load_dataset("mnist", data_root=folders.data_root, public=True)
         x, y = _raw(images)
         small = x.reshape(len(x), 14, 2, 14, 2).max((2, 4))
-        return "arrays", from_arrays(small, y, name=name, public=True, classes=10)
+        return from_arrays(small, y, name=name, public=True, classes=10)
     if name == "cifar10-jpeg-q75":
-        return "photo", load_dataset(str(Path(options.cache) / f"{name}.npz"), public=True)
-    return "image", load_dataset(name, data_root=options.data_root, public=True)
+        return load_dataset(str(Path(folders.cache) / f"{name}.npz"), public=True)
+    return load_dataset(name, data_root=folders.data_root, public=True)
+
+
+def _scaled(name: str, x: np.ndarray, y: np.ndarray, **declared: Any) -> Dataset:
+    """Return a public data set, each feature scaled to [0, 1]."""
+    x = (x - x.min(0)) / (x.max(0) - x.min(0))
+    return from_arrays(x, y, name=name, public=True, bounds=(0.0, 1.0), **declared)
 
 
 def _regression(name: str) -> Dataset:
     """Return a public regression: diabetes progression, or Friedman's first function with noise."""
     from sklearn import datasets
 
-    from pasearch.data.array_file import from_arrays
-
     if name == "diabetes":
-        x, y = datasets.load_diabetes(return_X_y=True)
-        x = (x - x.min(0)) / (x.max(0) - x.min(0))
-    else:
-        x, y = datasets.make_friedman1(25000, n_features=10, noise=1.0, random_state=0)
+        found: Any = datasets.load_diabetes(return_X_y=True)
+        return _scaled(name, *found, regression=True)
+    x, y = datasets.make_friedman1(25000, n_features=10, noise=1.0, random_state=0)
     return from_arrays(x, y, name=name, public=True, bounds=(0.0, 1.0), regression=True)
 
 
@@ -243,34 +259,22 @@ def _raw(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-class Public:
-    """A public data set's records behind front ends, cut into training and test records."""
+@cache
+def loaded(name: str, folders: Folders) -> Public:
+    """Return a set of the study, which stays in memory."""
+    return Public(replace(load(name, folders), cache=Path(folders.cache)), 0)
 
-    def __init__(self, dataset: Dataset, seed: int):
-        self.dataset, _ = assume_public(dataset, 32)
-        n, tail = dataset.n, dataset.official_test
-        order = np.random.default_rng(seed).permutation(n - tail)
-        test = np.arange(n - tail, n) if tail else order[: max(50, n // 5)]
-        self.head = order if tail else order[len(test) :]
-        self.test = np.random.default_rng(seed).permutation(test)[:MOST_TEST]
-        self.ready: dict[str, Fitted] = {}
 
-    def front(self, candidate: Candidate, slots: np.ndarray, mu: float, seed: int) -> Fitted:
-        """Return the candidate's front end; a fit to these slots has the noise a plan gives it."""
-        front = candidate.front_end
-        if not front.fitted:
-            if front.text not in self.ready:
-                self.ready[front.text] = ready(front, self.dataset.schema.shape)
-            return self.ready[front.text]
-        before = (
-            None
-            if front.before is None
-            else self.front(replace(candidate, front_end=front.before), slots, mu, seed)
-        )
-        records = self.dataset._records(slots, before)
-        noise = 1.0 / (FRONT_END_SHARE * mu)
-        stream, form = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_form
-        return front.fit(records.x, records.valid, noise, stream, form).behind(before)
+def measured(
+    folders: Folders, data: str, n: int, mu: float, seed: int, candidate: dict[str, Any]
+) -> dict[str, Any]:
+    """Train one candidate; return what it reached, and on what."""
+    own = loaded(data, folders)
+    schema = own.dataset.schema
+    return {
+        "kind": kind_of(data), "features": int(np.prod(schema.shape)), "classes": schema.outputs,
+        **train(own, Candidate.from_json(candidate), n, mu, seed), "torch": torch.__version__,
+    }  # fmt: skip
 
 
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:
@@ -279,20 +283,14 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
     recipe = candidate_recipe((default_recipe(len(slots)),), candidate, mu, len(slots))
     stream = Keys.from_seed(seed).stream("study", n, str(mu))
     front = data.front(candidate, slots, mu, seed)
-    start = time.perf_counter()
-    network = train_candidate(
-        candidate,
-        data.dataset._records(slots, front),
-        data.dataset.schema,
-        recipe,
-        stream,
-        device="cpu",
-    )
+    start, schema = time.perf_counter(), data.dataset.schema
+    records = data.records(slots, front)
+    network = train_candidate(candidate, records, schema, recipe, stream, device="cpu")
     seconds = time.perf_counter() - start
-    test = data.dataset._records(data.test, front)
+    test = data.records(data.test, front)
     reached = points(network, test, device="cpu") / len(test)
     found = {"seconds": round(seconds, 1)}
-    if data.dataset.schema.regression:
+    if schema.regression:
         return {"accuracy": round(reached / 100, 5), **found}
     brier = METRICS["brier"]
     share = counts(network, test, brier, device="cpu")[0] / (len(test) * brier.most)
@@ -303,8 +301,8 @@ def jobs(options: argparse.Namespace) -> Iterator[tuple[str, int, float, int]]:
     """Return (data, n, mu, seed), cheap ones first."""
     seeds = range(options.seeds or (5 if options.full else 2))
     for seed in seeds:
-        for name, cells in GRID.items():
-            for n, mus in cells + (FULL.get(name, []) if options.full else []):
+        for name, sizes in GRID.items():
+            for n, mus in sizes + (FULL.get(name, []) if options.full else []):
                 for mu in mus:
                     if seed == 0 or options.full or (n < 5000 and name not in MORE):
                         yield name, n, mu, seed
@@ -329,36 +327,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="so many, where the grid has several")
     parser.add_argument("--only", nargs="+", help="these data sets")
     parser.add_argument("--shipped", action="store_true", help="shipped entries, for their Brier")
+    cells.add_workers(parser)
     options = parser.parse_args()
-    done = set()
-    if RESULTS.exists():
-        for line in RESULTS.read_text().splitlines():
-            row = json.loads(line)
-            if options.shipped and "brier" not in row and row["kind"] != "regression":
-                continue
-            done.add((row["data"], row["n"], row["mu"], row["seed"], json.dumps(row["candidate"])))
-    loaded: dict[str, tuple[str, Public]] = {}
-    for name, n, mu, seed in sorted(jobs(options), key=lambda job: (job[3], job[1])):
-        if options.only and name not in options.only:
-            continue
-        if name not in loaded:
-            kind, dataset = load(name, options)
-            loaded[name] = kind, Public(replace(dataset, cache=Path(options.cache)), 0)
-        kind, data = loaded[name]
-        for plain in tried(name, kind, shipped=options.shipped):
-            if not plain["front_end"].startswith(options.front_end):
-                continue
-            if (name, n, mu, seed, json.dumps(plain)) in done:
-                continue
-            reached = train(data, Candidate.from_json(plain), n, mu, seed)
-            schema = data.dataset.schema
-            row = {
-                "data": name, "kind": kind, "n": n, "mu": mu, "seed": seed,
-                "features": int(np.prod(schema.shape)), "classes": schema.outputs,
-                "candidate": plain, **reached, "torch": torch.__version__,
-            }  # fmt: skip
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    lines = [
+        line for line in cells.stored(RESULTS)
+        if not options.shipped or "brier" in line or line["kind"] == "regression"
+    ]  # fmt: skip
+    wanted = (
+        {"data": name, "n": n, "mu": mu, "seed": seed, "candidate": candidate}
+        for name, n, mu, seed in sorted(jobs(options), key=lambda job: (job[3], job[1]))
+        if not options.only or name in options.only
+        for candidate in tried(name, kind_of(name), shipped=options.shipped)
+        if candidate["front_end"].startswith(options.front_end)
+    )
+    folders = Folders(options.data_root, options.tables, options.cache)
+    workers = cells.workers_of(options)
+    cells.measure(RESULTS, wanted, measured, folders, workers=workers, lines=lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the cases, one after another in this process, and writes what each left as a JSON line."""
+"""Runs the cases, side by side, and writes what each left as a JSON line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ import time
 import tomllib
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,9 @@ UNTOLD = {
 
 
 def record_cases(
-    cases: Path, out: Path, *, renames: Path | None, only: list[str] | None, reverse: bool
-) -> int:
+    cases: Path, out: Path, *, renames: Path | None, only: list[str] | None, reverse: bool,
+    workers: int,
+) -> int:  # fmt: skip
     """Run the cases and write one JSON line each, after one that says on what.
 
     Args:
@@ -66,6 +69,7 @@ def record_cases(
         renames: How the new command line calls what the cases call by the old names.
         only: Names or patterns; None runs all.
         reverse: The last one first: whether one changes what another gives.
+        workers: How many are run at a time, each in a process of its own; 1: in this one.
     """
     table = tomllib.loads(cases.read_text())
     renamed = {} if renames is None else tomllib.loads(renames.read_text())
@@ -85,12 +89,12 @@ def record_cases(
         write_inputs(inputs)
         _write_texts(table.get("files", {}), inputs, renamed)
         begun = time.monotonic()
-        for number, name in enumerate(reversed(order) if reverse else order, start=1):
-            started = time.monotonic()
-            found[name] = _run_case(chosen[name], inputs, Path(temporary) / "case", renamed)
-            seconds = time.monotonic() - started
+        todo = {name: chosen[name] for name in (reversed(order) if reverse else order)}
+        done = _recorded(todo, inputs, renamed, workers)
+        for number, (name, kept, seconds) in enumerate(done, start=1):
+            found[name] = kept
             print(
-                f"{number}/{len(order)} {name}: exit {found[name]['exits']}, {seconds:.1f} s",
+                f"{number}/{len(order)} {name}: exit {kept['exits']}, {seconds:.1f} s",
                 file=sys.stderr,
             )
         total = time.monotonic() - begun
@@ -167,6 +171,33 @@ class Streams:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
+
+
+def _recorded(
+    cases: dict[str, Any], inputs: Path, renames: dict[str, Any], workers: int
+) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yield names of cases, what is kept of them, and their seconds, as they are done.
+
+    The code that is recorded may be older than its executors: these processes are Python's own.
+    """
+    if workers == 1:
+        for name, case in cases.items():
+            yield name, *_timed(case, inputs, renames)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        names = {pool.submit(_timed, case, inputs, renames): name for name, case in cases.items()}
+        for each in as_completed(names):
+            yield names[each], *each.result()
+
+
+def _timed(
+    case: dict[str, Any], inputs: Path, renames: dict[str, Any]
+) -> tuple[dict[str, Any], float]:
+    """Run a case in a folder of its own; return what is kept of it, and its seconds."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as own:
+        kept = _run_case(case, inputs, Path(own) / "case", renames)
+    return kept, time.monotonic() - started
 
 
 def _run_case(

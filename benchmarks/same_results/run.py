@@ -32,6 +32,10 @@ def main() -> int:
     record.add_argument("--cases", type=Path, default=HERE / "cases.toml")
     record.add_argument("--renames", type=Path, help="the new command line, if it is another")
     record.add_argument("--reverse", action="store_true", help="the last case first")
+    record.add_argument(
+        "--workers", type=int, choices=range(1, 1025), metavar="N", default=os.cpu_count(),
+        help="how many cases are run at a time, each by one thread; default: as many as cores",
+    )  # fmt: skip
     compare = commands.add_parser("compare", help="print every difference; 1 if there is any")
     compare.add_argument("before", type=Path)
     compare.add_argument("after", type=Path)
@@ -45,8 +49,9 @@ def main() -> int:
     from recording import record_cases
 
     return record_cases(
-        given.cases, given.out, renames=given.renames, only=given.only, reverse=given.reverse
-    )
+        given.cases, given.out, renames=given.renames, only=given.only, reverse=given.reverse,
+        workers=given.workers,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
+import sys
 import time
 from dataclasses import replace
-from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ from pasearch.training.schedules.decays import (
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.trainer import Training
 
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
+
 RESULTS = Path(__file__).parent / "results" / "runs.jsonl"
 DELTA, PCA_NOISE, CLIP = 1e-5, 16.0, 4.0
 STUDIES: dict[str, dict[str, Any]] = {
@@ -76,9 +79,9 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def mnist(options: argparse.Namespace, seed: int) -> tuple[Records, Records]:
+def mnist(data_root: str, seed: int) -> tuple[Records, Records]:
     """Return 60 noisy principal components of the training and of the test images."""
-    data = load_dataset("mnist", data_root=options.data_root, public=True)
+    data = load_dataset("mnist", data_root=data_root, public=True)
     x, y = (np.asarray(Sealed(each)._array) for each in (data.features, data.labels))
     images = torch.from_numpy(x.astype(np.float32) / 255.0)
     valid = torch.ones(60_000, dtype=torch.bool)
@@ -89,9 +92,11 @@ def mnist(options: argparse.Namespace, seed: int) -> tuple[Records, Records]:
     return _records(seen[:60_000], y[:60_000]), _records(seen[60_000:], y[60_000:])
 
 
-def cancer(options: argparse.Namespace, seed: int) -> tuple[Records, Records]:
+def cancer(table: str | None, seed: int) -> tuple[Records, Records]:
     """Return 560 training and 123 test records of Breast Cancer (Wisconsin), scaled to [0, 1]."""
-    with Path(options.table).open(newline="") as file:
+    if table is None:
+        raise SystemExit("This study reads a file: give breast-cancer-wisconsin.csv, --table CSV.")
+    with Path(table).open(newline="") as file:
         rows = [row for row in list(csv.reader(file))[1:] if "?" not in row and "" not in row]
     cells = np.array([row[1:] for row in rows], float)
     order = np.random.default_rng(seed).permutation(len(cells))
@@ -115,12 +120,12 @@ def accuracy(network: nn.Module, records: Records) -> float:
 
 
 def trained(
-    study: dict[str, Any], arm: str, sigma: float | None, schedule: Any, epochs: int,
+    study: dict[str, Any], sigma: float | None, schedule: Any, epochs: int,
     data: tuple[Records, Records], seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Train one arm until rho is spent; return its accuracies and prices."""
     train, test = data
-    watched = isinstance(schedule, Validation)
+    watched, held = isinstance(schedule, Validation), test
     if watched:
         held = test if len(test) < 1000 else train.take(np.arange(len(train))[-study["held"] :])
         train = train if held is test else train.take(np.arange(len(train))[: -study["held"]])
@@ -203,6 +208,21 @@ def arms(study: dict[str, Any]) -> dict[str, tuple[float | None, Any, int]]:
     return found
 
 
+@lru_cache(maxsize=1)
+def records(study: str, data_root: str, table: str | None, seed: int) -> tuple[Records, Records]:
+    """Return a study's training and test records."""
+    return mnist(data_root, seed) if study == "mnist" else cancer(table, seed)
+
+
+def measured(options: argparse.Namespace, study: str, arm: str, seed: int) -> dict[str, Any]:
+    """Train one arm."""
+    data = records(study, options.data_root, options.table, seed)
+    sigma, schedule, epochs = arms(STUDIES[study])[arm]
+    start = time.perf_counter()
+    found = trained(STUDIES[study], sigma, schedule, epochs, data, seed)
+    return {"sigma": sigma, **found, "seconds": round(time.perf_counter() - start, 1)}
+
+
 def main() -> None:
     """Run what the results lack."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -210,22 +230,14 @@ def main() -> None:
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--table")
     parser.add_argument("--seeds", type=int, default=5)
+    cells.add_workers(parser)
     options = parser.parse_args()
-    study = STUDIES[options.study]
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {(r["study"], r["arm"], r["seed"]) for r in map(json.loads, lines)}
-    for seed in range(options.seeds):
-        data = None
-        for arm, (sigma, schedule, epochs) in arms(study).items():
-            if (options.study, arm, seed) in done:
-                continue
-            data = data or {"mnist": mnist, "cancer": cancer}[options.study](options, seed)
-            start = time.perf_counter()
-            found = trained(study, arm, sigma, schedule, epochs, data, seed)
-            row = {"study": options.study, "arm": arm, "seed": seed, "sigma": sigma, **found}
-            row["seconds"] = round(time.perf_counter() - start, 1)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    asked = (
+        {"study": options.study, "arm": arm, "seed": seed}
+        for seed in range(options.seeds)
+        for arm in arms(STUDIES[options.study])
+    )
+    cells.measure(RESULTS, asked, measured, options, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

@@ -29,28 +29,27 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pasearch import Budget, plan_architecture_search, search_architecture
+from pasearch.data.front_ends import front_end
+from pasearch.data.sources import load_dataset
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.portfolio import study_for
+from pasearch.spaces.space import Portfolio
+
+sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+import cells
+from peers import TABLES, frame_of  # the same tables, cut in the same way
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent / "models"))
-
-from peers import TABLES, table  # noqa: E402 - the same tables, cut in the same way
-from stored import store, stored  # noqa: E402
-
-from pasearch import Budget, plan_architecture_search, search_architecture  # noqa: E402
-from pasearch.data.front_ends import front_end  # noqa: E402
-from pasearch.data.sources import load_dataset  # noqa: E402
-from pasearch.spaces.architecture import Architecture  # noqa: E402
-from pasearch.spaces.candidate import Candidate  # noqa: E402
-from pasearch.spaces.portfolio import study_for  # noqa: E402
-from pasearch.spaces.space import Portfolio  # noqa: E402
-
 RESULTS = HERE / "results" / "insurance.jsonl"
 HELD_OUT = 0.3
 
@@ -116,6 +115,9 @@ MADE: dict[str, Callable[[], pd.DataFrame]] = {
     "interaction": interaction, "three-together": three_together, "circle": circle, "wide": wide,
     "clusters": clusters, "rare": rare, "thresholds": thresholds,
 }  # fmt: skip
+Known = tuple[Path, dict[tuple[str, float, int], dict[str, Any]]]
+"""The folder of the tables, and what `fixed` reached, by data set, epsilon and seed."""
+
 EXAMPLES = {"breast-cancer-wisconsin": "class", "insurance": "charges"}
 NAMES = (*TABLES, *MADE, *EXAMPLES)
 WRONG = ("rate / 10", "rate x 10", "linear")
@@ -140,7 +142,7 @@ def cut(name: str, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, str, str]:
         schema = (ROOT / "examples" / f"{name}.toml").read_text()
         target = EXAMPLES[name]
     else:
-        frame, target = table(name, folder), TABLES[name][0]
+        frame, target = frame_of(name, folder), TABLES[name][0]
         own = ROOT / "benchmarks" / "portfolio" / "schemas" / f"{name}.toml"
         schema = (own if own.exists() else ROOT / "examples" / f"{name}.toml").read_text()
         schema = "\n".join(
@@ -171,19 +173,18 @@ def wrong_default(kind: str, schema: Any, name: str) -> Portfolio:
     return Portfolio(name="planted", entries=(bad, *others[:4]))
 
 
-def measured(
-    name: str, folder: Path, arm: str, epsilon: float, seed: int, fixed: dict[str, Any] | None
-) -> dict[str, Any]:
+def measured(known: Known, data: str, arm: str, epsilon: float, seed: int) -> dict[str, Any]:
     """Return what an arm reaches on the records that were held out, and what it took.
 
     Args:
-        name: Of the data set.
-        folder: Of the tables.
+        known: The folder of the tables, and what `fixed` reached.
+        data: The name of the data set.
         arm: Of `fixed` and `auto`, or with a wrong default behind a comma.
         epsilon: Of the whole run.
         seed: Of its noise.
-        fixed: What `fixed` reached with it, where that is known.
     """
+    name, (folder, reached) = data, known
+    fixed = reached.get((name, epsilon, seed))
     rest, held, target, schema = cut(name, folder)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary)
@@ -195,8 +196,8 @@ def measured(
             given |= {"variants": "variants" in wrong}
             given |= {"metric": "balanced-accuracy"} if "balanced" in wrong else {}
         elif wrong:
-            known = load_dataset(str(path / f"{name}.csv"), schema=path / "schema.toml").schema
-            given["space"] = wrong_default(wrong, known, name)
+            own = load_dataset(str(path / f"{name}.csv"), schema=path / "schema.toml").schema
+            given["space"] = wrong_default(wrong, own, name)
             if way == "insured":
                 given["candidates"] = len(given["space"].entries)
         given |= {
@@ -223,7 +224,7 @@ def measured(
 
 def show() -> None:
     """Print medians over seeds, and the mean paired difference."""
-    rows = stored(RESULTS)
+    rows = cells.stored(RESULTS)
     print("| table | epsilon | seeds | fixed | auto | difference | takes looks |")
     print("|---|---|---|---|---|---|---|")
     every: dict[float, list[float]] = {}
@@ -247,13 +248,13 @@ def show() -> None:
     print("|---|---|---|---|---|")
     for name in dict.fromkeys(r["data"] for r in rows):
         for wrong in WRONG:
-            cells = []
+            medians = []
             for arm in ("fixed", f"fixed, {wrong}", f"insured, {wrong}"):
                 found = [r["accuracy"] for r in rows
                          if (r["data"], r["arm"], r["epsilon"]) == (name, arm, 1.0)]  # fmt: skip
-                cells.append(f"{statistics.median(found):.3f}" if found else "")
-            if cells[1]:
-                print(f"| {name}, {wrong} | {len(found)} | {' | '.join(cells)} |")
+                medians.append(f"{statistics.median(found):.3f}" if found else "")
+            if medians[1]:
+                print(f"| {name}, {wrong} | {len(found)} | {' | '.join(medians)} |")
     show_variants(rows)
 
 
@@ -269,8 +270,8 @@ def show_variants(rows: list[dict[str, Any]]) -> None:
         }  # fmt: skip
         if all(found.values()):
             count = min(map(len, found.values()))
-            cells = " | ".join(f"{statistics.median(each[:count]):.3f}" for each in found.values())
-            print(f"| {name} | {count} | {cells} |")
+            shown = " | ".join(f"{statistics.median(each[:count]):.3f}" for each in found.values())
+            print(f"| {name} | {count} | {shown} |")
 
 
 def main() -> None:
@@ -283,15 +284,11 @@ def main() -> None:
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    done = {
-        (r["data"], r["arm"], r["epsilon"], r["seed"]):
-            {each: r[each] for each in ("accuracy", "took", "best")}
-        for r in stored(RESULTS)
-    }  # fmt: skip
     arms = ["fixed", "auto"]
     epsilons, names = asked.epsilons, asked.names or NAMES
     if asked.planted:
@@ -300,18 +297,19 @@ def main() -> None:
     if asked.variants:
         arms, names, epsilons = ["fixed", *VARIANTS], asked.names or PICKED, [1.0]
     for seed in range(1, asked.seeds + 1):
-        for epsilon in epsilons:
-            for name in names:
-                for arm in arms:
-                    if (name, arm, epsilon, seed) in done:
-                        continue
-                    fixed = done.get((name, "fixed", epsilon, seed))
-                    found = measured(name, asked.tables, arm, epsilon, seed, fixed)
-                    done[name, arm, epsilon, seed] = found
-                    store(RESULTS, {
-                        "data": name, "arm": arm, "epsilon": epsilon, "seed": seed, **found,
-                        "date": date.today().isoformat(),
-                    })  # fmt: skip
+        # `auto` often is the run that `fixed` was, which is not run twice: so `fixed` is first.
+        for now in (["fixed"], [arm for arm in arms if arm != "fixed"]):
+            reached = {
+                (r["data"], r["epsilon"], r["seed"]):
+                    {each: r[each] for each in ("accuracy", "took", "best")}
+                for r in cells.stored(RESULTS) if r["arm"] == "fixed"
+            }  # fmt: skip
+            wanted = (
+                {"data": name, "arm": arm, "epsilon": epsilon, "seed": seed}
+                for epsilon in epsilons for name in names for arm in now if arm in arms
+            )  # fmt: skip
+            workers = cells.workers_of(asked)
+            cells.measure(RESULTS, wanted, measured, (asked.tables, reached), workers=workers)
 
 
 if __name__ == "__main__":

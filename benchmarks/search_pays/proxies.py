@@ -1,6 +1,6 @@
 """Do other cheap things pay, beside looks? Three proxies of a search, each at a twentieth of mu^2.
 
-    python benchmarks/search_pays/proxies.py columns|rates|synthetic --tables DIR [--seeds 3]
+    python benchmarks/search_pays/proxies.py columns rates synthetic --tables DIR [--seeds 3]
     python benchmarks/search_pays/proxies.py --print
 
     columns     one noisy release of X'y (X the encoded records, norm 5; y the classes); columns
@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 from dataclasses import replace
-from datetime import date
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,22 @@ import numpy as np
 import pandas as pd
 import torch
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "portfolio"), str(HERE.parent / "models")]
+from pasearch.data.sources import load_dataset
+from pasearch.runs.keys import Keys
+from pasearch.search.candidates import candidate_recipe
+from pasearch.search.fitness import counts, train_candidate
+from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.portfolio import signal_of, study_for
+from pasearch.training.metrics import METRICS
+from pasearch.training.recipe import default_recipe
 
-from insurance import NAMES, cut  # noqa: E402 - the same tables
-from run import Public  # noqa: E402 - the same trainings as the study's
-from stored import store, stored  # noqa: E402
+sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "portfolio"))
+import cells
+from insurance import NAMES, cut  # the same tables
+from public import Public  # the same trainings as the portfolio's
 
-from pasearch.data.sources import load_dataset  # noqa: E402
-from pasearch.runs.keys import Keys  # noqa: E402
-from pasearch.search.candidates import candidate_recipe  # noqa: E402
-from pasearch.search.fitness import counts, train_candidate  # noqa: E402
-from pasearch.spaces.candidate import Candidate  # noqa: E402
-from pasearch.spaces.portfolio import signal_of, study_for  # noqa: E402
-from pasearch.training.metrics import METRICS  # noqa: E402
-from pasearch.training.recipe import default_recipe  # noqa: E402
-
-RESULTS = HERE / "results" / "proxies.jsonl"
+RESULTS = Path(__file__).parent / "results" / "proxies.jsonl"
 SHARE = 0.05
 MUS = {0.5: 0.146, 1.0: 0.27, 3.0: 0.73}
 """About the mu of a total epsilon, at delta 1e-5."""
@@ -76,7 +75,7 @@ class Table:
     ) -> tuple[float, float]:
         """Return (accuracy on held-out records, Brier score on the others) of one training."""
         front = self.every.front(candidate, self.slots, mu, seed)
-        own, held = (self.every.dataset._records(each, front) for each in (self.slots, self.held))
+        own, held = (self.every.records(each, front) for each in (self.slots, self.held))
         return self.of(candidate, own, held, mu, seed, kept)
 
     def of(
@@ -104,8 +103,8 @@ class Table:
 def columns(table: Table, mu: float, seed: int) -> dict[str, float]:
     """Return what the default reaches on the columns that a noisy X'y shows."""
     plain = Candidate.from_json({"front_end": "raw", "layers": [], "settings": {}})
-    x = table.every.dataset._records(table.slots, table.every.front(plain, table.slots, mu, 0)).x
-    y = table.every.dataset._records(table.slots, None).y
+    x = table.every.records(table.slots, table.every.front(plain, table.slots, mu, 0)).x
+    y = table.every.records(table.slots, None).y
     rows = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
     hot = torch.nn.functional.one_hot(y.long(), table.schema.outputs).float()
     total = (rows.T @ (hot - 1 / table.schema.outputs)).numpy()
@@ -158,7 +157,7 @@ def rates(table: Table, mu: float, seed: int) -> dict[str, float]:
 def synthetic(table: Table, mu: float, seed: int) -> dict[str, float]:
     """Return what the candidate reaches that is best on made-up records."""
     plain = Candidate.from_json({"front_end": "raw", "layers": [], "settings": {}})
-    own = table.every.dataset._records(table.slots, table.every.front(plain, table.slots, mu, 0))
+    own = table.every.records(table.slots, table.every.front(plain, table.slots, mu, 0))
     draw, k = np.random.default_rng(seed), table.schema.outputs
     sizes = [each.width for each in table.schema.columns if each.name != table.target]
     edges = np.cumsum([0, *sizes])
@@ -202,12 +201,24 @@ def replace_records(like: Any, x: np.ndarray, y: np.ndarray) -> Any:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1)
+def table_of(name: str, folder: Path) -> Table:
+    """Return a table; the last one stays in memory."""
+    return Table(name, folder)
+
+
+def measured(folder: Path, what: str, data: str, epsilon: float, seed: int) -> dict[str, float]:
+    """Return what a proxy reaches, beside the default."""
+    found = WHAT[what](table_of(data, folder), MUS[epsilon], seed)
+    return {key: round(value, 5) for key, value in found.items()}
+
+
 WHAT = {"columns": columns, "rates": rates, "synthetic": synthetic}
 
 
 def show() -> None:
     """Print medians over seeds."""
-    rows = stored(RESULTS)
+    rows = cells.stored(RESULTS)
     for what in WHAT:
         own = [row for row in rows if row["what"] == what]
         if not own:
@@ -233,24 +244,19 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    cells.add_workers(parser)
     asked = parser.parse_args()
     if asked.only_print:
         show()
         return
-    done = {(r["what"], r["data"], r["epsilon"], r["seed"]) for r in stored(RESULTS)}
-    for name in asked.names:
-        table = Table(name, asked.tables)
-        for what in asked.what:
-            for epsilon in asked.epsilons:
-                for seed in range(1, asked.seeds + 1):
-                    if (what, name, epsilon, seed) in done:
-                        continue
-                    found = WHAT[what](table, MUS[epsilon], seed)
-                    store(RESULTS, {
-                        "what": what, "data": name, "epsilon": epsilon, "seed": seed,
-                        **{key: round(value, 5) for key, value in found.items()},
-                        "date": date.today().isoformat(),
-                    })  # fmt: skip
+    wanted = (
+        {"what": what, "data": name, "epsilon": epsilon, "seed": seed}
+        for name in asked.names
+        for what in asked.what
+        for epsilon in asked.epsilons
+        for seed in range(1, asked.seeds + 1)
+    )
+    cells.measure(RESULTS, wanted, measured, asked.tables, workers=cells.workers_of(asked))
 
 
 if __name__ == "__main__":

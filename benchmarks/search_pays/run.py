@@ -2,7 +2,8 @@
 
 Every arm has the same total (epsilon, delta), which pays for its search, its scores, its final
 model and the accuracy it prints. Arms of one seed share the split of the records. One JSON line an
-arm, epsilon and seed; what is in the results already is not run again. `table.py` prints tables.
+arm, epsilon and seed; what is in the results already is not run again, and what is not runs side by
+side (`--workers`). `table.py` prints tables.
 
 Noise comes from a seed here, so that arms can be paired: these runs are benchmarks, not private.
 
@@ -15,10 +16,9 @@ Usage: python benchmarks/search_pays/run.py digits --seeds 10
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runs.jsonl"
@@ -73,8 +76,33 @@ def source(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     return options.data, {name: value for name, value in declared.items() if value is not None}
 
 
-def measure(data: Any, settings: dict[str, Any], epsilon: float, seed: int) -> dict[str, Any]:
+def measured(
+    options: argparse.Namespace, arm: str, epsilon: float, seed: int, **_: Any
+) -> dict[str, Any]:
     """Run one arm; return what it released."""
+    data, declared = source(options)
+    settings = declared | ARMS[arm]
+    if options.candidates is not None and "candidates" in settings:
+        settings["candidates"] = options.candidates
+    if settings.get("space") == "wide":
+        settings["space"] = WIDE[kind_of(options)]
+    if options.steps is not None:
+        settings["steps"] = options.steps
+    try:
+        return run_of(data, settings, epsilon, seed)
+    except BudgetError as error:
+        return {"accuracy": None, "refused": str(error)}
+
+
+def kind_of(options: argparse.Namespace) -> str:
+    """Return of which kind the data are."""
+    return options.kind or {"digits": "arrays", "interaction": "table"}.get(
+        options.data, "table" if ".csv" in options.data else "image"
+    )
+
+
+def run_of(data: Any, settings: dict[str, Any], epsilon: float, seed: int) -> dict[str, Any]:
+    """Return what a run released."""
     start = time.perf_counter()
     prepared = prepare(data, budget=Budget(epsilon), seed=seed, **settings)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,35 +134,18 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--candidates", type=int, help="of every search, in place of its own")
     parser.add_argument("--steps", type=int, help="of every training, in place of its own")
+    cells.add_workers(parser)
     options = parser.parse_args()
-    data, declared = source(options)
-    kind = options.kind or {"digits": "arrays", "interaction": "table"}.get(
-        options.data, "table" if ".csv" in options.data else "image"
-    )
     name = Path(options.data).stem
     if options.steps is not None:
         name = f"{name}, {options.steps} steps"
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {(r["data"], r["arm"], r["epsilon"], r["seed"]) for r in map(json.loads, lines)}
-    for seed in range(options.seeds):
-        for epsilon in options.epsilons:
-            for arm in options.arms:
-                if (name, arm, epsilon, seed) in done:
-                    continue
-                settings = dict(ARMS[arm])
-                if options.candidates is not None and "candidates" in settings:
-                    settings["candidates"] = options.candidates
-                if settings.get("space") == "wide":
-                    settings["space"] = WIDE[kind]
-                if options.steps is not None:
-                    settings["steps"] = options.steps
-                try:
-                    found = measure(data, {**declared, **settings}, epsilon, seed)
-                except BudgetError as error:
-                    found = {"accuracy": None, "refused": str(error)}
-                row = {"data": name, "arm": arm, "epsilon": epsilon, "seed": seed, **found}
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps({**row, "date": date.today().isoformat()}) + "\n")
+    asked = (
+        {"data": name, "arm": arm, "epsilon": epsilon, "seed": seed}
+        for seed in range(options.seeds)
+        for epsilon in options.epsilons
+        for arm in options.arms
+    )
+    cells.measure(RESULTS, asked, measured, options, workers=cells.workers_of(options))
 
 
 if __name__ == "__main__":

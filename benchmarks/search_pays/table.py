@@ -3,8 +3,9 @@
 Under each table stands what the paper's own formulas would charge for the same runs (Eq. 8 for
 composition, Eq. 9 corrected for repeat-and-select): never a valid bound here.
 
-auto is not an arm of its own: it is the arm whose plan it takes. The interval is the bootstrap's
-95 % of the mean paired difference between auto's arm and the arm with the best mean.
+auto is not an arm of its own: it is the arm whose plan it takes (`insured` is of `insurance.py`
+alone, and not measured here). The interval is the bootstrap's 95 % of the mean paired difference
+between auto's arm and the arm with the best mean.
 
 Usage: python benchmarks/search_pays/table.py [--data-root DIR] [--tables DIR] [--cache DIR]
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from run import RESULTS, interaction
@@ -25,7 +27,8 @@ from pasearch.api.search import prepare
 
 def auto_arm(data: str, epsilon: float, options: argparse.Namespace) -> str:
     """Return the arm that auto takes."""
-    given, declared = data, {}
+    given: Any = data
+    declared: dict[str, Any] = {}
     if data == "interaction":
         given = interaction()
     elif data.partition(",")[0] in ("mnist", "fashion-mnist"):
@@ -34,6 +37,7 @@ def auto_arm(data: str, epsilon: float, options: argparse.Namespace) -> str:
         given = str(next(Path(options.tables).glob("**/adult.csv")))
         declared = {"schema": Path(__file__).parents[2] / "examples" / "adult.toml"}
     auto = prepare(given, budget=Budget(epsilon), **declared).plan.auto
+    assert auto is not None
     name, _, way = auto["chosen"].partition(", ")
     return "fixed" if name == "fixed" else f"{name.replace('rs', 'portfolio-rs', 1)}, {way}"
 
@@ -74,15 +78,15 @@ def main() -> None:
             taken = auto_arm(data, epsilon, options)
             means = {arm: np.mean([cell[arm][seed] for seed in seeds]) for arm in cell}
             best = max(means, key=means.__getitem__)
-            pairs = np.array([cell[taken][seed] - cell[best][seed] for seed in seeds])
-            low, high = interval(pairs)
+            apart = f"not measured here; best is {best}"
+            if taken in cell:
+                pairs = np.array([cell[taken][seed] - cell[best][seed] for seed in seeds])
+                low, high = interval(pairs)
+                apart = f"{pairs.mean():+.4f} ({low:+.4f}, {high:+.4f}) vs {best}"
             medians = [
                 f"{np.median(list(cell[arm].values())):.3f}" if arm in cell else "-" for arm in arms
             ]
-            print(
-                f"| {epsilon:g} | {len(seeds)} | {' | '.join(medians)} | {taken} | "
-                f"{pairs.mean():+.4f} ({low:+.4f}, {high:+.4f}) vs {best} |"
-            )
+            print(f"| {epsilon:g} | {len(seeds)} | {' | '.join(medians)} | {taken} | {apart} |")
         print(f"\nepsilon by the paper's own accounting\n\n| epsilon | {' | '.join(arms)} |")
         print("|" + "---|" * (len(arms) + 1))
         for epsilon, found in sorted(claims[data].items()):

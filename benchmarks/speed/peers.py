@@ -34,6 +34,7 @@ from torch.nn import functional
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
+from pasearch.runs.normals import WORTH, machine_code
 from pasearch.spaces.modules import Lstm
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
@@ -101,7 +102,11 @@ def ours(
     query: Callable[[nn.Module, int], float] | None = None,
     **settings: Any,
 ) -> Made:
-    """Return the library's step; settings are other fields of its recipe."""
+    """Return the library's step; settings are other fields of its recipe.
+
+    Its noise is in machine code, as in every process that has drawn some millions of numbers.
+    """
+    machine_code(WORTH)
     network = s.row.network()
     plain = {"bounding": Flat(clip_norm=CLIP), "optimizer": "sgd", "average": None}
     recipe = Recipe(

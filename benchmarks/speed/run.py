@@ -131,7 +131,7 @@ def line(peer: list[float], ours: list[float]) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the versions of all that is compared; FastDP has none, and is named by its commit."""
     found = {"python": platform.python_version(), "fastdp": "3d5cc561aa33"}
-    for name in ("torch", "numpy", "opacus", "jax", "jax_privacy"):
+    for name in ("torch", "numpy", "numba", "opacus", "jax", "jax_privacy"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
     rounds = []
+    RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a", encoding="utf-8") as out:
         for _ in range(repeats + 1):
             rounds.append({name: processor_seconds(c) for name, c in COMMANDS.items()})

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import statistics
+import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,9 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget, SearchResult, search_architecture
+
+sys.path.append(str(Path(__file__).parents[1]))
+import cells
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "adult.jsonl"
@@ -36,14 +38,33 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-def measured(result: SearchResult, rows: list[list[str]]) -> tuple[float, float]:
+def exact(result: SearchResult, rows: list[list[str]]) -> tuple[float, float]:
     """Return accuracy and AUC on rows of the file, the class last."""
-    cells = np.array([row[:-1] for row in rows], object)
+    records = np.array([row[:-1] for row in rows], object)
     rich = np.array([row[-1] == ">50K" for row in rows])
-    names, scores = list(result.schema.class_names), result.scores(cells)
+    schema: Any = result.schema
+    names, scores = list(schema.class_names), result.scores(records)
     margin = scores[:, names.index(">50K")] - scores[:, names.index("<=50K")]
-    answers = result.predict(cells) == ">50K"
+    answers = result.predict(records) == ">50K"
     return float((answers == rich).mean()), float(roc_auc_score(rich, margin))
+
+
+def measured(
+    options: argparse.Namespace, arm: str, epsilon: float, repeat: int
+) -> dict[str, float | str]:
+    """Run one arm; return what it released, and how good it is. Its noise has no seed."""
+    with options.data.open(newline="") as file:
+        rows = list(csv.reader(file))[1:][-TEST:]
+    with tempfile.TemporaryDirectory() as folder:
+        result = search_architecture(
+            options.data, budget=Budget(epsilon, 1e-5), out=Path(folder) / "run", **ARMS[arm]
+        )
+        accuracy, auc = exact(result, rows)
+    return {
+        "accuracy": round(accuracy, 5), "auc": round(auc, 5),
+        "released": round(result.test_accuracy, 5), "price": result.price.epsilon,
+        "best": result.best.describe(),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -52,32 +73,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=5)
+    cells.add_workers(parser)
     options = parser.parse_args()
-    with options.data.open(newline="") as file:
-        rows = list(csv.reader(file))[1:][-TEST:]
-    lines = [json.loads(x) for x in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    done = {(line["arm"], line["epsilon"], line["repeat"]) for line in lines}
-    for repeat in range(options.repeats):
-        for arm, settings in ARMS.items():
-            if (arm, options.epsilon, repeat) in done:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                result = search_architecture(
-                    options.data,
-                    budget=Budget(options.epsilon, 1e-5),
-                    out=Path(folder) / "run",
-                    **settings,
-                )
-                accuracy, auc = measured(result, rows)
-            line = {
-                "arm": arm, "epsilon": options.epsilon, "repeat": repeat,
-                "accuracy": round(accuracy, 5), "auc": round(auc, 5),
-                "released": round(result.test_accuracy, 5), "price": result.price.epsilon,
-                "best": result.best.describe(), "date": date.today().isoformat(),
-            }  # fmt: skip
-            lines.append(line)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+    asked = (
+        {"arm": arm, "epsilon": options.epsilon, "repeat": repeat}
+        for repeat in range(options.repeats)
+        for arm in ARMS
+    )
+    workers = cells.workers_of(options)
+    lines = cells.measure(RESULTS, asked, measured, options, workers=workers)
     for arm in ARMS:
         mine = [x for x in lines if x["arm"] == arm and x["epsilon"] == options.epsilon]
         for name in ("accuracy", "auc"):

@@ -335,7 +335,7 @@ def machine_code(more: int) -> ModuleType | None:
     """
     global _drawn
     _drawn += more
-    return _compiled() if _drawn > WORTH else None
+    return _compiled() if _drawn >= WORTH else None
 
 
 @cache
