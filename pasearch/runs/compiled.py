@@ -1,9 +1,8 @@
 """The loops of exact normal noise in machine code: what `normals` does by arrays, in one pass.
 
-    transform          bits of U and V -> normal numbers, float32
-    release            sum, normal numbers -> grid points, and which of them are in doubt
-    draw_and_release   both
-    by_float64         the second stage, of what is in doubt
+    transform    bits of U and V -> normal numbers, float32
+    release      the same bits, and a sum -> grid points, and which of them are in doubt
+    settle       the second stage, of what is in doubt
 
 Every operation is one of IEEE's, in this order on every machine (nothing is contracted or
 reordered), and the functions are polynomials: so their errors are those that
@@ -39,7 +38,7 @@ inlined: Any = njit(inline="always")
 compiled: Any = njit(nogil=True, error_model="numpy", cache=True)
 instruction: Any = intrinsic
 
-SIGN = whole(0x7FFFFFFF)
+SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
 HALF, ONE, MINUS_TWO = single(0.5), single(1.0), single(-2.0)
 NAN = single(math.nan)
 UNIT, TURN = single(2.0**-31), single(math.pi * 2.0**-31)
@@ -168,42 +167,28 @@ def settings(wide: float, grain: float, error: float) -> tuple[Any, ...]:
 
 
 @compiled
-def release(total, values, wide, grain, fine, sure, places, exact):
-    """Round total + wide values to multiples of the grain, in place; return how many are in doubt.
+def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, firsts, exact):
+    """Round total + wide z to multiples of the grain, in place; z never leaves the processor.
 
     Args:
+        bits: See `transform`.
         total: Float32, (size,).
-        values: Normal numbers, float32, (size,).
-        wide: Of `settings`, like grain, fine and sure.
+        wide: Of `settings`, like the next three.
         grain: See there.
         fine: See there.
         sure: See there.
-        places: Where the places go of those that may be rounded to the wrong one, int64, (size,).
-        exact: Where their totals go, float64, (size,).
-    """
-    before, found, size = np.empty(2 * GROUP, np.float32), 0, unsigned(len(total))
-    for low in range(NONE, size, BOTH):
-        own, doubts = min(BOTH, size - low), whole(0)
-        for k in range(NONE, own):
-            before[k] = total[low + k]
-            total[low + k], left = _rounded(before[k], values[low + k], wide, grain, fine)
-            doubts += whole(not left <= sure)
-        if doubts:
-            for k in range(NONE, own):
-                if not _rounded(before[k], values[low + k], wide, grain, fine)[1] <= sure:
-                    places[found], exact[found] = low + k, before[k]
-                    found += 1
-    return found
+        first: The place of the first number, a multiple of a group's.
+        found: How many may be rounded to the wrong one already: what follows goes behind them.
+        places: Where the places of those go, int64.
+        pairs: Where their pairs go, int64.
+        firsts: Where their bits go, those of V above those of U, int64.
+        exact: Where their totals go, float64.
 
-
-@compiled
-def draw_and_release(bits, total, wide, grain, fine, sure, places, firsts, exact):
-    """Do what `transform` and then `release` do: no normal number leaves the processor's cache.
-
-    The bits of those that are in doubt go to `firsts`, int64, (size,): those of V above those of U.
+    Returns:
+        How many may be rounded to the wrong one by now.
     """
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
-    found, size = 0, unsigned(len(total))
+    size = unsigned(len(total))
     for low in range(NONE, size, BOTH):
         for k in range(NONE, HALF_GROUP):
             values[k], values[HALF_GROUP + k] = _pair(bits[low + k], bits[low + HALF_GROUP + k])
@@ -215,32 +200,47 @@ def draw_and_release(bits, total, wide, grain, fine, sure, places, firsts, exact
         if doubts:
             for k in range(NONE, own):
                 if not _rounded(before[k], values[k], wide, grain, fine)[1] <= sure:
-                    places[found], exact[found] = low + k, before[k]
                     pair = low + (k & LAST)
+                    places[found], exact[found] = first + np.int64(low + k), before[k]
+                    pairs[found] = (first + np.int64(low)) // 2 + np.int64(k & LAST)
                     length, turn = np.int64(bits[pair]), np.int64(bits[pair + HALF_GROUP])
-                    firsts[found] = (turn << 32) | (length & 0xFFFFFFFF)
+                    firsts[found] = turn << 32 | length & LOWER
                     found += 1
     return found
 
 
 @compiled
-def by_float64(exact, lengths, turns, twins, wide, points, left):
-    """Find the whole numbers next to exact + wide z, from 63 bits of each U and 64 of each V.
+def settle(total, places, exact, firsts, rests, wide, grain, sure, least, most):
+    """Round what is in doubt by 63 bits of each U and 64 of each V, in float64.
 
     Args:
-        exact: Float64, (size,).
-        lengths: Of U, int64, (size,).
-        turns: Of V, int64, (size,).
-        twins: Whether a number is the second of its pair, (size,).
+        total: Where the grid points go, float32.
+        places: Of the numbers, int64, (size,).
+        exact: Their totals, float64, (size,).
+        firsts: Their first bits, those of V above those of U, int64, (size,).
+        rests: The next ones.
         wide: a.
-        points: Where the whole numbers go, float64, (size,).
-        left: Where it goes how far from them the numbers were, float64, (size,).
+        grain: g.
+        sure: How far a number may lie from the whole number that it is rounded to.
+        least: Of the 63 bits of U, that float64 can tell.
+        most: Of them.
+
+    Returns:
+        How many are in doubt still: they come first in `places` and `exact` now.
     """
-    for k in range(len(exact)):
-        radius = math.sqrt(-2.0 * math.log((lengths[k] + 0.5) * 2.0**-63))
-        angle = turns[k] * (math.pi * 2.0**-63)
-        value = radius * (math.sin(angle) if twins[k] else math.cos(angle))
-        point = np.rint(exact[k])
-        rest = (exact[k] - point) + value * wide
+    found = 0
+    for k in range(len(firsts)):
+        length = (firsts[k] << 32 | rests[k] & LOWER) & MASK
+        turn = firsts[k] & ~LOWER | rests[k] >> 32 & LOWER
+        radius = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-63))
+        angle = turn * (math.pi * 2.0**-63)
+        twin = places[k] & GROUP
+        value = radius * (math.sin(angle) if twin else math.cos(angle))
+        point = np.rint(exact[k] / grain)
+        rest = (exact[k] / grain - point) + value * wide
         moved = np.rint(rest)
-        points[k], left[k] = point + moved, abs(rest - moved)
+        total[places[k]] = (point + moved) * grain
+        if not (abs(rest - moved) <= sure and least <= length <= most):
+            places[found], exact[found] = places[k], exact[k]
+            found += 1
+    return found

@@ -83,8 +83,13 @@ class _Rooms(threading.local):
 
     def __init__(self) -> None:
         self.bits = bytearray(4 * BLOCK + 15)
-        self.places, self.firsts = np.empty((2, BLOCK), dtype=np.int64)
-        self.exact = np.empty(BLOCK)
+        self._doubts: tuple[Any, ...] = (np.empty(0),)
+
+    def of(self, count: int) -> tuple[Any, ...]:
+        """Return room for what is in doubt of so many numbers: three whole ones and a float."""
+        if len(self._doubts[0]) < count:  # memory that is never touched is none
+            self._doubts = (*(np.empty(count, dtype=np.int64) for _ in range(3)), np.empty(count))
+        return self._doubts
 
 
 _ROOMS = _Rooms()
@@ -107,20 +112,21 @@ class Normals:
         values: Float32 or float64, (count,), of numpy or of torch; NaN where that is too coarse.
             None: not computed yet, and so cheaper to add.
         error: How much they may err, the sum included.
-        words: From pairs' places to their words, of U and of V: int64, like the places. It may be
-            told their first bits, those of V above those of U.
+        words: From pairs' places to their words, of U and of V: int64, like the places.
         more: From a pair's place to its further bits, (of U, of V), each below 2^`MORE`.
         source: Serves the first bits of values that are not computed yet: of every group 32 of each
             U, and then 32 of each V.
+        finer: From pairs' places to their next bits, those of V above those of U, int64.
         code: The loops in machine code that compute them; None for arrays.
     """
 
     count: int
     values: Any
     error: float
-    words: Callable[..., tuple[Places, Places]]
+    words: Callable[[Places], tuple[Places, Places]]
     more: Callable[[int], tuple[int, int]]
     source: Callable[[], Words] | None = None
+    finer: Callable[[Places], Places] | None = None
     code: ModuleType | None = None
 
     def computed(self) -> Normals:
@@ -154,42 +160,43 @@ class Normals:
         """
         parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
         wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
-        if self.code is not None and moderate and _singles(parts):
-            places, exact, firsts = self._by_code(self.code, parts, wide, grain, start)
-        else:
-            values = self.computed().values[start : start + len(parts)]
-            places, exact = _released(parts, values, wide, grain, self.error)
-            firsts = None
+        if self.code is not None and self.values is None and moderate:
+            if _singles(parts, self.count):
+                self._by_code(self.code, parts, wide, grain)
+                return
+        values = self.computed().values[start : start + len(parts)]
+        places, exact = _released(parts, values, wide, grain, self.error)
         if len(places):
-            decided = self._by_float64(exact / grain, start + places, wide, firsts) * grain
+            decided = self._by_float64(exact / grain, start + places, wide) * grain
             _store(parts, places, decided)
 
-    def _by_code(
-        self, code: ModuleType, total: Any, wide: float, grain: float, start: int
-    ) -> tuple[Places, Any, Places | None]:
-        """Round in machine code; return what is in doubt: places, totals, first bits if known."""
-        given = code.settings(wide, grain, self.error)
-        if self.values is not None or len(total) != self.count:
-            values = self.computed().values[start : start + len(total)]
-            places, exact = np.empty(len(total), dtype=np.int64), np.empty(len(total))
-            found = code.release(total, values, *given, places, exact)
-            return places[:found], exact[:found], None
-        places, firsts, exact, asked = _ROOMS.places, _ROOMS.firsts, _ROOMS.exact, []
+    def _by_code(self, code: ModuleType, total: Any, wide: float, grain: float) -> None:
+        """Compute values, round, and settle what is in doubt, all in machine code."""
+        given, room, found = code.settings(wide, grain, self.error), _ROOMS.of(self.count), 0
         for low, bits in self._served():
-            part = total[low : low + len(bits)]
-            found = code.draw_and_release(bits, part, *given, places, firsts, exact)
-            asked.append((low + places[:found], exact[:found].copy(), firsts[:found].copy()))
-        return _joined(asked)
+            found = code.release(bits, total[low : low + len(bits)], *given, low, found, *room)
+        if not found:
+            return
+        assert self.finer is not None
+        places, own, firsts, exact = room
+        rests, sure = self.finer(own[:found]), 0.5 - BY_FLOAT64 * wide
+        found = code.settle(
+            total, places, exact, firsts[:found], rests, wide, grain, sure, LEAST, MOST
+        )
+        for place, each in zip(places[:found].tolist(), exact[:found].tolist(), strict=True):
+            total[place] = self._decided(each / grain, place, wide) * grain
 
-    def _by_float64(self, exact: Any, places: Places, wide: float, firsts: Places | None) -> Any:
+    def _by_float64(self, exact: Any, places: Places, wide: float) -> Any:
         """Return the whole numbers next to exact + wide z: from all 64 bits, or from more."""
         pair, twin = _pairs_of(places)
-        lengths, turns = self.words(pair, firsts)
+        lengths, turns = self.words(pair)
         lengths = lengths & MASK
-        points, left = np.empty((2, len(places)))
-        by_float64 = _by_float64 if self.code is None else self.code.by_float64
-        by_float64(exact, lengths, turns, twin, wide, points, left)
-        near = ~(left <= 0.5 - BY_FLOAT64 * wide)
+        cosines, sines = box_muller(lengths, turns, 63, np.float64)
+        points = np.rint(exact)
+        rest = exact - points + np.where(twin, sines, cosines) * wide
+        moved = np.rint(rest)
+        points += moved
+        near = ~(np.abs(rest - moved) <= 0.5 - BY_FLOAT64 * wide)
         for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
             points[each] = self._decided(float(exact[each]), int(places[each]), wide)
         return points
@@ -238,14 +245,16 @@ def _of_stream(count: int, stream: Stream, step: int, code: ModuleType | None) -
         u, v = (source().at(each >> 1) >> 32 * (each & 1) for each in (halves, halves + GROUP))
         return v << 32 | u & HALF
 
-    def words(places: Places, firsts: Places | None = None) -> tuple[Places, Places]:
-        firsts = first_bits(places) if firsts is None else firsts
-        rests = stream.child("finer").words(step).at(places)
+    def finer(places: Places) -> Places:
+        return stream.child("finer").words(step).at(places)
+
+    def words(places: Places) -> tuple[Places, Places]:
+        firsts, rests = first_bits(places), finer(places)
         return firsts << 32 | rests & HALF, firsts & ~HALF | rests >> 32 & HALF
 
     error = BY_FLOAT32 if code is None else code.BY_COMPILED
     more = partial(further, stream, step)
-    return Normals(count, None, error, words, more, source, code)
+    return Normals(count, None, error, words, more, source, finer, code)
 
 
 def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
@@ -261,7 +270,7 @@ def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
     cosines[coarse] = sines[coarse] = math.nan
     values = _library(words).stack([cosines.reshape(-1, GROUP), sines.reshape(-1, GROUP)], 1)
 
-    def words_of(places: Places, _: None = None) -> tuple[Places, Places]:
+    def words_of(places: Places) -> tuple[Places, Places]:
         return _fetched(words, places), _fetched(words, half + places)
 
     more = partial(further, stream, step)
@@ -306,18 +315,6 @@ def _released(
             asked.append((low + doubtful, _fetched(part, doubtful).astype(np.float64)))
         part[:] = points
     return _joined(asked)
-
-
-def _by_float64(
-    exact: Any, lengths: Places, turns: Places, twins: Any, wide: float, points: Any, left: Any
-) -> None:
-    """Do what `compiled.by_float64` does, by arrays."""
-    cosines, sines = box_muller(lengths, turns, 63, np.float64)
-    np.rint(exact, out=points)
-    rest = exact - points + np.where(twins, sines, cosines) * wide
-    moved = np.rint(rest)
-    points += moved
-    np.abs(rest - moved, out=left)
 
 
 def _joined(asked: list[tuple[Any, ...]]) -> Any:
@@ -406,9 +403,14 @@ def _on_cpu(array: Any) -> bool:
     return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
 
 
-def _singles(array: Any) -> bool:
-    """Whether it lies in memory as float32, number after number."""
-    return isinstance(array, np.ndarray) and array.dtype == np.float32 and array.flags.c_contiguous
+def _singles(array: Any, count: int) -> bool:
+    """Whether it lies in memory as so many float32, number after number."""
+    return (
+        isinstance(array, np.ndarray)
+        and len(array) == count
+        and array.dtype == np.float32
+        and array.flags.c_contiguous
+    )
 
 
 def _library(array: Any) -> Any:

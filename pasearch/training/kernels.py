@@ -104,6 +104,10 @@ class Kernel:
         """
         return layer(x), ()
 
+    def places(self, output: Tensor) -> int:
+        """Return at how many places of a record one product takes the weight."""
+        return 0
+
     def keep(self, seen: Captured, inner: tuple[Tensor, ...], gradient: Tensor) -> None:
         """Let what was watched within a layer stand with what it saw."""
 
@@ -141,6 +145,9 @@ class Kernel:
 class LinearKernel(Kernel):
     """nn.Linear on (batch, inputs), or (batch, ..., inputs): the middle axes are positions."""
 
+    def places(self, output: Tensor) -> int:
+        return output[0].numel() // output.shape[-1]
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """(||a||^2 + 1) ||d||^2, or the positions' form."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
@@ -175,6 +182,9 @@ class Conv2dKernel(Kernel):
 
     summed_in: torch.dtype | None = None
     """What the sum over records is added up in; None for the layer's own."""
+
+    def places(self, output: Tensor) -> int:
+        return output[0, 0].numel()
 
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Unfold the input, so that every output position is a row of a linear layer."""
@@ -348,6 +358,10 @@ class LstmKernel(Kernel):
     """
 
     names = frozenset({"weight", "bias", "second_bias"})
+
+    def places(self, output: Tensor) -> int:
+        """One: a step waits for the one before it."""
+        return 1
 
     def forward(self, layer: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Watch the gates' inputs and the states."""

@@ -68,26 +68,23 @@ class Noise:
 Drawn = Callable[[], Noise]
 
 
-def draw(count: int, device: torch.device, stream: Stream, step: int) -> Drawn:
+def draw(
+    count: int, device: torch.device, stream: Stream, step: int, *, spare: bool = False
+) -> Drawn:
     """Begin to draw a step's normal numbers; call what is returned to get them.
 
-    On a CPU many of them are drawn in a thread, while the gradients are computed: torch and numpy
-    hold no lock meanwhile. The numbers depend on stream and step alone.
+    Where a thread is spare, many of them are drawn beside the gradients, unless in machine code.
+    They depend on stream and step alone.
     """
-    if not _pays(count, device):
-        return lambda: Noise(normals_on(device, count, stream, step))
-    return beside(lambda: Noise(normals_on(device, count, stream, step).computed()), count, device)
+    made = normals_on(device, count, stream, step)
+    if made.code is not None:  # then they are drawn as they are added, sooner than in a thread
+        return lambda: Noise(made)
+    return beside(lambda: Noise(made.computed()), count, spare)
 
 
-def beside(make: Drawn, count: int, device: torch.device) -> Drawn:
-    """Begin to make so many numbers in a thread, where that pays."""
-    return _thread().submit(make).result if _pays(count, device) else make
-
-
-def _pays(count: int, device: torch.device) -> bool:
-    import torch
-
-    return device.type == "cpu" and count >= BESIDE and torch.get_num_threads() > 1
+def beside(make: Drawn, count: int, spare: bool) -> Drawn:
+    """Begin to make so many numbers in a thread, where one is spare and that pays."""
+    return _thread().submit(make).result if spare and count >= BESIDE else make
 
 
 @cache

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.density import Density
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.training.recipe import Recipe
 
+
+SHARED = 1.4e8
+"""From how many operations of a step's largest product on several threads pay: below, they wait for
+each other longer than they save (benchmarks/speed)."""
 
 AHEAD = 4096
 """Records that go at once through what comes before a network's first layer."""
@@ -133,7 +138,9 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
-        _check_apart(self._watched, self._slots.x)
+        made_up = _check_apart(self._watched, self._slots.x)
+        batch = min(recipe.expected_batch_size, recipe.chunk)
+        self._small = device == "cpu" and batch * self._watched.product(made_up) < SHARED
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
@@ -177,10 +184,12 @@ class Training:
             raise UsageError(
                 "The network's parameters were moved or replaced while it was trained."
             )
-        with full_precision():
+        allowed = torch.get_num_threads()
+        with full_precision(), threads(1 if self._small else allowed):
+            spare = allowed > 1 and self._slots.y.device.type == "cpu"
             batch_sum(
                 self._watched, self._slots, recipe, self._streams, self._finished,
-                noise_multiplier=sigma, state=self._state, room=self._sums,
+                noise_multiplier=sigma, state=self._state, room=self._sums, spare=spare,
             )  # fmt: skip
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
             weights.grad = total
@@ -278,11 +287,13 @@ def batch_sum(
     noise_multiplier: float | None = None,
     state: State | None = None,
     room: Room | None = None,
+    spare: bool = False,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
     The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh. The sum lies in the room, if one is given.
+    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a thread is
+    spare, noise is drawn in it.
     """
     watched = Watched.of(network)
     n, state = len(slots.y), state or State.start(watched, recipe)
@@ -298,7 +309,7 @@ def batch_sum(
         _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
         return room.views
     # Drawn while the gradients are computed.
-    drawn = _begin_noise(room, recipe, streams["noise"], step)
+    drawn = _begin_noise(room, recipe, streams["noise"], step, spare)
     counts = _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
     assert recipe.bounding is not None
     bounds = state.bounds
@@ -315,14 +326,14 @@ def batch_sum(
     return room.views
 
 
-def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int) -> Drawn:
+def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, spare: bool) -> Drawn:
     """Begin to draw a step's noise, at scale 1."""
     count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
     if recipe.noise is None:
-        return draw(count, device, stream, step)
+        return draw(count, device, stream, step, spare=spare)
     from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
 
-    return begin_noise(recipe.noise.unit, count, device, stream, step)
+    return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
 
 def _bounded_sum(
@@ -442,11 +453,11 @@ def _noise_before_clip(
 
 
 @torch.no_grad()
-def _check_apart(watched: Watched, x: Tensor) -> None:
+def _check_apart(watched: Watched, x: Tensor) -> Tensor:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
-    Three made-up records of the right shape; no real one is looked at. A network that mixes records
-    only where others lie gets past this, so it is no proof.
+    Three made-up records of the right shape, which are returned; no real one is looked at. A
+    network that mixes records only where others lie gets past this, so it is no proof.
     """
     steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
     made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
@@ -462,6 +473,7 @@ def _check_apart(watched: Watched, x: Tensor) -> None:
             "This network cannot be trained privately: one record changes another's output, so "
             "some layer mixes records. Let each work on its own, as nn.LayerNorm does."
         )
+    return made_up.to(x.dtype)
 
 
 @contextmanager

@@ -97,6 +97,16 @@ class Watched:
             for each, gradient in zip(seen, gradients, strict=True)
         ]
 
+    @torch.no_grad()
+    def product(self, x: Tensor) -> float:
+        """Return how many operations of a record its largest product has, on records like these."""
+        seen: list[_Seen] = []
+        with _hooked(list(self.kernels), seen):
+            self.network(x)
+        found = ((self.kernels[s.layer].places(s.output), getattr(s.layer, "weight", None))
+                 for s in seen)  # fmt: skip
+        return max((2.0 * places * w.numel() for places, w in found if w is not None), default=0.0)
+
     def _captured(self, seen: _Seen, gradient: Tensor | None, inner: Tensor | None) -> Captured:
         if gradient is None:
             gradient = torch.zeros_like(seen.output)

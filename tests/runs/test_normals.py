@@ -110,7 +110,7 @@ def test_float32_errs_by_less_than_the_proof_allows(
 
     def gap() -> float:
         sums, grain = np.zeros(2**20), grid(1.0)
-        exact = numbers._by_float64(sums, np.arange(2**20), 1.0 / grain, None) * grain
+        exact = numbers._by_float64(sums, np.arange(2**20), 1.0 / grain) * grain
         return float(np.nanmax(np.abs(exact - numbers.values))) - grain / 2
 
     monkeypatch.setattr(made, "FINE", 40)
@@ -189,7 +189,7 @@ def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
     [
         (importlib, "import_module", missing, False),
         (compiled, "transform", no_room, False),
-        (compiled, "draw_and_release", other_numbers, True),
+        (compiled, "release", other_numbers, True),
     ],
 )
 def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(
@@ -228,9 +228,7 @@ def test_no_number_of_many_is_rounded_otherwise_than_by_all_its_bits(kind: type,
     noisy = torch.from_numpy(start.copy())
     numbers.add_to(noisy, scale)
     grain = grid(scale)
-    expected = numbers._by_float64(
-        start.astype(float) / grain, np.arange(count), scale / grain, None
-    )
+    expected = numbers._by_float64(start.astype(float) / grain, np.arange(count), scale / grain)
     assert np.array_equal(noisy.numpy(), (expected * grain).astype(kind))
     if way != "float64":
         blunt = start.copy()

@@ -88,14 +88,20 @@ TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
 
 
 def begin_noise(
-    density: Density, count: int, device: torch.device, stream: Stream, step: int
+    density: Density,
+    count: int,
+    device: torch.device,
+    stream: Stream,
+    step: int,
+    *,
+    spare: bool = False,
 ) -> Drawn:
     """Begin to draw a step's noise of a density; call what is returned to get it.
 
     Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
     two steps and no two streams share any.
 
-    On a CPU many are drawn in a thread, while the gradients are computed.
+    Where a thread is spare many are drawn in it, while the gradients are computed.
     """
 
     def make() -> Noise:
@@ -105,7 +111,7 @@ def begin_noise(
         values = sample_noise(density.unit, count, device, stream, step)
         return Noise(smooth, values, density.scale)
 
-    return beside(make, count, device)
+    return beside(make, count, spare)
 
 
 def sample_noise(
