@@ -176,6 +176,18 @@ MUTANTS = (
         "runs/test_normals.py",
     ),
     Mutant(
+        "noise: a zero has the sum's sign, in machine code",
+        "(point + moved + PLUS) * grain",
+        "(point + moved) * grain",
+        "runs/test_normals.py",
+    ),
+    Mutant(
+        "noise: a zero has the sum's sign, by arrays",
+        "        points += 0.0  # no zero",
+        "        # no zero",
+        "runs/test_normals.py",
+    ),
+    Mutant(
         "dense: an input's norm is forgotten",
         "of_inputs.add_(self._plus).mul_(of_outputs)",
         "of_outputs",

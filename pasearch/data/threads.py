@@ -1,6 +1,7 @@
 """How many threads compute a sum: its last bit may change with it.
 
     threads of a training  =  max(1, threads of the run / candidates of the generation)
+    threads of a step      =  those, or one where its products are small (`training.trainer`)
 
 Source: docs/rules.md, rule 11 (a resumed release is computed as it was).
 """
@@ -34,7 +35,9 @@ def threads(count: int) -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_num_threads()
+    if (before := torch.get_num_threads()) == count:
+        yield
+        return
     torch.set_num_threads(count)
     try:
         yield

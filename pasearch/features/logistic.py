@@ -282,7 +282,7 @@ def usable_rows(x: Any, valid: Any) -> Array:
 
 
 def _without_low_bits(weights: Array) -> Array:
-    return np.round(weights / GRAIN) * GRAIN
+    return np.round(weights / GRAIN) * GRAIN + 0.0  # the sign of a zero would tell more
 
 
 def _classes(value: object) -> int:

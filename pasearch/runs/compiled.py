@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from pasearch.runs.normals import GROUP
 
-BY_COMPILED = 2.0**-19
+BY_COMPILED = 9 * 2.0**-22
 """How much a normal number errs at most, what its product with a and the sum add included."""
 
 LOW, HIGH = 2**19, 2**31 - 2**14
@@ -41,6 +41,7 @@ instruction: Any = intrinsic
 SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
 HALF, ONE, MINUS_TWO = single(0.5), single(1.0), single(-2.0)
 NAN = single(math.nan)
+PLUS = single(0.0)  # what makes a zero positive: its sign would tell on which side of it a sum was
 UNIT, TURN = single(2.0**-31), single(math.pi * 2.0**-31)
 ROOT_HALF, TOP = whole(0x3F3504F3), 2**31
 LOG_2, LOG_2_REST = single(0.693359375), single(-2.12194440e-4)
@@ -137,7 +138,7 @@ def _rounded(total, value, wide, grain, fine):
     point = _nearest(rest)
     rest = (rest - point) + value * wide
     moved = _nearest(rest)
-    return (point + moved) * grain, abs(rest - moved)
+    return (point + moved + PLUS) * grain, abs(rest - moved)
 
 
 @compiled
@@ -239,7 +240,7 @@ def settle(total, places, exact, firsts, rests, wide, grain, sure, least, most):
         point = np.rint(exact[k] / grain)
         rest = (exact[k] / grain - point) + value * wide
         moved = np.rint(rest)
-        total[places[k]] = (point + moved) * grain
+        total[places[k]] = (point + moved + 0.0) * grain
         if not (abs(rest - moved) <= sure and least <= length <= most):
             places[found], exact[found] = places[k], exact[k]
             found += 1

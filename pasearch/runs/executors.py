@@ -149,14 +149,15 @@ class Processes(Executor):
         with parallel_config(backend="loky", inner_max_num_threads=threads):
             pool = Parallel(n_jobs=count, return_as="generator_unordered", batch_size=1)  # pyright: ignore[reportArgumentType]
             found: Any = pool(delayed(_placed)(place, work) for place, work in enumerate(works))
-        self._begun, ended = True, False
+        self._begun, missing = True, len(works)
         try:
-            yield from found
-            ended = True
+            for each in found:
+                missing -= 1  # before it is handed out: who has all asks no more
+                yield each
         except BrokenProcessPool:  # the system killed one, for its memory say
             pass
         finally:
-            if not ended:
+            if missing:
                 self.close()
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ class Normals:
         points = np.rint(exact)
         rest = exact - points + np.where(twin, sines, cosines) * wide
         moved = np.rint(rest)
-        points += moved
+        points += moved + 0.0
         near = ~(np.abs(rest - moved) <= 0.5 - BY_FLOAT64 * wide)
         for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
             points[each] = self._decided(float(exact[each]), int(places[each]), wide)
@@ -309,6 +309,7 @@ def _released(
         moved = nearest(rest)
         rest -= moved
         points += moved
+        points += 0.0  # no zero is negative: its sign would tell on which side of it the sum was
         points *= grain
         sure = xp.abs(rest, out=rest) <= 0.5 - error * wide
         if len(doubtful := _places(~sure)):
@@ -344,7 +345,7 @@ def _compiled() -> ModuleType | None:
         totals = [np.linspace(-9.0, 9.0, FEW + 1, dtype=np.float32) for _ in range(3)]
         for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
             each.add_to(total, 1.5)
-    except (ImportError, RuntimeError, OSError):  # no numba, or no room for its files
+    except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
         return None
     return code if all(np.array_equal(totals[0], each) for each in totals) else None
 

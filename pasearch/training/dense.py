@@ -53,7 +53,7 @@ class Dense:
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
         """Return a chain of modules as this; None if it is another."""
         links = [type(module) for module in chain]
-        while links and links[0] is nn.Flatten:
+        while links and repr(chain[0]) == repr(nn.Flatten()):
             chain, links = chain[1:], links[1:]
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []

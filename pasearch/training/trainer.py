@@ -128,6 +128,7 @@ class Training:
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
         self._slots = _Slots.on(device, records.x, records.y, records.valid)
+        _check_apart(Watched(network), self._slots.x)
         rest = network if recipe.augmentation is not None else self._done_ahead(network)
         self._watched = Watched(rest)
         if recipe.augmentation is None:
@@ -138,9 +139,9 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
-        made_up = _check_apart(self._watched, self._slots.x)
         batch = min(recipe.expected_batch_size, recipe.chunk)
-        self._small = device == "cpu" and batch * self._watched.product(made_up) < SHARED
+        product = self._watched.product(_made_up(self._slots.x))
+        self._small = device == "cpu" and batch * product < SHARED
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
@@ -453,27 +454,31 @@ def _noise_before_clip(
 
 
 @torch.no_grad()
-def _check_apart(watched: Watched, x: Tensor) -> Tensor:
+def _check_apart(watched: Watched, x: Tensor) -> None:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
-    Three made-up records of the right shape, which are returned; no real one is looked at. A
-    network that mixes records only where others lie gets past this, so it is no proof.
+    A network that mixes records only where others than the made-up ones lie gets past this, so it
+    is no proof.
     """
-    steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
-    made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
-    made_up = made_up if x.is_floating_point() else made_up.abs() > 0.5
+    made_up = _made_up(x)
     changed = made_up.clone()
     changed[1] = 0
     outputs = []
     for records in (made_up, changed):
         _reseed_dropout(watched, None, 0)
-        outputs.append(watched.network(records.to(x.dtype))[::2])
+        outputs.append(watched.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
             "This network cannot be trained privately: one record changes another's output, so "
             "some layer mixes records. Let each work on its own, as nn.LayerNorm does."
         )
-    return made_up.to(x.dtype)
+
+
+def _made_up(x: Tensor) -> Tensor:
+    """Return three made-up records of the shape and kind of these; no real one is looked at."""
+    steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
+    made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
+    return (made_up if x.is_floating_point() else made_up.abs() > 0.5).to(x.dtype)
 
 
 @contextmanager

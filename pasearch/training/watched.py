@@ -211,10 +211,6 @@ class _Seen:
     """What the layer's kernel watches inside it; the first has a gradient."""
 
 
-FIXED = (nn.Unflatten, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)
-"""Modules that do to each record the same at every step."""
-
-
 def parted(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     """Return what a chain does before its first layer, the same at every step, and the rest of it.
 
@@ -223,10 +219,19 @@ def parted(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     if type(network) is not nn.Sequential:
         return nn.Sequential(), network
     modules = list(_leaves(network))
-    first = next(place for place, each in enumerate([*modules, None]) if type(each) not in FIXED)
+    first = next(place for place, each in enumerate([*modules, None]) if not _fixed(each))
     if any(each._forward_hooks or each._forward_pre_hooks for each in modules[:first]):
         return nn.Sequential(), network
     return nn.Sequential(*modules[:first]), nn.Sequential(*modules[first:])
+
+
+def _fixed(module: nn.Module | None) -> bool:
+    """Whether a module does to each record the same at every step, and leaves the first axis."""
+    if type(module) is nn.Flatten:
+        return module.start_dim == 1 and module.end_dim == -1
+    if type(module) is nn.Unflatten:
+        return isinstance(module.dim, int) and module.dim >= 1
+    return type(module) in (nn.MaxPool2d, nn.AvgPool2d)
 
 
 _Link = tuple[nn.Module, Kernel | None]

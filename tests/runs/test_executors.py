@@ -66,6 +66,19 @@ def test_results_come_in_the_order_of_the_works(executor: Executor, tmp_path: Pa
 
 
 @pytest.mark.contract
+@pytest.mark.slow
+def test_processes_stay_for_the_next_round():
+    """Each takes seconds to begin: a search of many rounds begins them once."""
+    with executor_of("process", 2) as executor:
+        rounds = []
+        for _ in range(3):
+            works = [Work(key=str(n), do=partial(saying(n), "x")) for n in range(6)]
+            found = executor.results(works, 1, 2)
+            rounds.append({int(each.split()[-1]) for each in found})
+    assert rounds[1] | rounds[2] <= rounds[0]
+
+
+@pytest.mark.contract
 def test_nothing_is_begun_for_one_work_or_none():
     with Processes(4) as executor:
         one = [Work(key="x", do=partial(saying(0), "x"))]

@@ -159,6 +159,20 @@ def test_machine_code_releases_the_same_numbers(count: int, size: float):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@each_way
+def test_no_zero_is_negative(kind: type, way: str):
+    """Its sign would tell whether the sum was below 0 or above."""
+    count, scale = 100_000, 1.0
+    for size in (-0.4, -1e-9):
+        noisy = torch.full((count,), size * grid(scale), dtype=getattr(torch, kind.__name__))
+        WAYS[way][0](count, stream_of("zeros")).add_to(noisy, scale)
+        zeros = noisy[noisy == 0]
+        assert len(zeros) > 100
+        assert not torch.signbit(zeros).any()
+
+
+@pytest.mark.unit
 def test_machine_code_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch):
     made._compiled.cache_clear()
     monkeypatch.setattr(made, "_drawn", 0)
@@ -177,6 +191,10 @@ def no_room(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
+def damaged(*_: Any) -> None:
+    raise EOFError("Ran out of input")
+
+
 def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
     found = honest(bits, total, *given)
     total[7] += 0.5
@@ -189,6 +207,7 @@ def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
     [
         (importlib, "import_module", missing, False),
         (compiled, "transform", no_room, False),
+        (compiled, "settle", damaged, False),
         (compiled, "release", other_numbers, True),
     ],
 )

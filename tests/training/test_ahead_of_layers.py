@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pasearch.data.partitions import Records
+from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import trainer, watched
@@ -60,7 +61,7 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
     monkeypatch.setattr(trainer, "parted", lambda model: (nn.Sequential(nn.Tanh()), model))
     monkeypatch.setattr(trainer._Slots, "after", lambda *_: None)
     trained(second)
-    assert seen == [6, 8]
+    assert seen == [8, 6, 8, 8], "the whole network is checked before"
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -104,6 +105,8 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
         (nn.Sequential(nn.Sequential(nn.Flatten()), nn.Linear(100, 3)), 1),
         (nn.Sequential(KeyedDropout(0.5), nn.Flatten(), nn.Linear(100, 3)), 0),
         (nn.Sequential(nn.Linear(10, 3), nn.Flatten()), 0),
+        (nn.Sequential(nn.Flatten(0, 1), nn.Linear(10, 3)), 0),
+        (nn.Sequential(nn.Unflatten(0, (1, -1)), nn.MaxPool2d(2), nn.Linear(5, 3)), 0),
         (nn.Linear(10, 3), 0),
     ],
 )
@@ -111,6 +114,23 @@ def test_only_what_is_the_same_at_every_step_is_done_ahead(model: nn.Module, ahe
     done, rest = parted(model)
     assert len(done) == ahead
     assert list(rest.parameters()) == list(model.parameters())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("ahead", "width"),
+    [
+        ([nn.Flatten(0, 1)], 10),
+        ([nn.Unflatten(0, (1, -1)), nn.MaxPool2d((3, 2), stride=(1, 2), padding=(1, 0)),
+          nn.Flatten(0, 1)], 5),
+    ],
+)  # fmt: skip
+def test_a_chain_that_mixes_records_before_its_first_layer_is_refused(
+    ahead: list[nn.Module], width: int
+):
+    data = images() if len(ahead) == 1 else replace(images(), x=images().x[:, 0])
+    with pytest.raises(UsageError, match="cannot be trained privately"):
+        trained(nn.Sequential(*ahead, nn.Linear(width, 3)), data=data)
 
 
 @pytest.mark.unit

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.partitions import Records
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
+from pasearch.training import trainer
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.losses import LossOf, losses_of
 from pasearch.training.per_example import clipped_sum_and_counts
@@ -201,3 +204,43 @@ def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), KeyedDropout(0.5), nn.Linear(8, 3))
     assert [place for place, _ in Watched(network).keyed] == [3]
     assert training(network).step()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("network", "shape", "operations"),
+    [
+        (nn.Sequential(nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 30)), (12,), 2 * 7 * 30),
+        (nn.Linear(4, 5), (3, 4), 2 * 20 * 3),  # at three places of a record
+        (nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.Flatten(), nn.Linear(54, 2)), (2, 5, 5),
+         2 * (6 * 9) * 9),
+        (nn.Sequential(Lstm(4, 5), nn.Linear(5, 3)), (3, 4), 2 * (4 + 5) * 4 * 5),
+        (nn.Sequential(nn.LayerNorm(4)), (4,), 0),
+    ],
+)  # fmt: skip
+def test_the_largest_product_of_a_record(
+    network: nn.Module, shape: tuple[int, ...], operations: float
+):
+    assert Watched(network).product(torch.rand(3, *shape)) == operations
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("batch", "used"), [(8, 1), (64, 2)])
+def test_a_small_step_has_one_thread(batch: int, used: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trainer, "SHARED", 2 * 12 * 7 * 32)  # of `plain`'s largest product
+    seen = []
+    honest = trainer.batch_sum
+    monkeypatch.setattr(
+        trainer, "batch_sum",
+        lambda *given, **named: seen.append(torch.get_num_threads()) or honest(*given, **named),
+    )  # fmt: skip
+    data = Records(
+        x=torch.rand(100, 3, 4), y=torch.zeros(100, dtype=torch.int64),
+        valid=torch.ones(100, dtype=torch.bool), public=False,
+    )  # fmt: skip
+    recipe = Recipe(expected_batch_size=batch, steps=1, learning_rate=0.1, noise_multiplier=1.0)
+    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+    with threads(2):
+        Training(plain(), data, recipe, streams).step()
+        assert torch.get_num_threads() == 2, "as it was"
+    assert seen == [used]
