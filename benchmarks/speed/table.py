@@ -92,13 +92,13 @@ def _short(value: float) -> str:
 
 
 def _reached(value: float, goal: float) -> str:
-    return f"{_short(value)} of {goal:g}{'' if value >= goal else ', missed'}"
+    return f"{_short(value)} (at least {goal:g}: {'reached' if value >= goal else 'missed'})"
 
 
 def _below(value: float, goal: float | None) -> str:
     if goal is None:
         return _short(value)
-    return f"{_short(value)} of {goal:g}{'' if value <= goal else ', missed'}"
+    return f"{_short(value)} (at most {goal:g}: {'reached' if value <= goal else 'missed'})"
 
 
 def text(path: Path) -> str:

@@ -263,12 +263,15 @@ def task_of(plan: Plan) -> str:
     return SEARCH if chosen or plan.strategy.only(plan.space) is None else TRAINING
 
 
+BEGIN = "; some seconds more to begin, read and score"
+
+
 def time_text(plan: Plan) -> str:
     """Return how long the trainings take, from public numbers."""
     usual, average, longest = plan.seconds_per_training()
     strategy = plan.strategy
     if strategy.expected_trainings == 1:
-        return f"about {duration(usual)} of training, on two CPU cores"
+        return f"about {duration(usual)} of training on two CPU cores{BEGIN}"
     together = strategy.expected_work * average + plan.retrained * usual
     text = (
         f"about {duration(together)} of training on average, on two CPU cores: about "
@@ -277,7 +280,7 @@ def time_text(plan: Plan) -> str:
     if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", 99.9% of the time at most {most} trainings"
-    return text
+    return text + BEGIN
 
 
 def _estimated(plan: Plan | FeaturePlan, names: Names) -> str:

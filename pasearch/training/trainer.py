@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-SHARED = 1.4e8
-"""From how many operations of a step's largest product on several threads pay: below, they wait for
-each other longer than they save (benchmarks/speed)."""
+SHARED, MOVED = 1.4e8, 2**20
+"""From how many operations of a step's largest product on several threads pay, or from how many
+numbers of its records: below, they wait for each other longer than they save (benchmarks/speed)."""
 
 AHEAD = 4096
 """Records that go at once through what comes before a network's first layer."""
@@ -139,9 +139,7 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
-        batch = min(recipe.expected_batch_size, recipe.chunk)
-        product = self._watched.product(_made_up(self._slots.x))
-        self._small = device == "cpu" and batch * product < SHARED
+        self._small = device == "cpu" and self._is_small()
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
@@ -156,6 +154,12 @@ class Training:
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
+
+    def _is_small(self) -> bool:
+        """Whether a step is so small that one thread is faster: from public numbers alone."""
+        made_up, batch = _made_up(self._slots.x), self._recipe.expected_batch_size
+        product = self._watched.product(made_up) * min(batch, self._recipe.chunk)
+        return product < SHARED and batch * made_up[0].numel() < MOVED
 
     def _done_ahead(self, network: nn.Module) -> nn.Module:
         """Do to all records, once, what a network does to them before its first layer.

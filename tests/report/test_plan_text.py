@@ -122,7 +122,10 @@ def test_a_fitted_front_end_is_a_line():
 def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch):
     took = (2.0, 3.0, 7.0)
     monkeypatch.setattr(Plan, "seconds_per_training", lambda plan: took)
-    assert row(planned(), "Time") == "Time      about 2 s of training, on two CPU cores"
+    assert row(planned(), "Time") == (
+        "Time      about 2 s of training on two CPU cores; some seconds more to begin, read and "
+        "score"
+    )
     several = row(planned(strategy="rs", candidates=5), "Time")
     assert several.startswith(
         "Time      about 15 s of training on average, on two CPU cores: about 3 s each (the "

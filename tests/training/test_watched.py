@@ -225,9 +225,15 @@ def test_the_largest_product_of_a_record(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("batch", "used"), [(8, 1), (64, 2)])
-def test_a_small_step_has_one_thread(batch: int, used: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trainer, "SHARED", 2 * 12 * 7 * 32)  # of `plain`'s largest product
+@pytest.mark.parametrize(
+    ("batch", "shared", "moved", "used"),
+    [(8, 2 * 12 * 7 * 32, 12 * 32, 1), (64, 2 * 12 * 7 * 32, 12 * 99, 2), (64, 1e9, 12 * 32, 2)],
+)
+def test_a_small_step_has_one_thread(
+    batch: int, shared: float, moved: int, used: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(trainer, "SHARED", shared)  # `plain`'s largest product has 2 * 12 * 7
+    monkeypatch.setattr(trainer, "MOVED", moved)
     seen = []
     honest = trainer.batch_sum
     monkeypatch.setattr(
