@@ -18,7 +18,6 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -60,25 +59,26 @@ C0, C1, C2 = (single(each) for each in (2.443315711809948e-5, -1.388731625493765
 @instruction
 def _bits(context: Any, x: Any) -> Any:
     """Return a float32's 32 bits as a whole number."""
-    return types.int32(types.float32), lambda _, builder, sign, given: builder.bitcast(
-        given[0], ir.IntType(32)
-    )
+    return types.int32(types.float32), _as_it_lies
 
 
 @instruction
 def _number(context: Any, x: Any) -> Any:
     """Return the float32 whose bits these are."""
-    return types.float32(types.int32), lambda _, builder, sign, given: builder.bitcast(
-        given[0], ir.FloatType()
-    )
+    return types.float32(types.int32), _as_it_lies
+
+
+def _as_it_lies(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+    return builder.bitcast(given[0], context.get_value_type(sign.return_type))
 
 
 @instruction
 def _nearest(context: Any, x: Any) -> Any:
     """Return the nearest whole number, of two the even one."""
 
-    def made(_: Any, builder: Any, sign: Any, given: Any) -> Any:
-        return builder.call(builder.module.declare_intrinsic("llvm.rint", [ir.FloatType()]), given)
+    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+        kind = context.get_value_type(types.float32)
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
 
     return types.float32(types.float32), made
 
