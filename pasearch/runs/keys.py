@@ -31,7 +31,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.random.bit_generator import ISeedSequence
 
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
@@ -118,27 +117,9 @@ class Stream:
         return Words(_mac(self._secret, b"p" + purpose), _step(step))
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
-        key = np.frombuffer(_mac(self._secret, b"p" + purpose), dtype=">u8", count=2)
-        bits = np.random.Philox(_NO_SEED)  # pyright: ignore[reportArgumentType]
-        counter = np.array([0, 0, 0, _step(step)], dtype=np.uint64)
-        state = {"counter": counter, "key": key[::-1].astype(np.uint64)}
-        fresh: Any = {**_FRESH, "state": state}
-        bits.state = fresh
-        return bits
-
-
-class _NoSeed(ISeedSequence):
-    """What numpy takes instead of asking the system for a seed, which a state then replaces."""
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray[Any, Any]:
-        return np.zeros(n_words, dtype=dtype)
-
-
-_NO_SEED = _NoSeed()
-_FRESH = {
-    "bit_generator": "Philox", "buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4,
-    "has_uint32": 0, "uinteger": 0,
-}  # fmt: skip
+        key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
+        # As one integer: of a list, numpy would pass steps from 2^63 on through float64.
+        return np.random.Philox(key=key, counter=_step(step) << 192)
 
 
 class Words:

@@ -373,7 +373,9 @@ each_law = pytest.mark.parametrize("name", LAWS)
 
 def draw_other(patch: pytest.MonkeyPatch, change: Callable[[Density], Density]) -> None:
     honest = laws.begin_noise
-    patch.setattr(laws, "begin_noise", lambda density, *key: honest(change(density), *key))
+    patch.setattr(
+        laws, "begin_noise", lambda density, *key, **how: honest(change(density), *key, **how)
+    )
 
 
 def as_gaussian(density: Density) -> Density:
@@ -432,7 +434,9 @@ def test_no_two_steps_share_their_noise_and_ones_that_do_are_caught(
     assert agreement() < 5
     honest = laws.begin_noise
 
-    def half(density: Density, count: int, device: torch.device, stream: Stream, step: int) -> Any:
+    def half(
+        density: Density, count: int, device: torch.device, stream: Stream, step: int, **_: bool
+    ) -> Any:
         return honest(density, count, device, stream, step // 2)
 
     monkeypatch.setattr(laws, "begin_noise", half)

@@ -161,7 +161,7 @@ def rounded_normals(count: int, stream: Stream, step: int) -> np.ndarray:
 def old_sampler(patch: pytest.MonkeyPatch, numbers: Callable[..., np.ndarray]) -> None:
     patch.setattr(
         trainer, "draw",
-        lambda count, device, stream, step: lambda: Old(numbers(count, stream, step)),
+        lambda count, device, stream, step, **_: lambda: Old(numbers(count, stream, step)),
     )  # fmt: skip
 
 
