@@ -1,10 +1,11 @@
-"""What stands in for private records in tests, where no value may be read."""
+"""What stands in for others in tests: for private records, and for networks of any kind."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 import numpy as np
+from torch import Tensor, nn
 
 
 class Untouchable:
@@ -21,3 +22,14 @@ class Untouchable:
 
     __getitem__ = __array__ = __iter__ = __getattr__ = __eq__ = __lt__ = __add__ = _refuse
     __hash__ = None  # type: ignore[assignment]
+
+
+class Hidden(nn.Module):
+    """The same network, of which nothing is known but what it returns."""
+
+    def __init__(self, within: nn.Module):
+        super().__init__()
+        self.within = within
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.within(x)

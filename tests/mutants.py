@@ -194,9 +194,9 @@ MUTANTS = (
         "training/test_dense.py",
     ),
     Mutant(
-        "dense: a null record counts",
-        "factors = torch.where(mask, factors, 0.0)[:, None]",
-        "factors = factors[:, None]",
+        "training: a null record has the factor of one that is there",
+        "return torch.where(mask, factors, 0.0), norms, bad",
+        "return factors, norms, bad",
         "training/test_dense.py",
     ),
     Mutant(

@@ -30,7 +30,7 @@ LOW, HIGH = 2**19, 2**31 - 2**14
 """Between them 31 bits of U are enough."""
 
 single, whole, unsigned = np.float32, np.int32, np.uint64
-NONE, HALF_GROUP, BOTH = unsigned(0), unsigned(GROUP), unsigned(2 * GROUP)
+NONE, PAIRS, BOTH = unsigned(0), unsigned(GROUP), unsigned(2 * GROUP)
 LAST = unsigned(GROUP - 1)  # places without a sign: numba never counts them from the end
 
 inlined: Any = njit(inline="always")
@@ -150,9 +150,9 @@ def transform(bits, values):
         values: Where the numbers go, float32, (size,); NaN where U has too few bits.
     """
     for low in range(NONE, unsigned(len(bits)), BOTH):
-        for k in range(NONE, HALF_GROUP):
-            pair = _pair(bits[low + k], bits[low + HALF_GROUP + k])
-            values[low + k], values[low + HALF_GROUP + k] = pair
+        for k in range(NONE, PAIRS):
+            pair = _pair(bits[low + k], bits[low + PAIRS + k])
+            values[low + k], values[low + PAIRS + k] = pair
 
 
 def settings(wide: float, grain: float, error: float) -> tuple[Any, ...]:
@@ -191,8 +191,8 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
     size = unsigned(len(total))
     for low in range(NONE, size, BOTH):
-        for k in range(NONE, HALF_GROUP):
-            values[k], values[HALF_GROUP + k] = _pair(bits[low + k], bits[low + HALF_GROUP + k])
+        for k in range(NONE, PAIRS):
+            values[k], values[PAIRS + k] = _pair(bits[low + k], bits[low + PAIRS + k])
         own, doubts = min(BOTH, size - low), whole(0)
         for k in range(NONE, own):
             before[k] = total[low + k]
@@ -204,7 +204,7 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
                     pair = low + (k & LAST)
                     places[found], exact[found] = first + np.int64(low + k), before[k]
                     pairs[found] = (first + np.int64(low)) // 2 + np.int64(k & LAST)
-                    length, turn = np.int64(bits[pair]), np.int64(bits[pair + HALF_GROUP])
+                    length, turn = np.int64(bits[pair]), np.int64(bits[pair + PAIRS])
                     firsts[found] = turn << 32 | length & LOWER
                     found += 1
     return found

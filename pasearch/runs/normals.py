@@ -14,7 +14,8 @@ where the rounding of the stage before it could be wrong.
     191 and 192               100 digits    decides
 
 A number goes on that lies so near to the middle between two whole numbers, or whose U so near to 0
-or 1, that the stage cannot tell.
+or 1, that the stage cannot tell. A process that draws many has the first two stages in machine
+code (`compiled`), where one in 1,000 goes on.
 
 s is read as the exact number that its float is, so nothing is rounded before the noise is in it.
 
@@ -160,10 +161,10 @@ class Normals:
         """
         parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
         wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
-        if self.code is not None and self.values is None and moderate:
-            if _singles(parts, self.count):
-                self._by_code(self.code, parts, wide, grain)
-                return
+        fits = self.values is None and moderate and _singles(parts, self.count)
+        if self.code is not None and fits:
+            self._by_code(self.code, parts, wide, grain)
+            return
         values = self.computed().values[start : start + len(parts)]
         places, exact = _released(parts, values, wide, grain, self.error)
         if len(places):

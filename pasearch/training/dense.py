@@ -14,20 +14,21 @@ Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from pasearch.training.losses import LossOf
-from pasearch.training.norms import Factors, norms_along, zero_rows
+from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
 
 ACTIVATIONS = {
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
     nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)),
 }
 """In place, and from the gradient of what came out, and that, to the gradient of what went in."""
+
+FLATTEN = repr(nn.Flatten())
 
 
 class Dense:
@@ -36,9 +37,16 @@ class Dense:
     Args:
         layers: In order.
         activations: What follows each: a type of `ACTIVATIONS`, or None.
+        flattened: Whether records are flattened before the first.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[type[nn.Module] | None]):
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        activations: Sequence[type[nn.Module] | None],
+        flattened: bool,
+    ):
+        self.flattened = flattened
         self.weights = [layer.weight for layer in layers]
         self.biases = [layer.bias for layer in layers]
         self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
@@ -52,12 +60,11 @@ class Dense:
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
         """Return a chain of modules as this; None if it is another."""
-        links = [type(module) for module in chain]
-        while links and repr(chain[0]) == repr(nn.Flatten()):
-            chain, links = chain[1:], links[1:]
+        first = next((k for k, each in enumerate(chain) if repr(each) != FLATTEN), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
-        for module, kind in zip(chain, links, strict=True):
+        for module in chain[first:]:
+            kind = type(module)
             if module._forward_hooks or module._forward_pre_hooks:
                 return None
             if isinstance(module, nn.Linear) and kind is nn.Linear and _trained(module):
@@ -68,7 +75,11 @@ class Dense:
             else:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
-        return cls(layers, activations) if len(kinds) == 1 else None
+        return cls(layers, activations, first > 0) if len(kinds) == 1 else None
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether rows like these are one input of the first layer each."""
+        return x.ndim == 2 or self.flattened
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
         """Return the squared norms of what the first layer is given, (batch,)."""
@@ -87,7 +98,7 @@ class Dense:
         """Write the sum of bounded gradients: see `clipped_sum_and_counts`.
 
         Args:
-            x: Rows, (batch, ...).
+            x: Rows, (batch, ...), that it `takes`.
             loss: Of these rows; it may know `squares_of_inputs`.
             bounding: Not a layered one.
             mask: Of the rows.
@@ -116,21 +127,15 @@ class Dense:
             norms[0].copy_(loss.squares)
         of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
         total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
-        norm = total.sqrt()
-        factors = torch.ones_like(norm) if bounding is None else bounding.factors(norm)
-        if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
-            finite = total < math.inf
-            mask, norm = mask & finite, norm.where(finite, math.inf)
-            inputs, gradients = (  # 0 * NaN is NaN: mask first
-                [zero_rows(each, ~finite) for each in values] for values in (inputs, gradients)
+        factors, norm, bad = bounded(total.sqrt(), total, bounding, mask, weights)
+        if bad is not None:  # 0 * NaN is NaN: mask first
+            inputs, gradients = (
+                [zero_rows(each, bad) for each in values] for values in (inputs, gradients)
             )
-        if weights is not None:
-            factors = factors * weights.clamp(0.0, 1.0)
-        factors = torch.where(mask, factors, 0.0)[:, None]
         for weight, bias, a, d in zip(
             self.weights, self.biases, inputs, reversed(gradients), strict=False
         ):
-            d.mul_(factors)
+            d.mul_(factors[:, None])
             torch.mm(d.t(), a, out=into[id(weight)])
             if bias is not None:
                 torch.sum(d, 0, out=into[id(bias)])

@@ -9,6 +9,7 @@ Source: Bu et al. 2022; Higham 2002, section 3.1. Proof: docs/guarantees/dp-sgd.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import ClassVar, Protocol
 
@@ -42,6 +43,29 @@ class Factors(Protocol):
     def within(self, norms: Tensor) -> Tensor | None:
         """Return whether each norm is within the bound; None where that is not counted."""
         ...
+
+
+def bounded(
+    norms: Tensor, total: Tensor, bounding: Factors | None, mask: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return what gradients are multiplied by, their norms, and whose are not finite, if any are.
+
+    A null record has the factor 0; so has one that is not finite, whose norm is then infinite.
+
+    Args:
+        norms: (batch,), or (layers, batch) where every layer has its own bound, as is returned.
+        total: The squared norms of all layers together, (batch,).
+        bounding: None leaves gradients as they are.
+        mask: bool, (batch,); False for null records.
+        weights: (batch,), clamped to 0 to 1; None: 1.
+    """
+    factors, bad = torch.ones_like(norms) if bounding is None else bounding.factors(norms), None
+    if weights is not None:
+        factors = factors * weights.clamp(0.0, 1.0)
+    if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
+        finite = total < math.inf
+        mask, norms, bad = mask & finite, norms.where(finite, math.inf), ~finite
+    return torch.where(mask, factors, 0.0), norms, bad
 
 
 def positions(

@@ -11,7 +11,6 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from pasearch.training.kernels import Captured, kernel_of
 from pasearch.training.losses import LossOf
-from pasearch.training.norms import Factors
+from pasearch.training.norms import Factors, bounded
 from pasearch.training.watched import Loss, Room, Watched, capture
 
 
@@ -63,8 +62,9 @@ def clipped_sum_and_counts(
     watched = Watched.of(network)
     room = Room(watched.parameters) if room is None else room
     layered = bounding is not None and bounding.layered
-    if watched.dense is not None and views == 1 and isinstance(loss, LossOf) and not layered:
-        norms = watched.dense.sums(x, loss, bounding, mask, weights, room.of)
+    dense = watched.dense if views == 1 and not layered else None
+    if dense is not None and isinstance(loss, LossOf) and dense.takes(x):
+        norms = dense.sums(x, loss, bounding, mask, weights, room.of)
     else:
         norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
     inside = bounding.within(norms) if counted and bounding is not None else None
@@ -94,15 +94,9 @@ def _summed(
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
     layered = bounding is not None and bounding.layered
     norms = (torch.stack(squares) if layered else total).sqrt()
-    factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
-    own = factors if weights is None else factors * weights.clamp(0.0, 1.0)
-    usable = mask
-    if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
-        finite = total < math.inf
-        usable, norms = mask & finite, norms.where(finite, math.inf)
-        bad = ~finite.repeat_interleave(views)
-        captured = [each.without(bad) for each in captured]  # 0 * NaN is NaN: mask first
-    factors = torch.where(usable, own, 0.0)
+    factors, norms, bad = bounded(norms, total, bounding, mask, weights)
+    if bad is not None:  # 0 * NaN is NaN: mask first
+        captured = [each.without(bad.repeat_interleave(views)) for each in captured]
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
     _write_sums(watched, captured, factors, layered, room)

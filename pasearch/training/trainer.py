@@ -128,10 +128,10 @@ class Training:
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
         self._slots = _Slots.on(device, records.x, records.y, records.valid)
-        _check_apart(Watched(network), self._slots.x)
-        rest = network if recipe.augmentation is not None else self._done_ahead(network)
-        self._watched = Watched(rest)
+        self._watched = Watched(network)
+        _check_apart(self._watched, self._slots.x)
         if recipe.augmentation is None:
+            self._do_ahead()
             self._slots = self._slots.known_to(self._watched)
         self._weights = flattened(self._watched.parameters)
         self._sums = Room(self._watched.parameters)
@@ -161,17 +161,15 @@ class Training:
         product = self._watched.product(made_up) * min(batch, self._recipe.chunk)
         return product < SHARED and batch * made_up[0].numel() < MOVED
 
-    def _done_ahead(self, network: nn.Module) -> nn.Module:
-        """Do to all records, once, what a network does to them before its first layer.
+    def _do_ahead(self) -> None:
+        """Do to all records, once, what the network does to them before its first layer.
 
-        Return what is left of it; all of it, where what was done would take much memory.
+        Where that would take much memory it is done at every step.
         """
-        ahead, rest = parted(network)
-        done = self._slots.after(ahead)
-        if done is None:
-            return network
-        self._slots = done
-        return rest
+        ahead, rest = parted(self._watched.network)
+        done = self._slots.after(ahead) if len(ahead) else None
+        if done is not None:
+            self._slots, self._watched = done, Watched(rest)
 
     def step(self) -> bool:
         """Draw a batch, take its noisy sum, and move the weights by it.
@@ -241,16 +239,17 @@ class _Slots:
         if type(self.x) is not Tensor:
             return None
         with torch.no_grad():
-            one = self.x[:1]
-            if ahead(one).data_ptr() == one.data_ptr():  # another shape, and no copy
+            first = self.x[:1]
+            done = ahead(first)
+            if done.data_ptr() == first.data_ptr():  # another shape, and no copy
                 return replace(self, x=ahead(self.x))
-            if 2 * ahead(one).nbytes > one.nbytes:
+            if 2 * done.nbytes > first.nbytes:
                 return None
             return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
 
     def known_to(self, watched: Watched) -> _Slots:
         """Return the same with what a dense network asks of its input, computed once."""
-        if watched.dense is None or type(self.x) is not Tensor:
+        if watched.dense is None or type(self.x) is not Tensor or not watched.dense.takes(self.x):
             return self
         return replace(self, squares=watched.dense.squares_of_inputs(self.x))
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.training.dense import Dense
+from pasearch.training.dense import ACTIVATIONS, Dense
 from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
 from pasearch.training.losses import LossOf
 from pasearch.training.pooling import pooled
@@ -146,8 +146,8 @@ def _of_linear(module: nn.Module, d: Tensor, x: Tensor, output: Tensor) -> Tenso
 PULLS: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]] = {
     nn.Linear: _of_linear,
     nn.Flatten: lambda _, d, x, output: d.reshape(x.shape),
-    nn.Tanh: lambda _, d, x, output: torch.ops.aten.tanh_backward(d, output),
-    nn.ReLU: lambda _, d, x, output: torch.ops.aten.threshold_backward(d, output, 0.0),
+    nn.Tanh: lambda _, d, x, output: ACTIVATIONS[nn.Tanh][1](d, output),
+    nn.ReLU: lambda _, d, x, output: ACTIVATIONS[nn.ReLU][1](d, output),
 }
 """From a module's output's gradient, its input and its output to its input's gradient."""
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from doubles import Hidden
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
@@ -34,17 +35,6 @@ NETWORKS = {
 }  # fmt: skip
 
 
-class Unknown(nn.Module):
-    """The same network, of which nothing is known but what it returns."""
-
-    def __init__(self, within: nn.Module):
-        super().__init__()
-        self.within = within
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.within(x)
-
-
 def batch(count: int = 40) -> tuple[Tensor, LossOf, Tensor]:
     generator = torch.Generator().manual_seed(4)
     x = 3 * torch.randn(count, 12, generator=generator)
@@ -58,7 +48,7 @@ def both(
 ) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
     return [
         clipped_sum_and_counts(each, x, loss, bounding, mask, weights=weights)
-        for each in (network, Unknown(network))
+        for each in (network, Hidden(network))
     ]
 
 
@@ -147,6 +137,28 @@ def test_what_is_no_such_chain_takes_the_general_path(network: nn.Sequential):
     assert Watched(network).dense is None
 
 
+def trained(x: Tensor, loss: LossOf, mask: Tensor, *, steps: int) -> None:
+    recipe = Recipe(expected_batch_size=20, steps=steps, learning_rate=0.1, noise_multiplier=1.0)
+    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+    data = Records(x=x, y=loss.y, valid=mask, public=False)
+    made = Training(NETWORKS["wide"](), data, recipe, streams)
+    for _ in range(steps):
+        made.step()
+
+
+@pytest.mark.unit
+def test_rows_of_several_inputs_take_the_general_path():
+    """A linear layer at three places of a record is no linear layer on all of it."""
+    dense, flat = Watched(NETWORKS["linear"]()).dense, Watched(NETWORKS["flattened"]()).dense
+    assert dense is not None
+    assert flat is not None
+    rows, images = torch.zeros(2, 12), torch.zeros(2, 3, 4)
+    assert dense.takes(rows)
+    assert not dense.takes(images)
+    assert flat.takes(rows)
+    assert flat.takes(images)
+
+
 @pytest.mark.unit
 def test_norms_of_the_input_are_computed_once_a_training(monkeypatch: pytest.MonkeyPatch):
     asked = []
@@ -155,13 +167,7 @@ def test_norms_of_the_input_are_computed_once_a_training(monkeypatch: pytest.Mon
         Dense, "squares_of_inputs", lambda self, x: asked.append(len(x)) or honest(self, x)
     )
     x, loss, mask = batch()
-    recipe = Recipe(expected_batch_size=10, steps=5, learning_rate=0.1, noise_multiplier=1.0)
-    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
-    made = Training(
-        NETWORKS["wide"](), Records(x=x, y=loss.y, valid=mask, public=False), recipe, streams
-    )
-    for _ in range(5):
-        made.step()
+    trained(x, loss, mask, steps=5)
     assert asked == [40]
 
 
@@ -179,11 +185,5 @@ def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: py
         return honest(self, x, loss, *given)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(Dense, "sums", sums)
-    recipe = Recipe(expected_batch_size=20, steps=4, learning_rate=0.1, noise_multiplier=1.0)
-    streams = {name: Keys.from_seed(2).stream(name) for name in ("batch", "noise", "dropout")}
-    made = Training(
-        NETWORKS["wide"](), Records(x=x, y=loss.y, valid=mask, public=False), recipe, streams
-    )
-    for _ in range(4):
-        made.step()
+    trained(x, loss, mask, steps=4)
     assert len(seen) == 4

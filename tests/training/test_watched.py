@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from doubles import Hidden
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
@@ -22,17 +23,6 @@ from pasearch.training.recipe import Recipe
 from pasearch.training.recurrence import Recurrence
 from pasearch.training.trainer import Training
 from pasearch.training.watched import Room, Watched, flattened, trainable_parameters
-
-
-class Hidden(nn.Module):
-    """The same network, of which nothing is known but what it returns."""
-
-    def __init__(self, within: nn.Module):
-        super().__init__()
-        self.within = within
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.within(x)
 
 
 def plain() -> nn.Sequential:
