@@ -225,8 +225,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: a null record counts",
-        "loss, self.valid.index_select(0, places)",
-        "loss, torch.ones_like(self.valid.index_select(0, places))",
+        "mask = self.valid.index_select(0, places)",
+        "mask = torch.ones_like(self.valid.index_select(0, places))",
         "training/test_trainer.py",
     ),
     Mutant(

@@ -59,6 +59,9 @@ LOW, HIGH = 2**17, 2**31 - 2**20
 LEAST, MOST = 2**33, 2**63 - 2**30
 """Between them 63 bits of U are enough for float64."""
 
+ALONE = 2.0**-46
+"""What float64 makes a number err at most, beside the bits that were not drawn; see `Alone`."""
+
 MASK = 2**63 - 1
 HALF = 0xFFFFFFFF
 
@@ -222,6 +225,61 @@ class Normals:
             v = (int(turn) + _share(other)) * unit
             radius = mpmath.sqrt(-2 * mpmath.log(u))
             return radius * (mpmath.sin if twin else mpmath.cos)(mpmath.pi * v)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Normal numbers whose first 127 bits have to do: for a GPU, which then need not be waited for.
+
+    Each has a bound on its own error, so that one of 10^11 is not enough for its rounding.
+
+    Args:
+        values: Float64, (count,), in the order of `Normals`.
+        errors: How much each may err, its product and its sum included; NaN: as much as it likes.
+    """
+
+    values: Any
+    errors: Any
+
+    @classmethod
+    def of(cls, words: Any, count: int) -> Alone:
+        """Return the numbers of words, which are as for `of_words`."""
+        half, xp = len(words) // 2, _library(words)
+        lengths = words[:half] & MASK
+        pair = box_muller(lengths, words[half:], 63, xp.float64)
+        radii = xp.hypot(*pair)
+        errors = (1.0 / lengths + 2.0**-53) / radii + ALONE  # infinite or NaN at the ends of U
+        values, errors = (
+            xp.stack([first.reshape(-1, GROUP), twin.reshape(-1, GROUP)], 1).reshape(-1)[:count]
+            for first, twin in (pair, (errors, errors))
+        )
+        return cls(values, errors)
+
+    def add_to(self, total: Any, scale: float, *, start: int = 0) -> Any:
+        """Add noise in place as `Normals.add_to` does; return whether it may be wrong, bool, ().
+
+        If it may be, nothing of the total may be used: the sum has to be made again, for
+        `Normals.add_to` with the same words. A total that is not finite is such a case. Nothing is
+        fetched from the device.
+
+        Args:
+            total: As for `Normals.add_to`.
+            scale: As there.
+            start: As there.
+        """
+        grain, part = grid(scale), slice(start, start + len(total))
+        xp, wide = _library(total), scale / grain
+        rest = xp.asarray(total, dtype=xp.float64) * (1.0 / grain)
+        points = xp.round(rest)
+        rest -= points
+        rest += self.values[part] * wide
+        moved = xp.round(rest)
+        rest -= moved
+        points += moved
+        points += 0.0  # as in `_released`
+        points *= grain
+        total[:] = points
+        return ~(abs(rest) <= 0.5 - self.errors[part] * wide).all()
 
 
 def normals(count: int, stream: Stream, step: int = 0) -> Normals:

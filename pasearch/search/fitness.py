@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from pasearch.runs.keys import Stream
+from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.steering import ValidationQuery
 from pasearch.training.trainer import train
@@ -73,9 +74,7 @@ def or_failed(
     try:
         return train()
     except (MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a plain RuntimeError when memory cannot be had.
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not (known or "allocate" in str(error)):
+        if not is_of_memory(error):
             raise
         generator = stream.child("weights").generator()
         return mark_failed(candidate.build(schema.shape, schema.outputs, generator))

@@ -59,6 +59,13 @@ class Batching(Stage):
         """Return a step's slots, ascending, from the trial's batch stream."""
 
     @abstractmethod
+    def most(self, n: int, deviations: float) -> int:
+        """Return how many slots of n a batch has at most.
+
+        Of a Poisson batch, which has no such number: its mean and so many standard deviations.
+        """
+
+    @abstractmethod
     def epoch(self, step: int) -> int:
         """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
 
@@ -120,6 +127,10 @@ class Poisson(Batching):
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
         return self.indices(n, stream.generator(step))
 
+    def most(self, n: int, deviations: float) -> int:
+        mean = self.sampling_probability * n
+        return min(n, math.ceil(mean + deviations * math.sqrt(mean)))
+
     def epoch(self, step: int) -> int:
         return math.floor(step * self.sampling_probability * (1 + 1e-12))
 
@@ -180,6 +191,10 @@ class TruncatedPoisson(Batching):
             return chosen
         return np.sort(generator.choice(chosen, self.cap, replace=False))
 
+    def most(self, n: int, deviations: float) -> int:
+        assert self.cap is not None
+        return min(n, self.cap)
+
     def epoch(self, step: int) -> int:
         return self.poisson.epoch(step)
 
@@ -222,6 +237,9 @@ class Reshuffled(Batching):
         epoch, place = divmod(step, self.steps_per_epoch)
         order = _order(stream, epoch, n)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
+
+    def most(self, n: int, deviations: float) -> int:
+        return min(n, self.batch_size)
 
     def epoch(self, step: int) -> int:
         return step // self.steps_per_epoch

@@ -94,6 +94,8 @@ class Dense:
         mask: Tensor,
         weights: Tensor | None,
         into: Mapping[int, Tensor],
+        *,
+        look: bool = True,
     ) -> Tensor:
         """Write the sum of bounded gradients: see `clipped_sum_and_counts`.
 
@@ -104,6 +106,7 @@ class Dense:
             mask: Of the rows.
             weights: Of the rows, or None.
             into: Where the sums go, by a parameter's id.
+            look: As for `norms.bounded`.
 
         Returns:
             The norms, (batch,), infinite where one is not finite: such a record adds 0.
@@ -127,7 +130,7 @@ class Dense:
             norms[0].copy_(loss.squares)
         of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
         total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
-        factors, norm, bad = bounded(total.sqrt(), total, bounding, mask, weights)
+        factors, norm, bad = bounded(total.sqrt(), total, bounding, mask, weights, look=look)
         if bad is not None:  # 0 * NaN is NaN: mask first
             inputs, gradients = (
                 [zero_rows(each, bad) for each in values] for values in (inputs, gradients)

@@ -49,8 +49,9 @@ from pasearch.training.norms import (
 )
 from pasearch.training.recurrence import Recurrence
 
-UNFOLDED = 2**23
-"""Most numbers in one unfolded input of a convolution: 32 MiB, so that memory stays flat."""
+UNFOLDED = {"cpu": 2**23, "cuda": 2**28}
+"""Most numbers in one unfolded input of a convolution, by kind of device: 32 MiB and 1 GiB, so that
+memory stays flat."""
 
 NOWHERE: Mapping[int, Tensor] = MappingProxyType({})
 
@@ -108,6 +109,10 @@ class Kernel:
         """Return at how many places of a record one product takes the weight."""
         return 0
 
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """Return how many numbers of each record's gradient all stand in memory at once."""
+        return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
+
     def keep(self, seen: Captured, inner: tuple[Tensor, ...], gradient: Tensor) -> None:
         """Let what was watched within a layer stand with what it saw."""
 
@@ -148,6 +153,10 @@ class LinearKernel(Kernel):
     def places(self, output: Tensor) -> int:
         return output[0].numel() // output.shape[-1]
 
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """None, where a record is one row."""
+        return super().formed(layer, output) if output.ndim > 2 else 0
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """(||a||^2 + 1) ||d||^2, or the positions' form."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
@@ -186,6 +195,10 @@ class Conv2dKernel(Kernel):
     def places(self, output: Tensor) -> int:
         return output[0, 0].numel()
 
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """None: see `UNFOLDED`."""
+        return 0
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Unfold the input, so that every output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
@@ -195,7 +208,7 @@ class Conv2dKernel(Kernel):
         a = _padded(layer, seen.input)
         taps = layer.weight[0].numel() * layer.groups
         numbers = max(taps * max(1, d[0, 0].numel()) * views, layer.weight.numel())
-        rows = views * max(1, UNFOLDED // numbers)
+        rows = views * max(1, _unfolded(d) // numbers)
         parts = list(zip(a.split(rows), d.split(rows), strict=True))
         kept = seen.kept if len(parts) == views == 1 else {}
         squares = [self._unfolded_norms(layer, *part, views, kept) for part in parts]
@@ -273,7 +286,7 @@ class WeightStandardisedKernel(Conv2dKernel):
         squares = positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
         squares = squares + 0.0 * a_norms
         if layer.weight.requires_grad:
-            rows = max(1, UNFOLDED // layer.weight.numel())
+            rows = max(1, _unfolded(d) // layer.weight.numel())
             parts = zip(a.split(rows), d.split(rows), strict=True)
             squares = squares + torch.cat([self._weight_squares(layer, *part) for part in parts])
         return squares
@@ -502,6 +515,10 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
         pairs = [(int(side), int(side)) for side in layer.padding]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
+
+
+def _unfolded(values: Tensor) -> int:
+    return UNFOLDED.get(values.device.type, UNFOLDED["cpu"])
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -96,16 +96,17 @@ def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> N
     """Return a step's normal numbers, on a device."""
     if device.type == "cpu":
         return normals(count, stream, step)
-    words = _words_on(device, 2 * pairs(count), stream, step)
+    words = words_on(device, 2 * pairs(count), stream, step)
     return of_words(words, count, stream, step)
 
 
-def _words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
-    """Return 64-bit words on a device that is no CPU."""
+def words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
+    """Return a step's 64-bit words on a device: AES-256's, or on CUDA its own generator's."""
     import torch
 
-    if stream.secure:
-        return torch.from_numpy(stream.words(step).take(count)).to(device)
+    if stream.secure or device.type != "cuda":
+        words = torch.from_numpy(stream.words(step).take(count))
+        return words.clone() if device.type == "cpu" else words.to(device)
     generator = cuda_generator(device, stream, step)
     words = torch.empty(count, dtype=torch.int64, device=device)
     return words.random_(-(2**63), None, generator=generator)

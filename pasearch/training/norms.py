@@ -46,7 +46,13 @@ class Factors(Protocol):
 
 
 def bounded(
-    norms: Tensor, total: Tensor, bounding: Factors | None, mask: Tensor, weights: Tensor | None
+    norms: Tensor,
+    total: Tensor,
+    bounding: Factors | None,
+    mask: Tensor,
+    weights: Tensor | None,
+    *,
+    look: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return what gradients are multiplied by, their norms, and whose are not finite, if any are.
 
@@ -58,11 +64,13 @@ def bounded(
         bounding: None leaves gradients as they are.
         mask: bool, (batch,); False for null records.
         weights: (batch,), clamped to 0 to 1; None: 1.
+        look: Whether to look for records that are not finite, for which a GPU is waited for. If
+            not, the sums of a batch that has one may not be finite, and then must not be used.
     """
     factors, bad = torch.ones_like(norms) if bounding is None else bounding.factors(norms), None
     if weights is not None:
         factors = factors * weights.clamp(0.0, 1.0)
-    if not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
+    if look and not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
         finite = total < math.inf
         mask, norms, bad = mask & finite, norms.where(finite, math.inf), ~finite
     return torch.where(mask, factors, 0.0), norms, bad

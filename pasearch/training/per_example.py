@@ -64,7 +64,7 @@ def clipped_sum_and_counts(
     layered = bounding is not None and bounding.layered
     dense = watched.dense if views == 1 and not layered else None
     if dense is not None and isinstance(loss, LossOf) and dense.takes(x):
-        norms = dense.sums(x, loss, bounding, mask, weights, room.of)
+        norms = dense.sums(x, loss, bounding, mask, weights, room.of, look=watched.look)
     else:
         norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
     inside = bounding.within(norms) if counted and bounding is not None else None
@@ -94,7 +94,7 @@ def _summed(
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
     layered = bounding is not None and bounding.layered
     norms = (torch.stack(squares) if layered else total).sqrt()
-    factors, norms, bad = bounded(norms, total, bounding, mask, weights)
+    factors, norms, bad = bounded(norms, total, bounding, mask, weights, look=watched.look)
     if bad is not None:  # 0 * NaN is NaN: mask first
         captured = [each.without(bad.repeat_interleave(views)) for each in captured]
     if views > 1:

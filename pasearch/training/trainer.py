@@ -9,27 +9,23 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.accounting.density import Density
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import normals
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.denoising import Denoising
-from pasearch.training.losses import LossOf
-from pasearch.training.noise import Drawn, draw
-from pasearch.training.noise_before_clip import noise_before_clip_sum
-from pasearch.training.per_example import clipped_sum_and_counts, validate
+from pasearch.training.memory import is_of_memory, rows_at_once
+from pasearch.training.one_step import Slots, State, batch_sum, reseed_dropout
+from pasearch.training.per_example import validate
+from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 from pasearch.training.watched import Room, Watched, flattened, parted
 
@@ -42,9 +38,6 @@ SHARED, MOVED = 1.4e8, 2**20
 """From how many operations of a step's largest product on several threads pay, or from how many
 numbers of its records: below, they wait for each other longer than they save (benchmarks/speed)."""
 
-AHEAD = 4096
-"""Records that go at once through what comes before a network's first layer."""
-
 
 def train(
     network: nn.Module,
@@ -54,6 +47,7 @@ def train(
     *,
     device: str = "cpu",
     on_step: Callable[[int], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
 ) -> None:
     """Train a network in place.
@@ -67,7 +61,9 @@ def train(
         recipe: With its learning rate known.
         streams: One stream each for "batch", "noise" and "dropout", used for nothing else.
         device: "cpu" or "cuda"; the network stays there.
-        on_step: Called with the number of finished steps.
+        on_step: Called with the number of finished steps: after each, or on a GPU after each round.
+        looks: From a number of finished steps to whether `on_step` must be called after so many, as
+            it looks at the network; None: after each.
         query: The validation query of screening (a loss), or of a schedule that is steered (an
             accuracy); needed by these two alone.
 
@@ -79,9 +75,15 @@ def train(
     """
     training = Training(network, records, recipe, streams, device=device, query=query)
     with full_precision():
-        for finished in range(1, recipe.steps + 1):
-            if not training.step():
+        finished = 0
+        while finished < recipe.steps:
+            most = min(ROUND, recipe.steps - finished)
+            if on_step is not None:
+                ends = range(1, most)
+                most = next((k for k in ends if looks is None or looks(finished + k)), most)
+            if not (made := training.steps(most)):
                 break
+            finished += made
             if on_step is not None:
                 on_step(finished)
     training.finish()
@@ -92,7 +94,8 @@ class Training:
 
     Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
 
-    Args, raises and cost: like `train`.
+    Args, raises and cost: like `train`; and `in_rounds`, whether steps are made as on a GPU (None:
+    on a GPU).
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Training:
         *,
         device: str = "cpu",
         query: ValidationQuery | None = None,
+        in_rounds: bool | None = None,
     ):
         if recipe.noise_multiplier is None and records.public is not True:
             raise UsageError(
@@ -127,7 +131,7 @@ class Training:
             )
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
-        self._slots = _Slots.on(device, records.x, records.y, records.valid)
+        self._slots = Slots.on(device, records.x, records.y, records.valid)
         self._watched = Watched(network)
         _check_apart(self._watched, self._slots.x)
         if recipe.augmentation is None:
@@ -139,6 +143,8 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
+        rows = rows_at_once(self._watched, _made_up(self._slots.x), device)
+        self._slots = replace(self._slots, rows=rows)
         self._small = device == "cpu" and self._is_small()
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -154,11 +160,15 @@ class Training:
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
+        self._rounds = None
+        if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
+            self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums)
 
     def _is_small(self) -> bool:
         """Whether a step is so small that one thread is faster: from public numbers alone."""
         made_up, batch = _made_up(self._slots.x), self._recipe.expected_batch_size
-        product = self._watched.product(made_up) * min(batch, self._recipe.chunk)
+        rows = min(batch, self._recipe.chunk, self._slots.rows)
+        product = self._watched.product(made_up) * rows
         return product < SHARED and batch * made_up[0].numel() < MOVED
 
     def _do_ahead(self) -> None:
@@ -178,8 +188,7 @@ class Training:
             False if the step did not fit into what is left of a validation-driven schedule: then
             nothing was read.
         """
-        recipe, n = self._recipe, len(self._slots.y)
-        sigma = recipe.noise_at(self._finished, n)
+        sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
         if self._pace is not None and sigma is not None:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
@@ -187,16 +196,80 @@ class Training:
             raise UsageError(
                 "The network's parameters were moved or replaced while it was trained."
             )
+        with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
+        self._sum(with_care, sigma)
+        self._move()
+        return True
+
+    def steps(self, most: int) -> int:
+        """Make at most so many steps: one on a processor, a round of them on a GPU.
+
+        Returns:
+            How many were made; 0 as for `step`.
+        """
+        if self._rounds is None:
+            return int(self.step())
+        many, before = min(most, ROUND), self._snapshot()
+        for _ in range(many):
+            sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
+            self._sum(self._rounds.sum, sigma)
+            self._move()
+        if self._rounds.wrong():
+            self._go_back(*before)
+            for _ in range(many):
+                self.step()
+        return many
+
+    def _with_care(self, step: int, sigma: float | None, state: State) -> None:
         allowed = torch.get_num_threads()
-        with full_precision(), threads(1 if self._small else allowed):
-            spare = allowed > 1 and self._slots.y.device.type == "cpu"
+        spare = allowed > 1 and self._slots.device.type == "cpu"
+        with threads(1 if self._small else allowed):
             batch_sum(
-                self._watched, self._slots, recipe, self._streams, self._finished,
-                noise_multiplier=sigma, state=self._state, room=self._sums, spare=spare,
+                self._watched, self._slots, self._recipe, self._streams, step,
+                noise_multiplier=sigma, state=state, room=self._sums, spare=spare,
             )  # fmt: skip
+
+    def _sum(self, of: Callable[[int, float | None, State], None], sigma: float | None) -> None:
+        """Leave a step's noisy sum in its room; without the memory for it, of fewer rows at once.
+
+        A sum that was not finished is begun again from the same keys: it is one release.
+        """
+        while True:
+            state = replace(self._state)
+            try:
+                with full_precision():
+                    of(self._finished, sigma, state)
+            except (MemoryError, RuntimeError) as error:
+                rows = min(self._slots.rows, self._recipe.chunk, self._recipe.expected_batch_size)
+                if not is_of_memory(error) or rows == 1:
+                    raise
+                self._slots = replace(self._slots, rows=rows // 2)
+                if self._rounds is not None:
+                    self._rounds.split(self._slots)
+                continue
+            self._state = state
+            return
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        """Return all that a step changes, copied."""
+        return (
+            [each.clone() for each in self._weights], self._optimizer.snapshot(),
+            self._average.snapshot(), self._state, self._finished,
+        )  # fmt: skip
+
+    def _go_back(self, weights: Any, optimizer: Any, average: Any, state: Any, done: Any) -> None:
+        """Let everything be as it was at a snapshot."""
+        for own, each in zip(self._weights, weights, strict=True):
+            own.copy_(each)
+        self._optimizer.restore(optimizer)
+        self._average.restore(average)
+        self._state, self._finished = state, done
+
+    def _move(self) -> None:
+        """Move the weights, and their average, by the sum."""
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
             weights.grad = total
-        deviation = self._state.noise_deviation / recipe.expected_batch_size
+        deviation = self._state.noise_deviation / self._recipe.expected_batch_size
         self._optimizing.tell_noise(self._optimizer, deviation**2)
         self._optimizer.step()
         if self._screen is not None:
@@ -205,7 +278,6 @@ class Training:
         if self._pace is not None:
             self._pace.after(self._finished, self._network)
         self._finished += 1
-        return True
 
     def finish(self) -> None:
         """Let the network have its averaged weights, if the recipe averages, and be on its own.
@@ -215,245 +287,6 @@ class Training:
         self._average.install()
         for parameter in self._watched.parameters:
             parameter.data = parameter.detach().clone()
-
-
-_Part = tuple[Tensor, LossOf, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Slots:
-    """The records on the training's device: moved once, not batch by batch."""
-
-    x: Tensor
-    y: Tensor
-    valid: Tensor
-    squares: Tensor | None = None
-
-    @classmethod
-    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> _Slots:
-        """Return records on a device, each null one's class a number that a loss takes."""
-        return cls(x=x.to(device), y=y.where(valid, 0).to(device), valid=valid.to(device))
-
-    def after(self, ahead: nn.Sequential) -> _Slots | None:
-        """Return the same with their x as the modules leave it; None if that takes much memory."""
-        if type(self.x) is not Tensor:
-            return None
-        with torch.no_grad():
-            first = self.x[:1]
-            done = ahead(first)
-            if done.data_ptr() == first.data_ptr():  # another shape, and no copy
-                return replace(self, x=ahead(self.x))
-            if 2 * done.nbytes > first.nbytes:
-                return None
-            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
-
-    def known_to(self, watched: Watched) -> _Slots:
-        """Return the same with what a dense network asks of its input, computed once."""
-        if watched.dense is None or type(self.x) is not Tensor or not watched.dense.takes(self.x):
-            return self
-        return replace(self, squares=watched.dense.squares_of_inputs(self.x))
-
-    def at(self, places: Tensor) -> _Part:
-        """Return x, the loss and the mask of these slots."""
-        squares = None if self.squares is None else self.squares.index_select(0, places)
-        loss = LossOf(self.y.index_select(0, places), squares)
-        return self.x.index_select(0, places), loss, self.valid.index_select(0, places)
-
-
-@dataclass(slots=True)
-class State:
-    """What a training carries from step to step beside the weights: all of it post-processing.
-
-    Args:
-        bounds: The bounds of an adaptive bounding, from released counts; empty for others.
-        noise_deviation: Of one coordinate of the last sum.
-        weights: The sum of the weights of a denoising, and how many there were.
-    """
-
-    bounds: tuple[float, ...] = ()
-    noise_deviation: float = 0.0
-    weights: tuple[Tensor | float, int] = (0.0, 0)
-
-    @classmethod
-    def start(cls, network: nn.Module | Watched, recipe: Recipe) -> State:
-        """Return the state before the first step."""
-        layers = len(Watched.of(network).kernels)
-        return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
-
-
-def batch_sum(
-    network: nn.Module | Watched,
-    slots: _Slots,
-    recipe: Recipe,
-    streams: Mapping[str, Stream],
-    step: int,
-    *,
-    noise_multiplier: float | None = None,
-    state: State | None = None,
-    room: Room | None = None,
-    spare: bool = False,
-) -> list[Tensor]:
-    """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
-
-    The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a thread is
-    spare, noise is drawn in it.
-    """
-    watched = Watched.of(network)
-    n, state = len(slots.y), state or State.start(watched, recipe)
-    room = Room(watched.parameters) if room is None else room
-    sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
-    chosen = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
-    chosen = chosen.to(slots.x.device)
-    _reseed_dropout(watched, streams["dropout"], step)
-    if recipe.noise_before_clip is not None and sigma is not None:
-        _noise_before_clip(watched, recipe, slots.at(chosen), streams["noise"], step, sigma, room)
-        return room.views
-    if sigma is None:
-        _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
-        return room.views
-    # Drawn while the gradients are computed.
-    drawn = _begin_noise(room, recipe, streams["noise"], step, spare)
-    counts = _bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
-    assert recipe.bounding is not None
-    bounds = state.bounds
-    sensitivity = recipe.bounding.at(bounds).sensitivity
-    if bounds:
-        sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
-    state.noise_deviation = sigma * sensitivity
-    scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
-    drawn().add_to(room.flats, scale)
-    if recipe.denoising is not None:
-        _denoise(room.flats, recipe.denoising, recipe.density(sigma), state)
-    if bounds:
-        _rescale(watched, recipe.bounding, state, room.views, bounds)
-    return room.views
-
-
-def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, spare: bool) -> Drawn:
-    """Begin to draw a step's noise, at scale 1."""
-    count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
-    if recipe.noise is None:
-        return draw(count, device, stream, step, spare=spare)
-    from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
-
-    return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
-
-
-def _bounded_sum(
-    watched: Watched,
-    slots: _Slots,
-    recipe: Recipe,
-    stream: Stream,
-    chosen: Tensor,
-    step: int,
-    state: State,
-    room: Room,
-) -> Tensor:
-    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms."""
-    bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
-    summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
-    counts = torch.zeros(len(state.bounds), dtype=torch.float64)
-    shares = _class_shares(recipe, slots.x.device)
-    views = recipe.augmentation
-    many = 1 if views is None else views.views
-    if chosen.numel() == 0:
-        room.clear()
-        return counts
-    most = max(1, recipe.chunk // many)
-    for place, part in enumerate(chosen.split(most) if chosen.numel() > most else (chosen,)):
-        x, loss, mask = slots.at(part)
-        weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
-        if views is not None:
-            generator = stream.child("views", place).generator(step)
-            x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
-        values, found = summed(
-            watched, x, loss, mask=mask, views=many, weights=weights,
-            room=None if place else room, counted=bool(state.bounds),
-        )  # fmt: skip
-        if state.bounds:
-            counts += found
-        for view, value in zip(room.views, values, strict=True):
-            if place:
-                view += value
-            elif value is not view:
-                view.copy_(value)
-    return counts
-
-
-def _class_shares(recipe: Recipe, device: torch.device) -> Tensor | None:
-    """Return each class's weight as a share of the largest, which bounded gradients keep."""
-    if recipe.class_weights is None:
-        return None
-    most = max(recipe.class_weights)
-    return torch.tensor([each / most for each in recipe.class_weights], device=device)
-
-
-def _denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:
-    """Weigh the noisy sum by its distance from pure noise: post-processing.
-
-    The weight stays on the device, which is not waited for.
-    """
-    weight = denoising.weight(torch.cat([each.flatten() for each in sums]), density).double()
-    if denoising.relative:
-        total, count = state.weights[0] + weight, state.weights[1] + 1
-        state.weights = (total, count)
-        weight = torch.where(total > 0, weight * count / total, weight)
-    for each in sums:
-        each.mul_(weight)
-
-
-def _adapt(
-    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
-) -> float:
-    """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
-    adaptive = recipe.bounding
-    assert adaptive is not None
-    gradients, deviation = adaptive.noises(sigma, len(state.bounds))
-    noisy = counts.clone().numpy()
-    normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
-    state.bounds = adaptive.moved(state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size)
-    return gradients
-
-
-def _rescale(
-    watched: Watched, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
-) -> None:
-    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
-
-    Post-processing: the bounds are released.
-    """
-    layers = list(watched.kernels)
-    factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
-    state.noise_deviation *= factors[0]
-    each = factors if len(factors) == len(layers) else factors * len(layers)
-    of = {id(p): f for layer, f in zip(layers, each, strict=True)
-          for p in layer.parameters(recurse=False)}  # fmt: skip
-    for parameter, value in zip(watched.parameters, sums, strict=True):
-        value.mul_(of[id(parameter)])
-
-
-def _noise_before_clip(
-    watched: Watched,
-    recipe: Recipe,
-    part: _Part,
-    stream: Stream,
-    step: int,
-    sigma: float,
-    room: Room,
-) -> None:
-    """Sum clipped noisy gradients in the room."""
-    order, clip = recipe.noise_before_clip, recipe.bounding
-    assert order is not None
-    assert clip is not None, "noise on each record needs a clip after it"
-    x, loss, mask = part
-    room.clear()
-    if len(x):
-        noise_before_clip_sum(
-            watched, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
-            standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
-            step=step, room=room,
-        )  # fmt: skip
 
 
 @torch.no_grad()
@@ -468,7 +301,7 @@ def _check_apart(watched: Watched, x: Tensor) -> None:
     changed[1] = 0
     outputs = []
     for records in (made_up, changed):
-        _reseed_dropout(watched, None, 0)
+        reseed_dropout(watched, None, 0)
         outputs.append(watched.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
@@ -517,11 +350,6 @@ def _precision_switches() -> list[tuple[Any, str, Any]]:
     return [(place, "fp32_precision", "ieee") for place in places]
 
 
-def _reseed_dropout(watched: Watched, stream: Stream | None, step: int) -> None:
-    for place, reseed in watched.keyed:
-        reseed(0 if stream is None else stream.child(place).seed64(step))
-
-
 class _Average:
     """An exponential moving average of the weights: post-processing, so it costs nothing.
 
@@ -541,6 +369,15 @@ class _Average:
             weight = 1.0 - min(self._decay, (1 + step) / (10 + step))
             for mean, weights in zip(self._means, self._weights, strict=True):
                 mean.lerp_(weights, weight)
+
+    def snapshot(self) -> list[Tensor]:
+        """Return a copy of the means."""
+        return [mean.clone() for mean in self._means]
+
+    def restore(self, means: list[Tensor]) -> None:
+        """Go back to a snapshot."""
+        for mean, each in zip(self._means, means, strict=True):
+            mean.copy_(each)
 
     def install(self) -> None:
         for weights, mean in zip(self._weights, self._means, strict=False):

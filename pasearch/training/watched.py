@@ -49,10 +49,11 @@ class Watched:
         network: Accepted by `per_example.validate`; its layers and what is trained stay the same.
     """
 
-    __slots__ = ("_chain", "_plain", "dense", "kernels", "keyed", "network", "parameters")
+    __slots__ = ("_chain", "_plain", "dense", "kernels", "keyed", "look", "network", "parameters")
 
     def __init__(self, network: nn.Module):
         self.network = network
+        self.look = True  # for records that are not finite: see `norms.bounded`
         self.parameters = trainable_parameters(network)
         self.kernels = {layer: kernel_of(layer) for layer in trainable_layers(network)}
         self.keyed = [

@@ -13,7 +13,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import trainer, watched
+from pasearch.training import one_step, trainer, watched
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.pooling import pooled
 from pasearch.training.recipe import Recipe
@@ -59,7 +59,7 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
     monkeypatch.setattr(watched.Watched, "__init__", watching)
     trained(first)
     monkeypatch.setattr(trainer, "parted", lambda model: (nn.Sequential(nn.Tanh()), model))
-    monkeypatch.setattr(trainer._Slots, "after", lambda *_: None)
+    monkeypatch.setattr(one_step.Slots, "after", lambda *_: None)
     trained(second)
     assert seen == [8, 6, 8], "the whole network is checked before"
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
@@ -69,12 +69,12 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
 @pytest.mark.unit
 def test_the_records_are_pooled_once_and_keep_their_slots():
     data = images()
-    made = trainer._Slots.on("cpu", data.x, data.y, data.valid).after(network()[:2])
+    made = one_step.Slots.on("cpu", data.x, data.y, data.valid).after(network()[:2])
     assert made is not None
     assert torch.equal(made.x, network()[:2](data.x))
     assert torch.equal(made.valid, data.valid)
     assert data.x.shape == (40, 10, 10), "the data are as they were"
-    flat = trainer._Slots.on("cpu", data.x, data.y, data.valid).after(nn.Sequential(nn.Flatten()))
+    flat = one_step.Slots.on("cpu", data.x, data.y, data.valid).after(nn.Sequential(nn.Flatten()))
     assert flat is not None
     assert flat.x.data_ptr() == data.x.data_ptr(), "another shape takes no memory"
 
@@ -83,14 +83,14 @@ def test_the_records_are_pooled_once_and_keep_their_slots():
 def test_what_would_take_much_memory_is_done_at_every_step():
     data = images()
     wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
-    assert trainer._Slots.on("cpu", data.x, data.y, data.valid).after(wide) is None
+    assert one_step.Slots.on("cpu", data.x, data.y, data.valid).after(wide) is None
 
 
 @pytest.mark.unit
 def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatch):
     """A shift of a pooled image is not the pooled image of a shift."""
     asked = []
-    monkeypatch.setattr(trainer._Slots, "after", lambda *given: asked.append(given))
+    monkeypatch.setattr(one_step.Slots, "after", lambda *given: asked.append(given))
     trained(network(), replace(RECIPE, augmentation=Augmentation(views=2, shift=1)))
     assert not asked
     trained(network())

@@ -57,7 +57,7 @@ from pasearch.runs.normals import Normals, grid
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.training import losses, metrics, noise, per_example, steering, trainer
+from pasearch.training import losses, metrics, noise, one_step, per_example, steering
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -67,6 +67,7 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.losses import loss_points
 from pasearch.training.noise_before_clip import NoiseBeforeClip
+from pasearch.training.one_step import State, batch_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import (
     Exponential,
@@ -77,7 +78,7 @@ from pasearch.training.schedules.decays import (
 )
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
-from pasearch.training.trainer import State, Training, batch_sum
+from pasearch.training.trainer import Training
 
 N, BATCH, SIDES, CLASSES = 200, 50, (5, 8), 4  # q = 1/4: four steps an epoch
 FEATURES, UNITS = SIDES[0] * SIDES[1], 8
@@ -208,7 +209,9 @@ def released_counts(bounding: AdaptiveQuantile, before: State, after: State) -> 
     return (bounding.quantile - moved / bounding.rate - 0.5) * BATCH
 
 
-def observe(made: Recipe, charged: Sequence[float], query: trainer.Judge | None = None) -> Seen:
+def observe(
+    made: Recipe, charged: Sequence[float], query: steering.ValidationQuery | None = None
+) -> Seen:
     """Run a training, and standardise each step's residuals.
 
     Args:
@@ -271,12 +274,12 @@ def noise_on_sums(patch: pytest.MonkeyPatch, share: float) -> None:
 
 
 def noise_on_records(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = trainer.noise_before_clip_sum
+    honest = one_step.noise_before_clip_sum
 
     def other(*arguments: Any, standard_deviation: float, **settings: Any) -> list[Tensor]:
         return honest(*arguments, standard_deviation=share * standard_deviation, **settings)
 
-    patch.setattr(trainer, "noise_before_clip_sum", other)
+    patch.setattr(one_step, "noise_before_clip_sum", other)
 
 
 def noise_of_steps(patch: pytest.MonkeyPatch, share: float) -> None:
@@ -576,7 +579,7 @@ def presence(made: Recipe) -> np.ndarray:
     model = nn.Linear(N, 2, bias=False)
     nn.init.zeros_(model.weight)
     everyone = torch.ones(N, dtype=torch.bool)
-    slots = trainer._Slots(x=torch.eye(N), y=torch.zeros(N, dtype=torch.int64), valid=everyone)
+    slots = one_step.Slots(x=torch.eye(N), y=torch.zeros(N, dtype=torch.int64), valid=everyone)
     own, found = streams(), []
     for step in range(made.steps):
         (total,) = batch_sum(model, slots, made, own, step)
@@ -671,7 +674,7 @@ FEW = 12
 LARGE = (0.0, 0.1, 1.0, 1e4, 1e8, math.inf)
 
 
-def crowd(size: float, present: bool) -> trainer._Slots:
+def crowd(size: float, present: bool) -> one_step.Slots:
     """Return records that all pull one way, and one in slot 0 that pulls the other way."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(1, *SIDES, generator=generator).repeat(FEW, 1, 1)
@@ -680,7 +683,7 @@ def crowd(size: float, present: bool) -> trainer._Slots:
     y[0] = 1
     valid = torch.ones(FEW, dtype=torch.bool)
     valid[0] = present
-    return trainer._Slots(x=x, y=y, valid=valid)
+    return one_step.Slots(x=x, y=y, valid=valid)
 
 
 def own_norms(layered: bool) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -102,7 +103,9 @@ def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
 def test_layers_with_bounds_of_their_own_and_views_take_the_general_path(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(Dense, "sums", lambda *_: pytest.fail("the short path knows no such thing"))
+    monkeypatch.setattr(
+        Dense, "sums", lambda *_, **__: pytest.fail("the short path knows no such thing")
+    )
     network, (x, loss, mask) = NETWORKS["nested"](), batch()
     clipped_sum_and_counts(network, x, loss, PerLayer(clip_norm=1.0), mask)
     clipped_sum_and_counts(network, x, loss, Flat(), mask[::2], views=2)
@@ -178,11 +181,11 @@ def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: py
     x *= torch.logspace(-2, 2, 60)[torch.randperm(60)][:, None]
     honest, seen = Dense.sums, []
 
-    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object) -> Tensor:
+    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object, **more: Any) -> Tensor:
         assert loss.squares is not None
         torch.testing.assert_close(loss.squares, x.square().sum(dim=1), rtol=1e-5, atol=0.0)
         seen.append(len(x))
-        return honest(self, x, loss, *given)  # pyright: ignore[reportArgumentType]
+        return honest(self, x, loss, *given, **more)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(Dense, "sums", sums)
     trained(x, loss, mask, steps=4)

@@ -54,7 +54,7 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import recipe, trainer
+from pasearch.training import one_step, recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -487,12 +487,12 @@ def silent(patch: pytest.MonkeyPatch) -> None:
 
 def step_sum(x: Tensor, y: Tensor, mask: Sequence[bool], made: Recipe) -> Tensor:
     """Return one step's sum over all of these slots."""
-    slots = trainer._Slots(x=x, y=y, valid=torch.tensor(mask))
+    slots = one_step.Slots(x=x, y=y, valid=torch.tensor(mask))
     model = shallow()
     with torch.no_grad():
         for each in model.parameters():
             each.zero_()
-    return flat(trainer.batch_sum(model, slots, made, streams(), 0))
+    return flat(one_step.batch_sum(model, slots, made, streams(), 0))
 
 
 def excess(moved: Tensor, charged: Event) -> float:
@@ -768,7 +768,7 @@ def factors(made: Recipe) -> list[float]:
     model = network()
     training = trainer.Training(model, records(), made, streams())
     found = []
-    honest = trainer._denoise
+    honest = one_step.denoise
 
     def spy(sums: list[Tensor], *others: Any) -> None:
         before = flat(sums).double()
@@ -778,7 +778,7 @@ def factors(made: Recipe) -> list[float]:
         assert torch.allclose(after, found[-1] * before, rtol=1e-5, atol=1e-9)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "_denoise", spy)
+        patch.setattr(one_step, "denoise", spy)
         for _ in range(made.steps):
             training.step()
     return found
@@ -853,8 +853,8 @@ def test_it_sees_noise_and_public_numbers_alone(monkeypatch: pytest.MonkeyPatch)
 
 def one_sum(made: Recipe) -> list[Tensor]:
     data = records()
-    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
-    return trainer.batch_sum(network(), slots, made, streams(), 0)
+    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
+    return one_step.batch_sum(network(), slots, made, streams(), 0)
 
 
 @pytest.mark.unit

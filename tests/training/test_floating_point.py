@@ -26,12 +26,13 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import of_words, pairs
 from pasearch.runs.sums import GaussianSum
-from pasearch.training import noise, trainer
+from pasearch.training import noise, one_step, trainer
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.encoded.laws import begin_noise, sample_noise
+from pasearch.training.one_step import batch_sum
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import batch_sum, train
+from pasearch.training.trainer import train
 
 N, FEATURES, CLASSES, SIGMA, DELTA = 16, 784, 50, 20.0, 1e-5
 SEEN = 2000
@@ -106,7 +107,7 @@ def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
 
 def sums(present: bool, run: int) -> np.ndarray:
     data = records(present)
-    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
     (total,) = batch_sum(network(), slots, recipe(), streams(present, run), 0)
     return total.flatten()[:SEEN].numpy()
 
@@ -160,7 +161,7 @@ def rounded_normals(count: int, stream: Stream, step: int) -> np.ndarray:
 
 def old_sampler(patch: pytest.MonkeyPatch, numbers: Callable[..., np.ndarray]) -> None:
     patch.setattr(
-        trainer, "draw",
+        one_step, "draw",
         lambda count, device, stream, step, **_: lambda: Old(numbers(count, stream, step)),
     )  # fmt: skip
 

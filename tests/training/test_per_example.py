@@ -289,7 +289,7 @@ def test_convolutions_unfolded_in_pieces_have_the_same_norms(
     network, x, own = made(name)
     whole, pieces = Watched(), Watched()
     clipped_sum(network, x, wave(own), whole, everyone(x))  # pyright: ignore
-    monkeypatch.setattr(kernels, "UNFOLDED", 1)
+    monkeypatch.setitem(kernels.UNFOLDED, "cpu", 1)
     clipped_sum(network, x, wave(own), pieces, everyone(x))  # pyright: ignore
     assert torch.allclose(whole.norms, pieces.norms, rtol=1e-12)
 

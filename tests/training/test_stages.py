@@ -31,7 +31,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import steering, trainer
+from pasearch.training import one_step, steering
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -39,13 +39,14 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.losses import losses_of
 from pasearch.training.noise_before_clip import NoiseBeforeClip
+from pasearch.training.one_step import State, batch_sum
 from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
-from pasearch.training.trainer import State, batch_sum, train
+from pasearch.training.trainer import train
 
 N, FEATURES, CLASSES = 40, 5, 3
 
@@ -90,7 +91,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def noisy_sum(data: Records, made: Recipe, step: int = 0, state: State | None = None) -> Tensor:
-    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
     parts = batch_sum(network(), slots, made, streams(), step, state=state)
     return torch.cat([each.flatten() for each in parts])
 

@@ -28,12 +28,13 @@ from pasearch.accounting.events import SelfComposed
 from pasearch.accounting.sketch import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import per_example, trainer
+from pasearch.training import one_step, per_example
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise import Noise
+from pasearch.training.one_step import batch_sum
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import batch_sum, train
+from pasearch.training.trainer import train
 
 N = 8
 MANY, SOME, FEW = 1000, 600, 300  # runs in each world: few are enough for a coarse bug
@@ -56,9 +57,9 @@ def records(present: bool, opposed: bool = False) -> Records:
 
 
 @cache
-def slots(present: bool, opposed: bool = False) -> trainer._Slots:
+def slots(present: bool, opposed: bool = False) -> one_step.Slots:
     data = records(present, opposed)
-    return trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    return one_step.Slots(x=data.x, y=data.y, valid=data.valid)
 
 
 def network(certain: bool = False, chain: bool = True) -> nn.Module:
@@ -297,8 +298,8 @@ def test_candidates_that_share_batch_and_noise_are_caught(monkeypatch: pytest.Mo
 @pytest.mark.statistical
 def test_noise_that_is_used_for_two_steps_is_caught(monkeypatch: pytest.MonkeyPatch):
     made = recipe(batch=4)
-    honest = trainer.draw
+    honest = one_step.draw
     monkeypatch.setattr(
-        trainer, "draw", lambda count, device, stream, *_, **__: honest(count, device, stream, 0)
+        one_step, "draw", lambda count, device, stream, *_, **__: honest(count, device, stream, 0)
     )
     assert audited(two_steps, made) > paid(made, 2)

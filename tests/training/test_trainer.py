@@ -17,11 +17,12 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import normals
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import trainer
+from pasearch.training import one_step, trainer
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.one_step import batch_sum
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training, batch_sum, full_precision, train
+from pasearch.training.trainer import Training, full_precision, train
 
 N, FEATURES, CLASSES = 24, 5, 3
 
@@ -71,7 +72,7 @@ def trained(data: Records, made: Recipe, trial: int = 0, model: nn.Module | None
 
 
 def noisy_sum(data: Records, made: Recipe, step: int = 0, trial: int = 0) -> Tensor:
-    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
     return torch.cat(
         [each.flatten() for each in batch_sum(network(), slots, made, streams(trial), step)]
     )
@@ -190,7 +191,7 @@ def test_every_stream_is_used_for_its_purpose_only():
     data, made = records(null=tuple(range(N))), recipe()
 
     def total(**others: Stream) -> Tensor:
-        slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+        slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
         parts = batch_sum(network(), slots, made, {**streams(), **others}, 0)
         return torch.cat([part.flatten() for part in parts])
 
@@ -357,7 +358,7 @@ def test_one_number_moves_a_sum_by_the_bound_at_most(gone: int):
     data.y[gone] = 1e6
 
     def total(each: Records) -> Tensor:
-        slots = trainer._Slots(x=each.x, y=each.y, valid=each.valid)
+        slots = one_step.Slots(x=each.x, y=each.y, valid=each.valid)
         parts = batch_sum(predictor(), slots, made, streams(), 0)
         return torch.cat([part.flatten() for part in parts])
 
@@ -446,7 +447,7 @@ def test_layers_that_work_record_by_record_are_not_refused():
 def test_dropout_masks_come_from_the_dropout_stream_and_change_with_the_step():
     data = records()
     made = recipe(expected_batch_size=N, noise_multiplier=1e-9)
-    slots = trainer._Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
 
     def total(step: int, trial: int) -> Tensor:
         own = {**streams(), "dropout": streams(trial)["dropout"]}

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.errors import UsageError
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -49,28 +51,34 @@ class PerLayer(Bound):
         """C, the root of the sum of the squares; a grain more, for its own rounding."""
         return self.clip_norm * (1 + 1e-12)
 
-    def of_layers(self, count: int) -> Tensor:
+    def of_layers(self, count: int, device: str | torch.device = "cpu") -> Tensor:
         """Return C_l of so many layers, float32 rounded down, (count, 1)."""
-        import torch
-
         given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
         if len(given) != count:
             raise UsageError(
                 f"clip_norms has {len(given)} numbers, and the network {count} trainable layers: "
                 "give each layer its own, or clip_norm alone."
             )
-        return torch.tensor(given, dtype=torch.float32)[:, None] * (1 - 1e-7)
+        return _column(tuple(given), str(device))
 
     def factors(self, norms: Tensor) -> Tensor:
         """Return each layer's and record's factor, from the norms: both (layers, batch)."""
-        bounds = self.of_layers(len(norms)).to(norms.device)
+        bounds = self.of_layers(len(norms), norms.device)
         return finite(norms, (bounds / (norms * SLACK)).clamp(max=1.0))
 
     def within(self, norms: Tensor) -> Tensor:
-        return norms <= self.of_layers(len(norms)).to(norms.device)
+        return norms <= self.of_layers(len(norms), norms.device)
 
     def words(self) -> str:
         if self.clip_norms is None:
             return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
         each = ", ".join(f"{value:g}" for value in self.clip_norms)
         return f"clipped layer by layer, to norms {each}"
+
+
+@lru_cache(maxsize=8)
+def _column(bounds: tuple[float, ...], device: str) -> Tensor:
+    """Return bounds on a device, which is given them once."""
+    import torch
+
+    return torch.tensor(bounds, dtype=torch.float32, device=device)[:, None] * (1 - 1e-7)

@@ -1,0 +1,126 @@
+"""Batches of many steps, drawn at once on a GPU and padded to one size.
+
+    places   int64, (steps, width)     slots; 0 where a row is padding
+    real     bool, (steps, width)      False for padding, which adds 0 as a null record does
+    more     bool, (steps,)            whether a batch has more slots than the width
+
+So a step's shapes are the same in every step, and the processor need not know how many came. It is
+the same sampling: the gaps between chosen slots are Geometric(q), each by inversion,
+G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch with more than `width` slots
+(one of some 10^4) is drawn to its end by `whole`, and computed in parts.
+
+Source: docs/rules.md, rule 7. Proof: docs/guarantees/batching.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pasearch.runs.keys import Stream
+from pasearch.runs.normals import MASK
+from pasearch.training.batching import Batching, Poisson
+from pasearch.training.noise import words_on
+
+STEPS = 64
+"""Steps whose batches are drawn at once."""
+
+DEVIATIONS = 4.0
+"""By how many standard deviations of a Poisson batch's size its padding goes beyond the mean."""
+
+EQUAL = 8
+"""Widths are multiples of this, which products on a GPU like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """One step's slots.
+
+    Args:
+        places: Int64, (width,).
+        real: Bool, (width,).
+        more: Bool, (): whether these are only the first slots of a larger batch.
+    """
+
+    places: Tensor
+    real: Tensor
+    more: Tensor
+
+
+class Blocks:
+    """The batches of a training, on its device.
+
+    Guarantee: a step's batch has the law of `batching`, and steps are independent wherever those of
+    `batching` are; it follows from stream, step and kind of device alone.
+
+    Args:
+        batching: How they are drawn.
+        n: Slots of the partition, null ones included.
+        stream: The trial's own, for batches alone.
+        device: Where they lie.
+    """
+
+    def __init__(self, batching: Batching, n: int, stream: Stream, device: torch.device):
+        self._batching, self._n, self._stream, self._device = batching, n, stream, device
+        self._block = -1
+        self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
+        self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
+
+    @property
+    def width(self) -> int:
+        """Rows of a step, padding included."""
+        most = self._batching.most(self._n, DEVIATIONS)
+        return min(EQUAL * -(-most // EQUAL), max(self._n, 1))
+
+    def at(self, step: int) -> Padded:
+        """Return a step's slots, padded. Nothing is fetched from the device."""
+        block, row = divmod(step, STEPS)
+        if block != self._block or self._drawn is None:
+            inverted = isinstance(self._batching, Poisson) and not self._all_chosen
+            self._drawn = self._by_inversion(block) if inverted else self._moved(block)
+            self._block = block
+        places, real, more = self._drawn
+        return Padded(places[row], real[row], more[row])
+
+    def whole(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return all of a step's slots, and which rows are real: waits for the device."""
+        padded = self.at(step)
+        if not bool(padded.more):
+            return padded.places, padded.real
+        assert isinstance(self._batching, Poisson)
+        after = int(padded.places[-1]) + 1  # what comes next does not depend on what came before
+        generator = self._stream.child("more").generator(step)
+        rest = torch.from_numpy(after + self._batching.indices(self._n - after, generator))
+        rest = rest.to(padded.places)
+        return torch.cat([padded.places, rest]), padded.real.new_ones(len(padded.real) + len(rest))
+
+    def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw Poisson batches on the device."""
+        assert isinstance(self._batching, Poisson)
+        shape = STEPS, self.width + 1
+        words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
+        places = gaps(words, self._batching.sampling_probability, self._n).view(shape)
+        places = places.cumsum(1).sub_(1)
+        inside = places < self._n
+        real = inside[:, :-1].contiguous()
+        return places[:, :-1].where(real, 0), real, inside[:, -1].contiguous()
+
+    def _moved(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw batches as on a processor, and move them all at once."""
+        places = np.zeros((STEPS, self.width), dtype=np.int64)
+        real = np.zeros((STEPS, self.width), dtype=bool)
+        for row in range(STEPS):
+            chosen = self._batching.batch(self._n, self._stream, block * STEPS + row)
+            places[row, : len(chosen)], real[row, : len(chosen)] = chosen, True
+        slots, rows = (torch.from_numpy(each).to(self._device) for each in (places, real))
+        return slots, rows, torch.zeros(STEPS, dtype=torch.bool, device=self._device)
+
+
+def gaps(words: Tensor, q: float, n: int) -> Tensor:
+    """Return Geometric(q) numbers, at most n + 1, from 64-bit words: P(G > k) = (1 - q)^k."""
+    found = (words & MASK).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
+    return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()

@@ -1,0 +1,296 @@
+"""One step of a training: a batch's noisy sum of bounded gradients, and what it is drawn from.
+
+    sum = sum over the batch of bounded g_i + noise      then denoised, if the recipe says so
+
+All randomness is keyed by purpose and step.
+
+Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from pasearch.accounting.density import Density
+from pasearch.runs.keys import Stream
+from pasearch.runs.normals import normals
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.denoising import Denoising
+from pasearch.training.losses import LossOf
+from pasearch.training.noise import Drawn, draw
+from pasearch.training.noise_before_clip import noise_before_clip_sum
+from pasearch.training.per_example import clipped_sum_and_counts
+from pasearch.training.watched import Room, Watched
+
+if TYPE_CHECKING:
+    from pasearch.training.recipe import Recipe
+
+
+AHEAD = 4096
+"""Records that go at once through what comes before a network's first layer."""
+
+
+_Part = tuple[Tensor, LossOf, Tensor]
+
+Chosen = tuple[Tensor, Tensor | None]
+"""A step's slots, int64, (rows,), and which rows are real and no padding, bool; None: all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The records on the training's device: moved once, not batch by batch."""
+
+    x: Tensor
+    y: Tensor
+    valid: Tensor
+    squares: Tensor | None = None
+    rows: int = sys.maxsize
+    """Most rows that are worked on at once, for memory's sake."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.y.device
+
+    @classmethod
+    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> Slots:
+        """Return records on a device, each null one's class a number that a loss takes."""
+        return cls(x=x.to(device), y=y.where(valid, 0).to(device), valid=valid.to(device))
+
+    def after(self, ahead: nn.Sequential) -> Slots | None:
+        """Return the same with their x as the modules leave it; None if that takes much memory."""
+        if type(self.x) is not Tensor:
+            return None
+        with torch.no_grad():
+            first = self.x[:1]
+            done = ahead(first)
+            if done.data_ptr() == first.data_ptr():  # another shape, and no copy
+                return replace(self, x=ahead(self.x))
+            if 2 * done.nbytes > first.nbytes:
+                return None
+            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
+
+    def known_to(self, watched: Watched) -> Slots:
+        """Return the same with what a dense network asks of its input, computed once."""
+        if watched.dense is None or type(self.x) is not Tensor or not watched.dense.takes(self.x):
+            return self
+        return replace(self, squares=watched.dense.squares_of_inputs(self.x))
+
+    def at(self, places: Tensor, real: Tensor | None = None) -> _Part:
+        """Return x, the loss and the mask of these slots; what is not real has no mask."""
+        mask = self.valid.index_select(0, places)
+        mask = mask if real is None else mask & real
+        squares = None if self.squares is None else self.squares.index_select(0, places)
+        loss = LossOf(self.y.index_select(0, places), squares)
+        return self.x.index_select(0, places), loss, mask
+
+
+@dataclass(slots=True)
+class State:
+    """What a training carries from step to step beside the weights: all of it post-processing.
+
+    Args:
+        bounds: The bounds of an adaptive bounding, from released counts; empty for others.
+        noise_deviation: Of one coordinate of the last sum.
+        weights: The sum of the weights of a denoising, and how many there were.
+    """
+
+    bounds: tuple[float, ...] = ()
+    noise_deviation: float = 0.0
+    weights: tuple[Tensor | float, int] = (0.0, 0)
+
+    @classmethod
+    def start(cls, network: nn.Module | Watched, recipe: Recipe) -> State:
+        """Return the state before the first step."""
+        layers = len(Watched.of(network).kernels)
+        return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
+
+
+def batch_sum(
+    network: nn.Module | Watched,
+    slots: Slots,
+    recipe: Recipe,
+    streams: Mapping[str, Stream],
+    step: int,
+    *,
+    noise_multiplier: float | None = None,
+    state: State | None = None,
+    room: Room | None = None,
+    spare: bool = False,
+) -> list[Tensor]:
+    """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
+
+    The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
+    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a thread is
+    spare, noise is drawn in it.
+    """
+    watched = Watched.of(network)
+    n, state = len(slots.y), state or State.start(watched, recipe)
+    room = Room(watched.parameters) if room is None else room
+    sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
+    places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
+    chosen = (places.to(slots.device), None)
+    reseed_dropout(watched, streams["dropout"], step)
+    if recipe.noise_before_clip is not None and sigma is not None:
+        _noise_before_clip(watched, recipe, slots.at(*chosen), streams["noise"], step, sigma, room)
+        return room.views
+    if sigma is None:
+        bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
+        return room.views
+    # Drawn while the gradients are computed.
+    drawn = _begin_noise(room, recipe, streams["noise"], step, spare)
+    counts = bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
+    assert recipe.bounding is not None
+    bounds = state.bounds
+    sensitivity = recipe.bounding.at(bounds).sensitivity
+    if bounds:
+        sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
+    state.noise_deviation = sigma * sensitivity
+    scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
+    drawn().add_to(room.flats, scale)
+    if recipe.denoising is not None:
+        denoise(room.flats, recipe.denoising, recipe.density(sigma), state)
+    if bounds:
+        _rescale(watched, recipe.bounding, state, room.views, bounds)
+    return room.views
+
+
+def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, spare: bool) -> Drawn:
+    """Begin to draw a step's noise, at scale 1."""
+    count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
+    if recipe.noise is None:
+        return draw(count, device, stream, step, spare=spare)
+    from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
+
+    return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
+
+
+def bounded_sum(
+    watched: Watched,
+    slots: Slots,
+    recipe: Recipe,
+    stream: Stream,
+    chosen: Chosen,
+    step: int,
+    state: State,
+    room: Room,
+) -> Tensor:
+    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms."""
+    places, real = chosen
+    bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
+    summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
+    counts = torch.zeros(len(state.bounds), dtype=torch.float64)
+    shares = _class_shares(recipe.class_weights, slots.device)
+    views = recipe.augmentation
+    many = 1 if views is None else views.views
+    if places.numel() == 0:
+        room.clear()
+        return counts
+    most = max(1, min(recipe.chunk, slots.rows) // many)
+    for place, low in enumerate(range(0, len(places), most)):
+        part = slice(low, low + most)
+        x, loss, mask = slots.at(places[part], None if real is None else real[part])
+        weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
+        if views is not None:
+            generator = stream.child("views", place).generator(step)
+            x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
+        values, found = summed(
+            watched, x, loss, mask=mask, views=many, weights=weights,
+            room=None if place else room, counted=bool(state.bounds),
+        )  # fmt: skip
+        if state.bounds:
+            counts += found
+        for view, value in zip(room.views, values, strict=True):
+            if place:
+                view += value
+            elif value is not view:
+                view.copy_(value)
+    return counts
+
+
+@lru_cache(maxsize=8)
+def _class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
+    """Return each class's weight as a share of the largest, which bounded gradients keep."""
+    if weights is None:
+        return None
+    return torch.tensor([each / max(weights) for each in weights], device=device)
+
+
+def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:
+    """Weigh the noisy sum by its distance from pure noise: post-processing.
+
+    The weight stays on the device, which is not waited for.
+    """
+    weight = denoising.weight(torch.cat([each.flatten() for each in sums]), density).double()
+    if denoising.relative:
+        total, count = state.weights[0] + weight, state.weights[1] + 1
+        state.weights = (total, count)
+        weight = torch.where(total > 0, weight * count / total, weight)
+    for each in sums:
+        each.mul_(weight)
+
+
+def _adapt(
+    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
+) -> float:
+    """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
+    adaptive = recipe.bounding
+    assert adaptive is not None
+    gradients, deviation = adaptive.noises(sigma, len(state.bounds))
+    noisy = counts.clone().numpy()
+    normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
+    state.bounds = adaptive.moved(state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size)
+    return gradients
+
+
+def _rescale(
+    watched: Watched, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
+) -> None:
+    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
+
+    Post-processing: the bounds are released.
+    """
+    layers = list(watched.kernels)
+    factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
+    state.noise_deviation *= factors[0]
+    each = factors if len(factors) == len(layers) else factors * len(layers)
+    of = {id(p): f for layer, f in zip(layers, each, strict=True)
+          for p in layer.parameters(recurse=False)}  # fmt: skip
+    for parameter, value in zip(watched.parameters, sums, strict=True):
+        value.mul_(of[id(parameter)])
+
+
+def _noise_before_clip(
+    watched: Watched,
+    recipe: Recipe,
+    part: _Part,
+    stream: Stream,
+    step: int,
+    sigma: float,
+    room: Room,
+) -> None:
+    """Sum clipped noisy gradients in the room."""
+    order, clip = recipe.noise_before_clip, recipe.bounding
+    assert order is not None
+    assert clip is not None, "noise on each record needs a clip after it"
+    x, loss, mask = part
+    room.clear()
+    if len(x):
+        noise_before_clip_sum(
+            watched, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
+            standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
+            step=step, room=room,
+        )  # fmt: skip
+
+
+def reseed_dropout(watched: Watched, stream: Stream | None, step: int) -> None:
+    """Let the masks of a step come from its own key; None: from a public one."""
+    for place, reseed in watched.keyed:
+        reseed(0 if stream is None else stream.child(place).seed64(step))

@@ -1,0 +1,194 @@
+"""Steps on a GPU in rounds: the processor waits for the device once a round, and in no step.
+
+    in a round    a step takes it that every record is finite, that no rounding needs further bits,
+                  and that the batch fits its padding; on the device it notes where that was wrong
+    at its end    the note is fetched. Nearly always there is none: then all its steps were right.
+                  Else the weights go back to where they were, and its steps are made with care
+    with care     each step looks: at records that are not finite, at roundings in doubt, at all of
+                  the batch
+
+Both ways have the same batch and the same noise, by the same keys, so a step that was right is the
+one that care would have made, and what an undone one computed is never used: there is one release
+a step, and one price. Steps of one shape are captured once, as a CUDA graph, and replayed.
+
+Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/floating-point.md ("On a GPU").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from pasearch.runs.keys import Stream
+from pasearch.runs.normals import Alone, of_words, pairs
+from pasearch.training.blocks import Blocks
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.noise import words_on
+from pasearch.training.one_step import Chosen, Slots, State, bounded_sum, denoise, reseed_dropout
+from pasearch.training.recipe import Recipe
+from pasearch.training.watched import Room, Watched
+
+ROUND = 64
+"""Most steps of a round. A note comes about once in 10^4 steps, from padding; then a round is made
+twice."""
+
+
+def fits_rounds(recipe: Recipe) -> bool:
+    """Whether a recipe's steps may be made in rounds.
+
+    Bounds that follow released counts, encoded gradients, noise of other laws and noise on each
+    record ask the device in every step.
+    """
+    bounding = recipe.bounding
+    known = bounding is None or (not bounding.adapts and type(bounding).sums is Bound.sums)
+    asked = recipe.screening is not None or recipe.schedule.steered
+    return known and not asked and recipe.noise is None and recipe.noise_before_clip is None
+
+
+class Rounds:
+    """The sums of a training's steps, with care or without.
+
+    Args:
+        watched: The network.
+        slots: The records, on the device.
+        recipe: One that `fits_rounds`.
+        streams: As for `trainer.train`.
+        room: Where sums go.
+    """
+
+    def __init__(
+        self,
+        watched: Watched,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        room: Room,
+    ):
+        self._watched, self._recipe, self._streams, self._room = watched, recipe, streams, room
+        self.slots = slots
+        n = len(slots.y)
+        self._blocks = Blocks(recipe.batches(n), n, streams["batch"], slots.device)
+        self._count = sum(flat.numel() for flat in room.flats)
+        self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
+        fixed = not watched.keyed and recipe.augmentation is None
+        self._graphs = _Graphs() if fixed and slots.device.type == "cuda" else None
+
+    def sum(self, step: int, sigma: float | None, state: State) -> None:
+        """Leave a step's noisy sum in the room, and note on the device whether it may be wrong."""
+        padded = self._blocks.at(step)
+        self._wrong |= padded.more
+        given = (padded.places, padded.real, *self._words(step, sigma))
+
+        def make(places: Tensor, real: Tensor, *words: Tensor) -> None:
+            self._make((places, real), words, step, sigma, state, careful=False)
+
+        self._watched.look = False
+        try:
+            if self._graphs is None:
+                make(*given)
+            else:
+                self._graphs.make(sigma, make, given)
+        finally:
+            self._watched.look = True
+        self._finish(sigma, state)
+
+    def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
+        """Leave the same sum in the room, right in any case."""
+        chosen, words = self._blocks.whole(step), self._words(step, sigma)
+        self._make(chosen, words, step, sigma, state, careful=True)
+        self._finish(sigma, state)
+
+    def wrong(self) -> bool:
+        """Return whether a step since the last call may be wrong: waits for the device."""
+        found = bool(self._wrong)
+        self._wrong.zero_()
+        return found
+
+    def split(self, slots: Slots) -> None:
+        """Go on with the same records, fewer at once."""
+        self.slots = slots
+        if self._graphs is not None:
+            self._graphs = _Graphs()
+
+    def _words(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
+        """Return the bits of a step's noise, if it has any."""
+        if sigma is None:
+            return ()
+        return (words_on(self.slots.device, 2 * pairs(self._count), self._streams["noise"], step),)
+
+    def _make(
+        self,
+        chosen: Chosen,
+        words: tuple[Tensor, ...],
+        step: int,
+        sigma: float | None,
+        state: State,
+        *,
+        careful: bool,
+    ) -> None:
+        recipe, flats = self._recipe, self._room.flats
+        reseed_dropout(self._watched, self._streams["dropout"], step)
+        bounded_sum(
+            self._watched, self.slots, recipe, self._streams["batch"], chosen, step, state,
+            self._room,
+        )  # fmt: skip
+        if not words:
+            for flat in flats:
+                self._wrong |= ~flat.isfinite().all()
+            return
+        assert recipe.bounding is not None
+        assert sigma is not None
+        scale, start = sigma * recipe.bounding.sensitivity, 0
+        exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
+        alone = None if careful else Alone.of(words[0], self._count)
+        for flat in flats:
+            if exact is not None:
+                exact.add_to(flat, scale, start=start)
+            if alone is not None:
+                self._wrong |= alone.add_to(flat, scale, start=start)
+            start += flat.numel()
+
+    def _finish(self, sigma: float | None, state: State) -> None:
+        recipe = self._recipe
+        if sigma is None or recipe.bounding is None:
+            return
+        state.noise_deviation = sigma * recipe.bounding.sensitivity
+        if recipe.denoising is not None:
+            denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
+
+
+_Make = Callable[..., None]
+
+
+class _Graphs:
+    """One captured step, replayed as long as the noise multiplier stays what it was."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._captured: object = None
+        self._given: tuple[Tensor, ...] = ()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.replayed = 0
+
+    def make(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+        """Make a step: replayed, or as it is the first time a noise multiplier comes."""
+        again, self._last = (sigma,) == self._last, (sigma,)
+        if not again:
+            make(*given)
+            return
+        if self._captured != (sigma,):
+            self._capture(sigma, make, given)
+        assert self._graph is not None
+        for own, each in zip(self._given, given, strict=True):
+            own.copy_(each)
+        self._graph.replay()
+        self.replayed += 1
+
+    def _capture(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+        self._given = tuple(each.clone() for each in given)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            make(*self._given)
+        self._captured = (sigma,)

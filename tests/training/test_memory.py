@@ -1,0 +1,182 @@
+"""Memory of a step: bounded whatever the batch, by parts that add up to the same sum."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs.keys import Keys, Stream
+from pasearch.spaces.modules import Lstm
+from pasearch.training import memory
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.memory import TIMES, is_of_memory, numbers_a_record, rows_at_once
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training
+from pasearch.training.watched import Watched
+
+N = 64
+
+
+def records(n: int = N) -> Records:
+    generator = torch.Generator().manual_seed(2)
+    return Records(
+        x=torch.randn(n, 1, 8, 8, generator=generator),
+        y=torch.randint(0, 3, (n,), generator=generator),
+        valid=torch.ones(n, dtype=torch.bool), public=False,
+    )  # fmt: skip
+
+
+def recipe(**changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "expected_batch_size": 32, "steps": 4, "learning_rate": 0.5, "noise_multiplier": 1.2,
+        "bounding": Flat(clip_norm=0.7), "average": 0.5, "optimizer": "momentum",
+    }  # fmt: skip
+    return Recipe(**{**settings, **changes})
+
+
+def streams() -> dict[str, Stream]:
+    trial = Keys.from_seed(6).stream("trial", 0)
+    return {name: trial.child(name) for name in ("batch", "noise", "dropout")}
+
+
+class Scarce(nn.Module):
+    """Has memory for so many rows."""
+
+    def __init__(self, most: int, error: type[Exception] = torch.OutOfMemoryError):
+        super().__init__()
+        self.most, self.error = most, error
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most:
+            raise self.error("cannot allocate so many bytes")
+        self.seen.append(len(x))
+        return x
+
+
+def network(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), *more, nn.Flatten(), nn.Linear(144, 3)
+    )  # fmt: skip
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def trained(model: nn.Module, made: Recipe, *, in_rounds: bool = False) -> Training:
+    training = Training(model, records(), made, streams(), in_rounds=in_rounds)
+    while training._finished < made.steps:
+        assert training.steps(made.steps - training._finished)
+    training.finish()
+    return training
+
+
+@pytest.mark.oracle
+def test_numbers_of_a_record_are_counted():
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
+    assert numbers_a_record(Watched(linear), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * (64 + 20)
+    # A convolution holds what it gave; its patches have a bound of their own.
+    image = nn.Sequential(nn.Conv2d(1, 4, 3))
+    assert numbers_a_record(Watched(image), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * 4 * 36
+    # A layer at many positions forms the gradient of each record.
+    steps = nn.Sequential(nn.Linear(5, 7))
+    assert numbers_a_record(Watched(steps), torch.zeros(3, 2, 5)) == 10 + TIMES * 14 + 42
+    recurrent = nn.Sequential(Lstm(5, 7))
+    own = sum(p.numel() for p in recurrent.parameters())
+    assert numbers_a_record(Watched(recurrent), torch.zeros(3, 2, 5)) == 10 + TIMES * 7 + own
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("in_rounds", [False, True])
+@pytest.mark.parametrize("rows", [1, 5, 17])
+def test_a_step_in_parts_has_the_same_sum(
+    monkeypatch: pytest.MonkeyPatch, rows: int, in_rounds: bool
+):
+    whole = network()
+    trained(whole, recipe(), in_rounds=in_rounds)
+    scarce, one = Scarce(max(rows, 3)), torch.zeros(3, 1, 8, 8)  # three are made up, for the form
+    watched = Watched(parts := network(scarce))
+    monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(watched, one))
+    assert rows_at_once(watched, one, "cpu") == rows
+    scarce.seen.clear()
+    trained(parts, recipe(), in_rounds=in_rounds)
+    assert max(scarce.seen) == max(rows, 3)
+    assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("in_rounds", [False, True])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, RuntimeError])
+def test_a_step_that_runs_out_of_memory_is_made_in_parts(error: type[Exception], in_rounds: bool):
+    whole = network()
+    trained(whole, recipe(), in_rounds=in_rounds)
+    scarce = Scarce(9, error)
+    trained(parts := network(scarce), recipe(), in_rounds=in_rounds)
+    assert 3 <= max(scarce.seen) <= 9
+    assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
+
+
+@pytest.mark.unit
+def test_a_single_record_that_does_not_fit_says_so():
+    model = network(scarce := Scarce(3))
+    training = Training(model, records(), recipe(), streams())
+    scarce.most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        training.step()
+
+
+@pytest.mark.unit
+def test_another_error_is_no_matter_of_memory():
+    model = network(Scarce(9, ValueError))
+    with pytest.raises(ValueError, match="cannot allocate"):
+        trained(model, recipe())
+    assert not is_of_memory(RuntimeError("shapes differ"))
+
+
+HUGE = """
+import resource, sys
+import torch
+from torch import nn
+from pasearch.data.partitions import Records
+from pasearch.runs.keys import Keys
+from pasearch.training import memory
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training
+
+memory.HELD["cpu"] = int(sys.argv[1])
+n = 4096
+x, y = torch.zeros(n, 1, 28, 28), torch.zeros(n, dtype=torch.int64)
+data = Records(x=x, y=y, valid=torch.ones(n, dtype=torch.bool), public=False)
+recipe = Recipe(expected_batch_size=n, steps=1, learning_rate=.1, noise_multiplier=1.0,
+                bounding=Flat(clip_norm=1.0))
+network = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(),
+                        nn.Conv2d(16, 16, 3, padding=1), nn.Tanh(),
+                        nn.Flatten(), nn.Linear(12544, 10))
+keys = Keys.from_seed(0)
+streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
+training = Training(network, data, recipe, streams)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+training.step()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 4)
+"""
+
+
+@pytest.mark.unit
+def test_a_large_batch_takes_no_more_memory_than_is_held():
+    def numbers(held: int) -> int:
+        found = subprocess.run(
+            [sys.executable, "-c", HUGE, str(held)], capture_output=True, text=True, check=True
+        )
+        return int(found.stdout)
+
+    assert numbers(2**25) < 2**26
+    assert numbers(2**40) > 2**28  # which the whole batch would take
