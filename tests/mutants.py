@@ -195,8 +195,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: a null record has the factor of one that is there",
-        "return torch.where(mask, factors, 0.0), norms, bad",
-        "return factors, norms, bad",
+        "return torch.where(mask, factors, 0.0), norms, None",
+        "return factors, norms, None",
         "training/test_dense.py",
     ),
     Mutant(
@@ -228,6 +228,54 @@ MUTANTS = (
         "mask = self.valid.index_select(0, places)",
         "mask = torch.ones_like(self.valid.index_select(0, places))",
         "training/test_trainer.py",
+    ),
+    Mutant(
+        "rounds: a note is not read",
+        "if before is not None and self._rounds.wrong():",
+        "if before is not None and False:",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: a round is undone but for the optimizer",
+        "        self._optimizer.restore(before.optimizer)\n",
+        "",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: no noise",
+        "        alone = None if careful else Alone.of(words[0], self._count)",
+        "        alone = None",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: padding counts",
+        "mask = mask if real is None else mask & real",
+        "mask = mask",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: a batch ends with its padding",
+        "        if not bool(padded.more):\n",
+        "        if True:\n",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: gaps of another q",
+        "div_(math.log1p(-q))",
+        "div_(-q)",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: a number errs as float64 does at best",
+        "errors = (1.0 / lengths + 2.0**-53) / radii + ALONE",
+        "errors = 0.0 * radii + 2.0**-52",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: what is not finite in one layer counts in the others",
+        "factors = torch.where(mask & finite, factors, 0.0)",
+        "factors = torch.where(mask, factors, 0.0)",
+        "training/test_rounds.py training/test_per_example.py",
     ),
     Mutant(
         "training: the last step is free",

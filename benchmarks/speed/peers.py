@@ -118,7 +118,8 @@ def ours(
     training = Training(network, s.data, recipe, streams, device=s.device, query=query)
     exact = full_precision() if s.device == "cpu" else contextlib.nullcontext()
     exact.__enter__()  # as `train` does, once for all steps; on a CPU it changes no peer
-    return training.step, lambda: (exact, network)[1]
+    step = training.step if s.device == "cpu" else training.next_of_a_round
+    return step, lambda: (exact, network)[1]
 
 
 def _by_optimizer(s: Setting, network: nn.Module, optimizer: Any, drawn: Callable[[], Any]) -> Made:

@@ -59,6 +59,11 @@ class Executor(ABC):
     gpus: float = 0.0
     """Of each work."""
 
+    @property
+    def device_of_works(self) -> str | None:
+        """Where works that leave this machine compute: "cpu" or "cuda"; None where they stay."""
+        return ("cuda" if self.gpus else "cpu") if self.elsewhere else None
+
     def takes(self, count: int, *, long: bool) -> bool:
         """Return whether so many works are handed over; `long` if starting processes pays."""
         return count > 1

@@ -44,7 +44,7 @@ from pasearch.search.fitness import (
 )
 from pasearch.search.fits import fit_path
 from pasearch.search.plan import VALIDATION_QUERY, Plan
-from pasearch.search.population import WORTH, Course, Job, side_by_side
+from pasearch.search.population import WORTH, Course, Job, in_turns, side_by_side
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
 from pasearch.search.trajectory import Trajectory, shifted
 from pasearch.search.variants import PICK
@@ -249,9 +249,12 @@ class Search:
     @contextmanager
     def _side_by_side(self, asked: Round, before: int) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        count, apart = len(asked.genotypes), self.executor.elsewhere
-        if self.device != "cpu" and not apart:
-            yield lambda trial: None
+        count = len(asked.genotypes)
+        if self._takes_turns():
+            with opening(self.folder.private) as folder, ExitStack() as charges:
+                jobs = dict(self._jobs(asked, before, charges, folder))
+                with closing(in_turns([*jobs.values()], self.device)) as found:
+                    yield lambda trial: next(found) if trial in jobs else None
             return
         each, room = shares(count, torch.get_num_threads())
         long = count * self.plan.seconds_per_training()[0] >= WORTH
@@ -263,6 +266,10 @@ class Search:
                 jobs = dict(self._jobs(asked, before, charges, folder))
                 with closing(side_by_side([*jobs.values()], each, room, self.executor)) as found:
                     yield lambda trial: next(found) if trial in jobs else None
+
+    def _takes_turns(self) -> bool:
+        """Whether the trainings of a round take turns on this machine's GPU."""
+        return self.device != "cpu" and not self.executor.elsewhere
 
     def _jobs(
         self, asked: Round, before: int, charges: ExitStack, folder: Path
@@ -317,7 +324,7 @@ class Search:
         return Job(
             candidate=candidate, schema=self.plan.schema, recipe=recipe, stream=stream,
             records=Opened(records, public=self.plan.public), seen=seen,
-            device="cuda" if self.executor.gpus else "cpu",
+            device=self.executor.device_of_works or self.device,
         )  # fmt: skip
 
     def _trial(
@@ -429,7 +436,7 @@ class Search:
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
         course, kept = Course(), Trajectory(recipe.steps)
-        watch = self._watch(front, recipe.steps, course)
+        watch, looks = self._watch(front, recipe.steps, course)
 
         def told(finished: int, network: nn.Module) -> None:
             if self._released(key):
@@ -442,7 +449,7 @@ class Search:
             def train() -> nn.Module:
                 return train_candidate(
                     candidate, records, schema, recipe, stream, device=self.device, on_step=told,
-                    query=query,
+                    looks=None if self._released(key) else looks, query=query,
                 )  # fmt: skip
 
             network = or_failed(train, candidate, schema, stream)
@@ -451,16 +458,18 @@ class Search:
             write_weights(every, self._variants, self.folder)
         return network, course
 
-    def _watch(self, front: Fitted, steps: int, course: Course) -> Callable[[int, nn.Module], None]:
+    def _watch(
+        self, front: Fitted, steps: int, course: Course
+    ) -> tuple[Callable[[int, nn.Module], None], Callable[[int], bool]]:
         """Return what is called after each step: progress and, on public data, a training curve."""
         seen = self.dataset["test"].through(front).public_records() if self.plan.public else None
-        watch = course.watch(steps, seen, self.device)
+        watch, looks = course.watch(steps, seen, self.device)
 
         def told(finished: int, network: nn.Module) -> None:
             self.progress.step(finished, steps)
             watch(finished, network)
 
-        return told
+        return told, looks
 
     def _validation_query(
         self, recipe: Recipe, front: Fitted, stream: Stream, training: str

@@ -14,7 +14,7 @@ docs/guarantees/geometric-scores.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +24,7 @@ from pasearch.runs.keys import Stream
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.steering import ValidationQuery
-from pasearch.training.trainer import train
+from pasearch.training.trainer import full_precision, rounds_of
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -44,6 +44,7 @@ def train_candidate(
     *,
     device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
 ) -> nn.Module:
     """Return the candidate's network, trained on an open partition.
@@ -56,15 +57,44 @@ def train_candidate(
         stream: The trial's own key: no other trial shares a batch or a noise draw with it.
         device: "cpu" or "cuda".
         on_step: Called with the number of finished steps and the network as it is.
-        query: The validation query of a recipe that has them; see `trainer.train`.
+        looks: From a number of finished steps to whether it must be called then; see
+            `trainer.train`.
+        query: The validation query of a recipe that has them; see there.
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
+    """
+    network, rounds = candidate_in_rounds(
+        candidate, records, schema, recipe, stream, device=device, on_step=on_step, looks=looks,
+        query=query,
+    )  # fmt: skip
+    with full_precision():
+        for _ in rounds:
+            pass
+    return network
+
+
+def candidate_in_rounds(
+    candidate: Candidate,
+    records: Records,
+    schema: AnySchema,
+    recipe: Recipe,
+    stream: Stream,
+    *,
+    device: str,
+    on_step: Callable[[int, nn.Module], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
+    query: ValidationQuery | None = None,
+) -> tuple[nn.Module, Iterator[int]]:
+    """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
+
+    Args and cost: like `train_candidate`.
     """
     network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
     streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
     told = None if on_step is None else lambda finished: on_step(finished, network)
-    train(network, records, recipe, streams, device=device, on_step=told, query=query)
-    return network
+    return network, rounds_of(
+        network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query
+    )
 
 
 def or_failed(

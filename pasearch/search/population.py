@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +31,10 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
-from pasearch.search.fitness import or_failed, points, train_candidate
+from pasearch.search.fitness import candidate_in_rounds, or_failed, points, train_candidate
 from pasearch.training.metrics import usual_metric
 from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import full_precision
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -68,8 +70,8 @@ class Course:
 
     def watch(
         self, steps: int, seen: Records | None, device: str
-    ) -> Callable[[int, nn.Module], None]:
-        """Return what is called after each step.
+    ) -> tuple[Callable[[int, nn.Module], None], Callable[[int], bool]]:
+        """Return what is called after each step, and after which of them it looks at the network.
 
         Args:
             steps: How many are planned.
@@ -88,7 +90,7 @@ class Course:
                 self.curve.append((finished, found / most))
                 network.train()
 
-        return watch
+        return watch, lambda finished: seen is not None and finished % every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +126,12 @@ class Job:
         """Train, and return the network and how it went."""
         course = Course()
         shown = None if self.seen is None or seen is None else self.seen.records(seen)
-        watch = course.watch(self.recipe.steps, shown, self.device)
+        watch, looks = course.watch(self.recipe.steps, shown, self.device)
 
         def train() -> nn.Module:
             return train_candidate(
                 self.candidate, self.records.records(records), self.schema, self.recipe,
-                self.stream, device=self.device, on_step=watch,
+                self.stream, device=self.device, on_step=watch, looks=looks,
             )  # fmt: skip
 
         return or_failed(train, self.candidate, self.schema, self.stream), course
@@ -172,3 +174,67 @@ def side_by_side(
         network = job.candidate.build(job.schema.shape, job.schema.outputs)
         network.load_state_dict(result["weights"])
         yield network, Course(**result["course"])
+
+
+def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Course], None, None]:
+    """Yield what `side_by_side` does, of trainings that take turns on one GPU.
+
+    Each is given a round of steps, in a queue of work of its own, before the first is waited for:
+    so the GPU works on all of them at a time. Records that several have are moved there once.
+
+    Guarantee: the same as one by one.
+
+    Args:
+        jobs: Charged.
+        device: Where all of them are trained.
+
+    Cost: none beside what was charged for the jobs.
+    """
+    moved: dict[Opened, Records] = {}
+    left = turns = [_Turn(job, moved, device) for job in jobs]
+    with full_precision():
+        while left:
+            left = [turn for turn in left if turn.goes_on()]
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for turn in turns:
+        yield turn.network, turn.course
+
+
+class _Turn:
+    """One training that takes turns with others.
+
+    Args:
+        job: What is trained.
+        moved: The records that are on the device already.
+        device: Where it is trained.
+    """
+
+    def __init__(self, job: Job, moved: dict[Opened, Records], device: str):
+        self._job, self.course = job, Course()
+        if job.records not in moved:
+            here = job.records.records(job.records.load())
+            there = {name: getattr(here, name).to(device) for name in ("x", "y", "valid")}
+            moved[job.records] = replace(here, **there)
+        seen = None if job.seen is None else job.seen.records(job.seen.load())
+        watch, looks = self.course.watch(job.recipe.steps, seen, device)
+        self.network, self._rounds = candidate_in_rounds(
+            job.candidate, moved[job.records], job.schema, job.recipe, job.stream, device=device,
+            on_step=watch, looks=looks,
+        )  # fmt: skip
+        self._queue = torch.cuda.Stream() if device == "cuda" else None
+        if self._queue is not None:
+            self._queue.wait_stream(torch.cuda.current_stream())  # by which the records came
+
+    def goes_on(self) -> bool:
+        """End the last round and begin the next; return whether there is one."""
+        more = False
+
+        def turn() -> nn.Module:
+            nonlocal more
+            with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
+                more = next(self._rounds, None) is not None
+            return self.network
+
+        self.network = or_failed(turn, self._job.candidate, self._job.schema, self._job.stream)
+        return more

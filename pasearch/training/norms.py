@@ -67,13 +67,14 @@ def bounded(
         look: Whether to look for records that are not finite, for which a GPU is waited for. If
             not, the sums of a batch that has one may not be finite, and then must not be used.
     """
-    factors, bad = torch.ones_like(norms) if bounding is None else bounding.factors(norms), None
+    factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
     if weights is not None:
         factors = factors * weights.clamp(0.0, 1.0)
-    if look and not math.isfinite(float(total.sum())):  # a sum of finite ones may be infinite, too
-        finite = total < math.inf
-        mask, norms, bad = mask & finite, norms.where(finite, math.inf), ~finite
-    return torch.where(mask, factors, 0.0), norms, bad
+    if look and math.isfinite(float(total.sum())):
+        return torch.where(mask, factors, 0.0), norms, None
+    finite = total < math.inf
+    factors = torch.where(mask & finite, factors, 0.0)
+    return factors, norms.where(finite, math.inf), ~finite if look else None
 
 
 def positions(

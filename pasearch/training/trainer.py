@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -73,19 +73,46 @@ def train(
 
     Cost: charged by the caller before `records` was opened.
     """
-    training = Training(network, records, recipe, streams, device=device, query=query)
     with full_precision():
-        finished = 0
-        while finished < recipe.steps:
-            most = min(ROUND, recipe.steps - finished)
-            if on_step is not None:
-                ends = range(1, most)
-                most = next((k for k in ends if looks is None or looks(finished + k)), most)
-            if not (made := training.steps(most)):
-                break
-            finished += made
-            if on_step is not None:
-                on_step(finished)
+        for _ in rounds_of(
+            network, records, recipe, streams, device=device, on_step=on_step, looks=looks,
+            query=query,
+        ):  # fmt: skip
+            pass
+
+
+def rounds_of(
+    network: nn.Module,
+    records: Records,
+    recipe: Recipe,
+    streams: Mapping[str, Stream],
+    *,
+    device: str = "cpu",
+    on_step: Callable[[int], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
+    query: ValidationQuery | None = None,
+) -> Iterator[int]:
+    """Do what `train` does, a round whenever it is asked; in between, a GPU works on it.
+
+    Yields:
+        How many steps were finished when a round began.
+
+    Args, raises and cost: like `train`.
+    """
+    training = Training(network, records, recipe, streams, device=device, query=query)
+    finished = 0
+    while finished < recipe.steps:
+        most = min(ROUND, recipe.steps - finished)
+        if on_step is not None:
+            ends = range(1, most)
+            most = next((k for k in ends if looks is None or looks(finished + k)), most)
+        training.begin(most)
+        yield finished
+        if not (made := training.end()):
+            break
+        finished += made
+        if on_step is not None:
+            on_step(finished)
     training.finish()
 
 
@@ -163,6 +190,7 @@ class Training:
         self._rounds = None
         if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
             self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums)
+        self._before: _Snapshot | None = None
 
     def _is_small(self) -> bool:
         """Whether a step is so small that one thread is faster: from public numbers alone."""
@@ -207,18 +235,37 @@ class Training:
         Returns:
             How many were made; 0 as for `step`.
         """
+        self.begin(most)
+        return self.end()
+
+    def begin(self, most: int) -> None:
+        """Give a GPU at most so many steps, as a round or as more of it, and do not wait for it."""
         if self._rounds is None:
-            return int(self.step())
-        many, before = min(most, ROUND), self._snapshot()
-        for _ in range(many):
+            return
+        self._before = self._snapshot() if self._before is None else self._before
+        for _ in range(min(most, ROUND)):
             sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
             self._sum(self._rounds.sum, sigma)
             self._move()
-        if self._rounds.wrong():
-            self._go_back(*before)
+
+    def end(self) -> int:
+        """Wait for the round that was begun, and make it right; returns as `steps` does."""
+        if self._rounds is None:
+            return int(self.step())
+        before, self._before = self._before, None
+        many = 0 if before is None else self._finished - before.finished
+        if before is not None and self._rounds.wrong():
+            self._go_back(before)
             for _ in range(many):
                 self.step()
         return many
+
+    def next_of_a_round(self) -> None:
+        """Make one step more, on a GPU within rounds as long as they can be: for measuring it."""
+        self.begin(1)
+        before = self._before
+        if before is None or self._finished - before.finished >= ROUND:
+            self.end()
 
     def _with_care(self, step: int, sigma: float | None, state: State) -> None:
         allowed = torch.get_num_threads()
@@ -250,20 +297,17 @@ class Training:
             self._state = state
             return
 
-    def _snapshot(self) -> tuple[Any, ...]:
-        """Return all that a step changes, copied."""
-        return (
-            [each.clone() for each in self._weights], self._optimizer.snapshot(),
-            self._average.snapshot(), self._state, self._finished,
-        )  # fmt: skip
+    def _snapshot(self) -> _Snapshot:
+        weights = [each.clone() for each in self._weights]
+        optimizer, average = self._optimizer.snapshot(), self._average.snapshot()
+        return _Snapshot(weights, optimizer, average, self._state, self._finished)
 
-    def _go_back(self, weights: Any, optimizer: Any, average: Any, state: Any, done: Any) -> None:
-        """Let everything be as it was at a snapshot."""
-        for own, each in zip(self._weights, weights, strict=True):
+    def _go_back(self, before: _Snapshot) -> None:
+        for own, each in zip(self._weights, before.weights, strict=True):
             own.copy_(each)
-        self._optimizer.restore(optimizer)
-        self._average.restore(average)
-        self._state, self._finished = state, done
+        self._optimizer.restore(before.optimizer)
+        self._average.restore(before.average)
+        self._state, self._finished = before.state, before.finished
 
     def _move(self) -> None:
         """Move the weights, and their average, by the sum."""
@@ -287,6 +331,17 @@ class Training:
         self._average.install()
         for parameter in self._watched.parameters:
             parameter.data = parameter.detach().clone()
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """All that a step changes, as it was before a round."""
+
+    weights: list[Tensor]
+    optimizer: list[dict[str, Any]]
+    average: list[Tensor]
+    state: State
+    finished: int
 
 
 @torch.no_grad()

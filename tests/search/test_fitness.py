@@ -236,8 +236,9 @@ class TestTraining:
 
         def keep(network, records, recipe, streams, **others):
             seen.update(streams)
+            return iter(())
 
-        monkeypatch.setattr("pasearch.search.fitness.train", keep)
+        monkeypatch.setattr("pasearch.search.fitness.rounds_of", keep)
         stream = Keys.from_seed(5).stream("trial", 0)
         trained(stream)
         assert set(seen) == {"batch", "noise", "dropout"}

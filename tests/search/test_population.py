@@ -14,13 +14,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from search.test_engine import records_of, same, searching
+from search.test_engine import records_of, same, searching, weights
 
 from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.threads import shares, threads
 from pasearch.runs.executors import Local, Processes
 from pasearch.search import engine, population
+from pasearch.search.fitness import failed
 from pasearch.search.plan import Plan
 from pasearch.search.population import Job, side_by_side
 from pasearch.training.recipe import Recipe
@@ -296,3 +297,104 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     ((network, _),) = side_by_side([job], 1, 1, Local())
     assert failed(network)
+
+
+# Taking turns on a GPU
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ROUNDS)
+def test_trainings_in_turns_give_what_they_give_one_by_one(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    with threads(1), searching(tmp_path / "one", way) as search:
+        expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    with threads(1), searching(tmp_path / "x", way) as search:
+        found = search.run()
+        assert search.ledger.spent() == spent
+        assert records_of(search) == trials
+    assert same(found, expected)
+    assert found.curve == expected.curve
+
+
+@pytest.mark.unit
+def test_turns_are_turns_and_records_are_moved_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    order: list[int] = []
+    moved: list[int] = []
+    honest, load = population.candidate_in_rounds, Opened.load
+
+    def noted(*given: Any, **more: Any) -> Any:
+        place = len(moved_for)
+        moved_for.append(given[1])
+        network, rounds = honest(*given, **more)
+
+        def watched() -> Iterator[int]:
+            for finished in rounds:
+                order.append(place)
+                yield finished
+
+        return network, watched()
+
+    def loaded(self: Opened) -> Any:
+        moved.append(1)
+        return load(self)
+
+    moved_for: list[Records] = []
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(population, "candidate_in_rounds", noted)
+    monkeypatch.setattr(Opened, "load", loaded)
+    with searching(tmp_path / "x", "paas") as search:
+        search.run()
+    first = order[: 3 * 4]
+    assert first == [0, 1, 2] * 4
+    assert len(moved) < len(moved_for)
+    assert len({id(each) for each in moved_for[:3]}) == 1
+
+
+@pytest.mark.unit
+def test_one_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    honest, turns = population.candidate_in_rounds, engine.in_turns
+    begun: list[int] = []
+    ended: list[bool] = []
+
+    def scarce(*given: Any, **more: Any) -> Any:
+        network, rounds = honest(*given, **more)
+        begun.append(len(begun))
+
+        def short() -> Iterator[int]:
+            yield next(rounds)
+            raise torch.OutOfMemoryError("no room")
+
+        return network, short() if len(begun) == 2 else rounds
+
+    def watched(*given: Any) -> Iterator[Any]:
+        for network, course in turns(*given):
+            ended.append(failed(network))
+            yield network, course
+
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(population, "candidate_in_rounds", scarce)
+    monkeypatch.setattr(engine, "in_turns", watched)
+    with searching(tmp_path / "x", "paas") as search:
+        search.run()
+    assert ended[:3] == [False, True, False]
+    assert not any(ended[3:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("way", ["rs", "paas"])
+def test_on_cuda_trainings_in_turns_give_what_they_give_one_by_one(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    with searching(tmp_path / "x", way) as search:
+        found = replace(search, device="cuda").run()
+    monkeypatch.setattr(engine.Search, "_jobs", lambda *_: iter(()))  # then each has its own turn
+    with searching(tmp_path / "one", way) as search:
+        expected = replace(search, device="cuda").run()
+    assert found.candidate == expected.candidate
+    for one, other in zip(weights(found), weights(expected), strict=True):
+        assert torch.allclose(one.cpu(), other.cpu(), atol=1e-5)

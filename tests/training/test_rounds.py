@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -209,6 +211,21 @@ def test_a_record_that_is_not_finite_adds_nothing(model: str):
 
 
 @pytest.mark.unit
+def test_a_norm_that_overflows_in_one_layer_leaves_the_record_out_of_all():
+    """Its values are finite, so no sum shows it."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Tanh(), nn.Linear(3, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(0.01)
+    data = records()
+    data.x[7] = 1e22  # of which a square is infinite
+    made = recipe(bounding=PerLayer(clip_norm=CLIP), expected_batch_size=N, steps=1)
+    ours = trained(made, copy.deepcopy(model), data)
+    null = trained(made, copy.deepcopy(model), replace(data, valid=torch.arange(N) != 7))
+    assert torch.equal(ours, null)
+
+
+@pytest.mark.unit
 def test_a_sum_that_is_not_finite_is_noted_without_noise_too():
     data = records(bad=(1, 8, 30))
     public = Records(x=data.x, y=data.y, valid=data.valid, public=True)
@@ -279,6 +296,18 @@ def test_rounds_end_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, looks:
         careful.step()
         for at, found in seen:
             assert at != finished or torch.equal(found, weights(other))
+
+
+@pytest.mark.unit
+def test_a_round_may_be_given_step_by_step():
+    made, model = recipe(steps=2 * rounds.ROUND + 3), dense()
+    training = begun(made, model, records(bad=(4,)))
+    for _ in range(made.steps):
+        training.next_of_a_round()
+    assert training.end() == 3
+    assert training.end() == 0
+    training.finish()
+    assert torch.equal(weights(model), trained(made, dense(), records(bad=(4,)), careful=True))
 
 
 # Batches
