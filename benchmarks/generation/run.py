@@ -9,10 +9,17 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
                    generations of a search
     from cold      the same, the processes begun and ended within the time
 
-The ways take turns inside every round; a round's ratio compares neighbours in time. First, all ways
+On a GPU, other ways:
+
+    Opacus         one by one, by Opacus' hooks, the records on the GPU
+    one by one     ours, each alone
+    at once        ours, in turns: each gives the GPU a round of steps before one is waited for
+
+The ways take turns inside every round; a round's ratio compares neighbours in time. First, our ways
 with one thread must give the same weights, to the bit.
 
 Usage: python benchmarks/generation/run.py --candidates 10 --steps 300
+       python benchmarks/generation/run.py --device cuda --candidates 60 --steps 300 --rounds 5
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +42,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.executors import Processes
 from pasearch.runs.keys import Keys
-from pasearch.search.population import Job, side_by_side
+from pasearch.search.population import Job, in_turns, side_by_side
 from pasearch.spaces.space import space
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
@@ -45,7 +53,7 @@ POOL = Processes()
 """Its processes wait for work between two generations."""
 
 
-def jobs(candidates: int, steps: int, folder: Path) -> list[Job]:
+def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list[Job]:
     """Return the trainings of a generation; their records are written to a folder."""
     generator = torch.Generator().manual_seed(1)
     records = Records(
@@ -65,6 +73,7 @@ def jobs(candidates: int, steps: int, folder: Path) -> list[Job]:
         Job(
             candidate=drawn.candidate(drawn.draw(keys.stream("candidate", number).generator())),
             schema=schema, recipe=recipe, stream=keys.stream("trial", number), records=opened,
+            device=device,
         )
         for number in range(candidates)
     ]  # fmt: skip
@@ -76,6 +85,44 @@ def trained(given: list[Job], each: int, workers: int) -> list[torch.Tensor]:
         weight for network, _ in side_by_side(given, each, workers, POOL)
         for weight in network.state_dict().values()
     ]  # fmt: skip
+
+
+def in_turn(given: list[Job]) -> list[torch.Tensor]:
+    """Return all weights of trainings that take turns on a GPU."""
+    return [
+        weight.cpu() for network, _ in in_turns(given, given[0].device)
+        for weight in network.state_dict().values()
+    ]  # fmt: skip
+
+
+def by_opacus(given: list[Job]) -> None:
+    """Train the same networks by Opacus, one by one."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+    from peers import Setting, hooks
+    from rows import Row
+
+    for job in given:
+        row = Row(
+            name="", title="", architecture=job.candidate.architecture, shape=(FEATURES,),
+            classes=CLASSES, batch=BATCH, records=RECORDS,
+        )  # fmt: skip
+        records = job.records.records(job.records.load())
+        there = Records(
+            x=records.x.to(job.device), y=records.y.to(job.device), valid=records.valid,
+            public=False,
+        )  # fmt: skip
+        step, _ = hooks(Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False))
+        for _ in range(job.recipe.steps):
+            step()
+
+
+def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
+    """Return each way of training a generation on a GPU, by its name."""
+    return {
+        "Opacus": lambda: by_opacus(given),
+        "one by one": lambda: [each for job in given for each in in_turn([job])],
+        "at once": lambda: in_turn(given),
+    }
 
 
 def ways(given: list[Job], workers: int) -> dict[str, Callable[[], list[torch.Tensor]]]:
@@ -99,6 +146,8 @@ def seconds(way: Callable[[], object]) -> float:
     """Return how long one call takes."""
     start = time.perf_counter()
     way()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
@@ -115,17 +164,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workers", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    gpu = options.device == "cuda"
+    if gpu and not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA GPU here: take --device cpu.")
     with tempfile.TemporaryDirectory() as name:
-        given = jobs(options.candidates, options.steps, Path(name))
-        every = ways(given, options.workers)
-        one, many = every["one thread"](), every["at once"]()
+        given = jobs(options.candidates, options.steps, Path(name), options.device)
+        every = ways_on_a_gpu(given) if gpu else ways(given, options.workers)
+        one, many = every["one by one" if gpu else "one thread"](), every["at once"]()
         assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True)), "other bits"
         rounds: dict[str, list[float]] = {way: [] for way in every}
         for _ in range(options.rounds):
             for way, call in every.items():
-                if way == "at once":
+                if way == "at once" and not gpu:
                     call()  # so that its processes are there
                 rounds[way].append(seconds(call))
         POOL.close()
@@ -135,6 +188,7 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/generation/run.py", *sys.argv[1:]]),
         "torch": torch.__version__, "candidates": options.candidates, "steps": options.steps,
         "workers": options.workers, "same bits": True,
+        "machine": torch.cuda.get_device_name() if gpu else "processor",
     } | {
         f"{way} / at once": summary([a / b for a, b in zip(times, against, strict=True)])
         for way, times in rounds.items() if way != "at once"

@@ -7,7 +7,7 @@
 So a step's shapes are the same in every step, and the processor need not know how many came. It is
 the same sampling: the gaps between chosen slots are Geometric(q), each by inversion,
 G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch with more than `width` slots
-(one of some 10^4) is drawn to its end by `whole`, and computed in parts.
+(one of 20,000 or fewer) is drawn to its end by `whole`, and computed in parts.
 
 Source: docs/rules.md, rule 7. Proof: docs/guarantees/batching.md.
 """

@@ -83,7 +83,7 @@ class Dense:
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
         """Return the squared norms of what the first layer is given, (batch,)."""
-        return norms_along(x.flatten(1), 1).square()
+        return norms_along(x.flatten(1), 1).square_()
 
     @torch.no_grad()
     def sums(

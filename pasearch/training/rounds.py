@@ -31,7 +31,7 @@ from pasearch.training.recipe import Recipe
 from pasearch.training.watched import Room, Watched
 
 ROUND = 64
-"""Most steps of a round. A note comes about once in 10^4 steps, from padding; then a round is made
+"""Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
 twice."""
 
 

@@ -136,26 +136,7 @@ class Training:
         query: ValidationQuery | None = None,
         in_rounds: bool | None = None,
     ):
-        if recipe.noise_multiplier is None and records.public is not True:
-            raise UsageError(
-                "Training without noise is for data declared public (`data_is_public=True`)."
-            )
-        before = recipe.noise_before_clip
-        unbounded = before is not None and before.record_bound is None
-        if unbounded and records.public is not True:
-            raise UsageError(
-                "Noise on gradients that were not bounded first is for data declared public: give "
-                "noise_before_clip a record_bound."
-            )
-        if problems := validate(network):
-            raise UsageError("This network cannot be trained privately: " + " ".join(problems))
-        if recipe.class_weights is not None and records.y.is_floating_point():
-            raise UsageError("class_weights are for classes, and here a number is predicted.")
-        if recipe.learning_rate is None:
-            raise UsageError(
-                "The recipe has no learning rate: give `learning_rate`, or take "
-                "`tuned_learning_rate(recipe, mu, n)`."
-            )
+        _check(network, records, recipe, query)
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
         self._slots = Slots.on(device, records.x, records.y, records.valid)
@@ -176,12 +157,6 @@ class Training:
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
-        if (recipe.schedule.steered or recipe.screening is not None) and query is None:
-            raise UsageError(
-                "this recipe asks how good the network is: give a validation query, of public "
-                "records or of charged releases. Without noise, what it tells of private records "
-                "would have no price."
-            )
         if query is not None and recipe.schedule.steered:
             self._pace = Pace(recipe, len(records.y), query)
         if query is not None and recipe.screening is not None:
@@ -342,6 +317,38 @@ class _Snapshot:
     average: list[Tensor]
     state: State
     finished: int
+
+
+def _check(
+    network: nn.Module, records: Records, recipe: Recipe, query: ValidationQuery | None
+) -> None:
+    """Refuse what cannot be trained privately, or has no price."""
+    if recipe.noise_multiplier is None and records.public is not True:
+        raise UsageError(
+            "Training without noise is for data declared public (`data_is_public=True`)."
+        )
+    before = recipe.noise_before_clip
+    unbounded = before is not None and before.record_bound is None
+    if unbounded and records.public is not True:
+        raise UsageError(
+            "Noise on gradients that were not bounded first is for data declared public: give "
+            "noise_before_clip a record_bound."
+        )
+    if problems := validate(network):
+        raise UsageError("This network cannot be trained privately: " + " ".join(problems))
+    if recipe.class_weights is not None and records.y.is_floating_point():
+        raise UsageError("class_weights are for classes, and here a number is predicted.")
+    if recipe.learning_rate is None:
+        raise UsageError(
+            "The recipe has no learning rate: give `learning_rate`, or take "
+            "`tuned_learning_rate(recipe, mu, n)`."
+        )
+    if (recipe.schedule.steered or recipe.screening is not None) and query is None:
+        raise UsageError(
+            "this recipe asks how good the network is: give a validation query, of public "
+            "records or of charged releases. Without noise, what it tells of private records "
+            "would have no price."
+        )
 
 
 @torch.no_grad()
