@@ -231,8 +231,8 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: a note is not read",
-        "if before is not None and self._rounds.wrong():",
-        "if before is not None and False:",
+        "if wrong := self._rounds.wrong():",
+        "if wrong := False:",
         "training/test_rounds.py",
     ),
     Mutant(
@@ -258,6 +258,25 @@ MUTANTS = (
         "        if not bool(padded.more):\n",
         "        if True:\n",
         "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: the slot beyond the padding is drawn anew",
+        "np.append(first, behind)",
+        "int(padded.places[-1]) + 1"
+        " + self._batching.indices(self._n - int(padded.places[-1]) - 1, generator)",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: an interrupted round keeps its weights",
+        "        training.abandon()\n",
+        "",
+        "training/test_rounds.py",
+    ),
+    Mutant(
+        "in turns: who lacks memory among others fails",
+        "                if turn.fell_short:\n",
+        "                if False:\n",
+        "search/test_population.py",
     ),
     Mutant(
         "rounds: gaps of another q",

@@ -84,17 +84,19 @@ def candidate_in_rounds(
     on_step: Callable[[int, nn.Module], None] | None = None,
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
+    splits: bool = True,
 ) -> tuple[nn.Module, Iterator[int]]:
     """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
 
-    Args and cost: like `train_candidate`.
+    Args and cost: like `train_candidate`; `splits` as there.
     """
     network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
     streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
     told = None if on_step is None else lambda finished: on_step(finished, network)
     return network, rounds_of(
-        network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query
-    )
+        network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
+        splits=splits,
+    )  # fmt: skip
 
 
 def or_failed(

@@ -17,7 +17,7 @@ Source: docs/rules.md, rules 8, 10 and 12.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
 from pasearch.search.fitness import candidate_in_rounds, or_failed, points, train_candidate
+from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import usual_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import full_precision
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 WORTH = 10.0
 """From how many seconds of training, together, it pays to begin processes: each takes two until it
 is ready."""
+
+TURNS = 64
+"""How many trainings take turns on a GPU at a time, at most; others begin when these are done."""
 
 CURVE_POINTS = 20
 """How often the accuracy of a training on public data is measured, for its curve."""
@@ -180,7 +184,9 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     """Yield what `side_by_side` does, of trainings that take turns on one GPU.
 
     Each is given a round of steps, in a queue of work of its own, before the first is waited for:
-    so the GPU works on all of them at a time. Records that several have are moved there once.
+    so the GPU works on all of them at a time. Records that several have are moved there once. One
+    that has no memory among others is made again alone, from the same keys: whether it fails must
+    not depend on how many there are.
 
     Guarantee: the same as one by one.
 
@@ -191,14 +197,16 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     Cost: none beside what was charged for the jobs.
     """
     moved: dict[Opened, Records] = {}
-    left = turns = [_Turn(job, moved, device) for job in jobs]
     with full_precision():
-        while left:
-            left = [turn for turn in left if turn.goes_on()]
-    if device == "cuda":
-        torch.cuda.synchronize()
-    for turn in turns:
-        yield turn.network, turn.course
+        for low in range(0, len(jobs), TURNS):
+            turns = [_Turn(job, moved, device) for job in jobs[low : low + TURNS]]
+            left = turns
+            while left:
+                left = [turn for turn in left if turn.goes_on()]
+            for turn in turns:
+                if turn.fell_short:
+                    turn.alone()
+                yield turn.network, turn.course
 
 
 class _Turn:
@@ -211,30 +219,54 @@ class _Turn:
     """
 
     def __init__(self, job: Job, moved: dict[Opened, Records], device: str):
-        self._job, self.course = job, Course()
+        self._job, self._moved, self._device, self.course = job, moved, device, Course()
+        self._seen = None if job.seen is None else job.seen.records(job.seen.load())
+        self._queue = torch.cuda.Stream() if device == "cuda" else None
+        self._rounds: Iterator[int] | None = None
+        self.network: nn.Module = nn.Identity()
+        self.fell_short = False
+
+    def _begun(self, *, splits: bool) -> tuple[nn.Module, Iterator[int]]:
+        job, moved, self.course = self._job, self._moved, Course()
         if job.records not in moved:
             here = job.records.records(job.records.load())
-            there = {name: getattr(here, name).to(device) for name in ("x", "y", "valid")}
+            there = {name: getattr(here, name).to(self._device) for name in ("x", "y", "valid")}
             moved[job.records] = replace(here, **there)
-        seen = None if job.seen is None else job.seen.records(job.seen.load())
-        watch, looks = self.course.watch(job.recipe.steps, seen, device)
-        self.network, self._rounds = candidate_in_rounds(
-            job.candidate, moved[job.records], job.schema, job.recipe, job.stream, device=device,
-            on_step=watch, looks=looks,
-        )  # fmt: skip
-        self._queue = torch.cuda.Stream() if device == "cuda" else None
         if self._queue is not None:
-            self._queue.wait_stream(torch.cuda.current_stream())  # by which the records came
+            self._queue.wait_stream(torch.cuda.default_stream())  # by which the records came
+        watch, looks = self.course.watch(job.recipe.steps, self._seen, self._device)
+        return candidate_in_rounds(
+            job.candidate, moved[job.records], job.schema, job.recipe, job.stream,
+            device=self._device, on_step=watch, looks=looks, splits=splits,
+        )  # fmt: skip
 
     def goes_on(self) -> bool:
         """End the last round and begin the next; return whether there is one."""
-        more = False
-
-        def turn() -> nn.Module:
-            nonlocal more
+        try:
+            if self._rounds is None:
+                self.network, self._rounds = self._begun(splits=False)
             with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
                 more = next(self._rounds, None) is not None
-            return self.network
-
-        self.network = or_failed(turn, self._job.candidate, self._job.schema, self._job.stream)
+        except (MemoryError, RuntimeError) as error:
+            if not is_of_memory(error):
+                raise
+            more, self.fell_short = False, True
+        if not more:
+            self._rounds = iter(())  # what it held on the device is given back
+            if self._queue is not None:
+                self._queue.synchronize()
+            self.network = self.network.cpu()
         return more
+
+    def alone(self) -> None:
+        """Train it again, from the same keys, when no other is under way."""
+
+        def train() -> nn.Module:
+            network, rounds = self._begun(splits=True)
+            for _ in rounds:
+                pass
+            return network
+
+        if self._queue is not None:
+            torch.cuda.empty_cache()
+        self.network = or_failed(train, self._job.candidate, self._job.schema, self._job.stream)

@@ -2,12 +2,12 @@
 
     places   int64, (steps, width)     slots; 0 where a row is padding
     real     bool, (steps, width)      False for padding, which adds 0 as a null record does
-    more     bool, (steps,)            whether a batch has more slots than the width
+    beyond   int64, (steps,)           the slot that comes after those; n or more: none does
 
 So a step's shapes are the same in every step, and the processor need not know how many came. It is
 the same sampling: the gaps between chosen slots are Geometric(q), each by inversion,
 G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch with more than `width` slots
-(one of 20,000 or fewer) is drawn to its end by `whole`, and computed in parts.
+(one of 20,000 or fewer) is drawn to its end by `whole`: that slot, and what comes behind it.
 
 Source: docs/rules.md, rule 7. Proof: docs/guarantees/batching.md.
 """
@@ -43,11 +43,13 @@ class Padded:
     Args:
         places: Int64, (width,).
         real: Bool, (width,).
-        more: Bool, (): whether these are only the first slots of a larger batch.
+        beyond: Int64, (): the next slot of a larger batch; n or more where these are all.
+        more: Bool, (): whether there is one.
     """
 
     places: Tensor
     real: Tensor
+    beyond: Tensor
     more: Tensor
 
 
@@ -83,8 +85,8 @@ class Blocks:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
             self._drawn = self._by_inversion(block) if inverted else self._moved(block)
             self._block = block
-        places, real, more = self._drawn
-        return Padded(places[row], real[row], more[row])
+        places, real, beyond = self._drawn
+        return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
 
     def whole(self, step: int) -> tuple[Tensor, Tensor]:
         """Return all of a step's slots, and which rows are real: waits for the device."""
@@ -92,11 +94,12 @@ class Blocks:
         if not bool(padded.more):
             return padded.places, padded.real
         assert isinstance(self._batching, Poisson)
-        after = int(padded.places[-1]) + 1  # what comes next does not depend on what came before
+        first = int(padded.beyond)  # what is behind it does not depend on what is before
         generator = self._stream.child("more").generator(step)
-        rest = torch.from_numpy(after + self._batching.indices(self._n - after, generator))
-        rest = rest.to(padded.places)
-        return torch.cat([padded.places, rest]), padded.real.new_ones(len(padded.real) + len(rest))
+        behind = self._batching.indices(self._n - first - 1, generator) + first + 1
+        rest = torch.from_numpy(np.append(first, behind))
+        places = torch.cat([padded.places, rest.to(padded.places)])
+        return places, torch.ones_like(places, dtype=torch.bool)
 
     def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw Poisson batches on the device."""
@@ -105,19 +108,22 @@ class Blocks:
         words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
         places = gaps(words, self._batching.sampling_probability, self._n).view(shape)
         places = places.cumsum(1).sub_(1)
-        inside = places < self._n
-        real = inside[:, :-1].contiguous()
-        return places[:, :-1].where(real, 0), real, inside[:, -1].contiguous()
+        real = places[:, :-1] < self._n
+        return places[:, :-1].where(real, 0), real, places[:, -1].contiguous()
 
     def _moved(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw batches as on a processor, and move them all at once."""
+        beyond = torch.full((STEPS,), self._n, device=self._device)
+        if self._all_chosen:
+            every = torch.arange(self._n, device=self._device).expand(STEPS, -1)
+            return every, torch.ones_like(every[:1], dtype=torch.bool).expand(STEPS, -1), beyond
         places = np.zeros((STEPS, self.width), dtype=np.int64)
         real = np.zeros((STEPS, self.width), dtype=bool)
         for row in range(STEPS):
             chosen = self._batching.batch(self._n, self._stream, block * STEPS + row)
             places[row, : len(chosen)], real[row, : len(chosen)] = chosen, True
         slots, rows = (torch.from_numpy(each).to(self._device) for each in (places, real))
-        return slots, rows, torch.zeros(STEPS, dtype=torch.bool, device=self._device)
+        return slots, rows, beyond
 
 
 def gaps(words: Tensor, q: float, n: int) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +51,8 @@ class Slots:
     y: Tensor
     valid: Tensor
     squares: Tensor | None = None
+    shares: Tensor | None = None
+    """The classes' weights, if they are there already: see `class_shares`."""
     rows: int = sys.maxsize
     """Most rows that are worked on at once, for memory's sake."""
 
@@ -187,7 +189,9 @@ def bounded_sum(
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
-    shares = _class_shares(recipe.class_weights, slots.device)
+    shares = slots.shares
+    if shares is None:
+        shares = class_shares(recipe.class_weights, slots.device)
     views = recipe.augmentation
     many = 1 if views is None else views.views
     if places.numel() == 0:
@@ -215,8 +219,7 @@ def bounded_sum(
     return counts
 
 
-@lru_cache(maxsize=8)
-def _class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
+def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
     """Return each class's weight as a share of the largest, which bounded gradients keep."""
     if weights is None:
         return None

@@ -23,7 +23,7 @@ from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.training.memory import is_of_memory, rows_at_once
-from pasearch.training.one_step import Slots, State, batch_sum, reseed_dropout
+from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
@@ -91,28 +91,36 @@ def rounds_of(
     on_step: Callable[[int], None] | None = None,
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
+    splits: bool = True,
 ) -> Iterator[int]:
     """Do what `train` does, a round whenever it is asked; in between, a GPU works on it.
 
     Yields:
         How many steps were finished when a round began.
 
-    Args, raises and cost: like `train`.
+    Args, raises and cost: like `train`; and `splits`, whether a step without the memory for it is
+    made again of fewer rows at once, or the error raised.
     """
-    training = Training(network, records, recipe, streams, device=device, query=query)
+    training = Training(
+        network, records, recipe, streams, device=device, query=query, splits=splits
+    )
     finished = 0
-    while finished < recipe.steps:
-        most = min(ROUND, recipe.steps - finished)
-        if on_step is not None:
-            ends = range(1, most)
-            most = next((k for k in ends if looks is None or looks(finished + k)), most)
-        training.begin(most)
-        yield finished
-        if not (made := training.end()):
-            break
-        finished += made
-        if on_step is not None:
-            on_step(finished)
+    try:
+        while finished < recipe.steps:
+            most = min(ROUND, recipe.steps - finished)
+            if on_step is not None:
+                ends = range(1, most)
+                most = next((k for k in ends if looks is None or looks(finished + k)), most)
+            training.begin(most)
+            yield finished
+            if not (made := training.end()):
+                break
+            finished += made
+            if on_step is not None:
+                on_step(finished)
+    except BaseException:
+        training.abandon()
+        raise
     training.finish()
 
 
@@ -121,8 +129,8 @@ class Training:
 
     Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
 
-    Args, raises and cost: like `train`; and `in_rounds`, whether steps are made as on a GPU (None:
-    on a GPU).
+    Args, raises and cost: like `train`; `splits` as of `rounds_of`; and `in_rounds`, whether steps
+    are made as on a GPU (None: on a GPU).
     """
 
     def __init__(
@@ -135,8 +143,10 @@ class Training:
         device: str = "cpu",
         query: ValidationQuery | None = None,
         in_rounds: bool | None = None,
+        splits: bool = True,
     ):
         _check(network, records, recipe, query)
+        assert recipe.learning_rate is not None, "checked"
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
         self._slots = Slots.on(device, records.x, records.y, records.valid)
@@ -152,8 +162,9 @@ class Training:
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
         rows = rows_at_once(self._watched, _made_up(self._slots.x), device)
-        self._slots = replace(self._slots, rows=rows)
-        self._small = device == "cpu" and self._is_small()
+        shares = class_shares(recipe.class_weights, self._slots.device)
+        self._slots = replace(self._slots, rows=rows, shares=shares)
+        self._splits, self._small = splits, device == "cpu" and self._is_small()
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
@@ -195,14 +206,17 @@ class Training:
         if self._pace is not None and sigma is not None:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
-        if self._watched.parameters[0].data_ptr() != self._weights[0].data_ptr():
-            raise UsageError(
-                "The network's parameters were moved or replaced while it was trained."
-            )
+        self._check_place()
         with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
         self._sum(with_care, sigma)
         self._move()
         return True
+
+    def _check_place(self) -> None:
+        if self._watched.parameters[0].data_ptr() != self._weights[0].data_ptr():
+            raise UsageError(
+                "The network's parameters were moved or replaced while it was trained."
+            )
 
     def steps(self, most: int) -> int:
         """Make at most so many steps: one on a processor, a round of them on a GPU.
@@ -217,6 +231,7 @@ class Training:
         """Give a GPU at most so many steps, as a round or as more of it, and do not wait for it."""
         if self._rounds is None:
             return
+        self._check_place()
         self._before = self._snapshot() if self._before is None else self._before
         for _ in range(min(most, ROUND)):
             sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
@@ -227,13 +242,27 @@ class Training:
         """Wait for the round that was begun, and make it right; returns as `steps` does."""
         if self._rounds is None:
             return int(self.step())
-        before, self._before = self._before, None
-        many = 0 if before is None else self._finished - before.finished
-        if before is not None and self._rounds.wrong():
+        if (before := self._before) is None:
+            return 0
+        many = self._finished - before.finished
+        if wrong := self._rounds.wrong():
             self._go_back(before)
-            for _ in range(many):
-                self.step()
+        self._before = None
+        for _ in range(many if wrong else 0):
+            self.step()
         return many
+
+    def abandon(self) -> None:
+        """Take a round back that was begun and not ended: nobody has looked at its steps."""
+        if self._before is None:
+            return
+        try:
+            self._go_back(self._before)
+        except Exception:  # noqa: BLE001 - whatever a device says that has failed
+            with torch.no_grad():
+                for parameter in self._network.parameters():
+                    parameter.data = torch.full_like(parameter, math.nan, device="cpu")
+        self._before = None
 
     def next_of_a_round(self) -> None:
         """Make one step more, on a GPU within rounds as long as they can be: for measuring it."""
@@ -263,7 +292,7 @@ class Training:
                     of(self._finished, sigma, state)
             except (MemoryError, RuntimeError) as error:
                 rows = min(self._slots.rows, self._recipe.chunk, self._recipe.expected_batch_size)
-                if not is_of_memory(error) or rows == 1:
+                if not (self._splits and is_of_memory(error)) or rows == 1:
                     raise
                 self._slots = replace(self._slots, rows=rows // 2)
                 if self._rounds is not None:

@@ -354,34 +354,71 @@ def test_turns_are_turns_and_records_are_moved_once(
     assert len({id(each) for each in moved_for[:3]}) == 1
 
 
-@pytest.mark.unit
-def test_one_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    honest, turns = population.candidate_in_rounds, engine.in_turns
-    begun: list[int] = []
-    ended: list[bool] = []
+class Room:
+    """A device with room for so many trainings at a time."""
 
-    def scarce(*given: Any, **more: Any) -> Any:
-        network, rounds = honest(*given, **more)
-        begun.append(len(begun))
+    def __init__(self, most: int, never: int = -1):
+        self.most, self.never, self.under_way, self.begun = most, never, 0, 0
+        self.ended: list[bool] = []
 
-        def short() -> Iterator[int]:
-            yield next(rounds)
-            raise torch.OutOfMemoryError("no room")
+    def candidate_in_rounds(self, *given: Any, **more: Any) -> Any:
+        network, rounds = HONEST(*given, **more)
+        place, self.begun = self.begun, self.begun + 1
+        if place == self.never:
+            self.never_stream = given[4]
 
-        return network, short() if len(begun) == 2 else rounds
+        def watched() -> Iterator[int]:
+            if self.under_way >= self.most or given[4] == getattr(self, "never_stream", None):
+                raise torch.OutOfMemoryError("no room")
+            self.under_way += 1
+            try:
+                yield from rounds
+            finally:
+                self.under_way -= 1
 
-    def watched(*given: Any) -> Iterator[Any]:
-        for network, course in turns(*given):
-            ended.append(failed(network))
+        return network, watched()
+
+    def in_turns(self, *given: Any) -> Iterator[Any]:
+        for network, course in TURNS(*given):
+            self.ended.append(failed(network))
             yield network, course
 
+
+HONEST, TURNS = population.candidate_in_rounds, engine.in_turns
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ["rs", "paas"])
+@pytest.mark.parametrize("at_a_time", [64, 2])
+def test_whether_a_training_fails_does_not_depend_on_how_many_there_are(
+    tmp_path: Path, way: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a lack of memory would turn K into min(K, room), which no selection theorem covers."""
+    with threads(1), searching(tmp_path / "one", way) as search:
+        expected, trials = search.run(), records_of(search)
+    room = Room(2)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "candidate_in_rounds", scarce)
-    monkeypatch.setattr(engine, "in_turns", watched)
+    monkeypatch.setattr(population, "TURNS", at_a_time)
+    monkeypatch.setattr(population, "candidate_in_rounds", room.candidate_in_rounds)
+    monkeypatch.setattr(engine, "in_turns", room.in_turns)
+    with threads(1), searching(tmp_path / "x", way) as search:
+        found = search.run()
+        assert records_of(search) == trials
+    assert same(found, expected)
+    assert not any(room.ended)
+    assert room.begun > len(room.ended) or at_a_time == 2
+
+
+@pytest.mark.unit
+def test_one_without_memory_even_alone_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    room = Room(64, never=1)
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(population, "candidate_in_rounds", room.candidate_in_rounds)
+    monkeypatch.setattr(engine, "in_turns", room.in_turns)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
-    assert ended[:3] == [False, True, False]
-    assert not any(ended[3:])
+    assert room.ended[:3] == [False, True, False]
+    assert not any(room.ended[3:])
 
 
 @pytest.mark.gpu

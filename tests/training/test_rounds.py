@@ -310,6 +310,68 @@ def test_a_round_may_be_given_step_by_step():
     assert torch.equal(weights(model), trained(made, dense(), records(bad=(4,)), careful=True))
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, GeneratorExit])
+def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseException]):
+    """Else the weights of a round with a note could be kept by who catches the error."""
+
+    class Stops(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == 20:
+                raise error
+            return x
+
+    data, stops = records(bad=(7,)), Stops()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3), stops)
+    made = recipe(steps=100, expected_batch_size=N)
+    training = Training(model, data, made, streams(), in_rounds=True, splits=False)
+    training.steps(2)
+    before, stops.calls = weights(model), 0
+    training.begin(10)
+    assert not torch.equal(weights(model), before)
+    training.abandon()
+    assert torch.equal(weights(model), before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "Training", lambda *a, **k: Training(*a, **k, in_rounds=True))
+        stops.calls = 0
+        rounds = trainer.rounds_of(model, data, made, streams(), splits=False)
+        with pytest.raises(error):
+            for _ in rounds:
+                pass
+    assert weights(model).isfinite().all()
+
+
+@pytest.mark.unit
+def test_a_round_that_cannot_be_taken_back_leaves_no_weights(monkeypatch: pytest.MonkeyPatch):
+    model = dense()
+    training = begun(recipe(), model, records())
+    training.begin(2)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the device has failed")
+
+    monkeypatch.setattr(Training, "_go_back", fails)
+    training.abandon()
+    assert weights(model).isnan().all()
+
+
+@pytest.mark.unit
+def test_what_a_captured_step_reads_stays_as_long_as_its_training():
+    """A replay reads addresses: what lies there must be the training's own, not a cache's."""
+    made = recipe(bounding=PerLayer(clip_norm=CLIP), class_weights=(1.0, 2.0, 0.5))
+    training = begun(made, dense(), records())
+    shares = training._slots.shares
+    assert shares is not None
+    for k in range(20):
+        begun(recipe(class_weights=(1.0, 2.0, 3.0 + k)), dense(), records()).steps(2)
+    assert training._slots.shares is shares
+    first, again = (PerLayer(clip_norm=CLIP).of_layers(2) for _ in range(2))
+    assert first.data_ptr() != again.data_ptr()  # made anew in the step: a graph owns its own
+
+
 # Batches
 
 
@@ -353,6 +415,35 @@ def test_a_batch_beyond_its_padding_is_whole(monkeypatch: pytest.MonkeyPatch):
     assert abs(np.mean(sizes) - n * q) < 5 * math.sqrt(n * q * (1 - q) / many)
     assert abs(np.var(sizes) - n * q * (1 - q)) < 5 * n * q * (1 - q) * math.sqrt(2 / many)
     assert np.abs(inside / many - q).max() < 4.5 * math.sqrt(q * (1 - q) / many)
+
+
+@pytest.mark.statistical
+def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """At n 16 and q 1/2, padded to 8: half of all batches go beyond."""
+    from scipy.stats import binom, chisquare
+
+    monkeypatch.setattr(blocks, "DEVIATIONS", 0.0)
+    n, many = 16, 12_800
+    batching = recipe(expected_batch_size=8).batches(n)
+    drawn = Blocks(batching, n, streams()["batch"], torch.device("cpu"))
+    sizes, last, eight = np.zeros(n + 1), 0, []
+    for step in range(many):
+        padded, (places, real) = drawn.at(step), drawn.whole(step)
+        chosen = places[real].tolist()
+        assert bool(padded.more) == (len(chosen) > drawn.width)
+        sizes[len(chosen)] += 1
+        last += n - 1 in chosen
+        if len([each for each in chosen if each < n - 1]) == 8:
+            eight.append(n - 1 in chosen)
+    expected = many * binom.pmf(np.arange(n + 1), n, 0.5)
+    sizes, expected = (
+        [*each[3:13], each[:3].sum() + each[13:].sum()] for each in (sizes, expected)
+    )
+    assert chisquare(sizes, expected).pvalue > 1e-4
+    assert abs(last / many - 0.5) < 4.5 * 0.5 / math.sqrt(many)
+    assert abs(np.mean(eight) - 0.5) < 4.5 * 0.5 / math.sqrt(len(eight))
 
 
 @pytest.mark.unit

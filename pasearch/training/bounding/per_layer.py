@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.errors import UsageError
@@ -52,14 +51,17 @@ class PerLayer(Bound):
         return self.clip_norm * (1 + 1e-12)
 
     def of_layers(self, count: int, device: str | torch.device = "cpu") -> Tensor:
-        """Return C_l of so many layers, float32 rounded down, (count, 1)."""
+        """Return C_l of so many layers, float32 rounded down, (count, 1); made on the device."""
+        import torch
+
         given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
         if len(given) != count:
             raise UsageError(
                 f"clip_norms has {len(given)} numbers, and the network {count} trainable layers: "
                 "give each layer its own, or clip_norm alone."
             )
-        return _column(tuple(given), str(device))
+        each = [torch.full((1, 1), value, dtype=torch.float32, device=device) for value in given]
+        return torch.cat(each) * (1 - 1e-7)
 
     def factors(self, norms: Tensor) -> Tensor:
         """Return each layer's and record's factor, from the norms: both (layers, batch)."""
@@ -74,11 +76,3 @@ class PerLayer(Bound):
             return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
         each = ", ".join(f"{value:g}" for value in self.clip_norms)
         return f"clipped layer by layer, to norms {each}"
-
-
-@lru_cache(maxsize=8)
-def _column(bounds: tuple[float, ...], device: str) -> Tensor:
-    """Return bounds on a device, which is given them once."""
-    import torch
-
-    return torch.tensor(bounds, dtype=torch.float32, device=device)[:, None] * (1 - 1e-7)
