@@ -6,6 +6,7 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from pasearch.shown import shown
 
@@ -34,9 +35,44 @@ def closest(name: object, known: Iterable[str]) -> str:
         name: As the user wrote it, in capital letters or small ones.
         known: What there is.
     """
-    small = {each.lower(): each for each in map(str, known)}
-    near = difflib.get_close_matches(str(name).lower(), list(small), n=1, cutoff=0.6)
+    small, given = {each.lower(): each for each in map(str, known)}, str(name).lower()
+    near = difflib.get_close_matches(given, list(small), n=1, cutoff=CLOSE)
+    near += [each for each in small if _swapped_or_cut(each, given)]
     return small[near[0]] if near else ""
+
+
+def _swapped_or_cut(one: str, other: str) -> bool:
+    """Return whether two names are of the same letters, or one is how the other begins.
+
+    `fnc` and `fcn`, `batch-size` and `batch`: of these too few letters are in the same places.
+    """
+    if len(one) == len(other):
+        return sorted(one) == sorted(other)
+    short, long = sorted((one, other), key=len)
+    return len(short) >= SHORTEST and long.startswith(short)
+
+
+CLOSE = 0.7
+"""How alike two names are, of 1, if one is a slip of the hand: `bogus` and `hours` are .6."""
+
+SHORTEST = 3
+"""Letters of a name that may be the beginning of another."""
+
+
+def nearest_file(path: str | Path) -> str:
+    """Return what ends a message about a file that is not there: which of its folder was meant.
+
+    Args:
+        path: As the user wrote it; of what is there nothing is said.
+    """
+    path = Path(path)
+    if path.exists():
+        return ""
+    try:
+        near = closest(path.name, (each.name for each in path.parent.iterdir()))
+    except (OSError, ValueError):
+        near = ""
+    return f" Did you mean {shown(path.with_name(near))}?" if near else ""
 
 
 def system_words(error: BaseException) -> str | None:

@@ -15,6 +15,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from pasearch import notebooks
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
-from pasearch.accounting.events import Composed, Event, SelfComposed, Worst
+from pasearch.accounting.events import Composed, Event, SelfComposed, Worst, from_json, to_json
 from pasearch.data.column import IDENTIFIER
 from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.split import Split
@@ -41,6 +42,9 @@ ESTIMATE_SHARE = 0.75
 
 ESTIMATE_DELTA = 0.1
 """The share of delta that goes to categories which one record alone might show."""
+
+LEDGER_LEAK = 1e-3
+"""The same where runs share a ledger, whose delta must do for all of them."""
 
 WORST_LOSS = 0.1
 """The share of slots that an estimated category may need, before the plan warns of it."""
@@ -240,6 +244,20 @@ class Charged:
         except Unsupported:
             return None
 
+    @cached_property
+    def two_runs(self) -> dict[str, float] | None:
+        """Epsilon and delta of a ledger with room for two such runs; None where none has a bound.
+
+        In a ledger less of delta may go to categories that are estimated privately.
+        """
+        from pasearch.runs.adaptive import total_for
+
+        leak = LEDGER_LEAK / self.basis.get("leak_share", LEDGER_LEAK)
+        together = events_by_partition(self.lines)
+        events = {name: from_json(_leaking(to_json(each), leak)) for name, each in together.items()}
+        epsilon = total_for(events, self.delta)
+        return {"epsilon": epsilon, "delta": self.delta} if 0.0 < epsilon < math.inf else None
+
     @property
     def price(self) -> Price:
         """The price of the whole run: the maximum over its partitions."""
@@ -306,8 +324,6 @@ class Charged:
 
     def priced_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""
-        from pasearch.accounting.events import to_json
-
         total, by_partition = self.prices
         return {
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
@@ -343,6 +359,17 @@ class Charged:
             "auto": self.auto,
             "warnings": list(self.warnings),
         }
+
+
+def _leaking(event: Any, factor: float) -> Any:
+    """Return an event, as plain values, whose pure leaks have so much of their delta."""
+    if isinstance(event, list):
+        return [_leaking(each, factor) for each in event]
+    if not isinstance(event, dict):
+        return event
+    if event.get("type") == "approximate" and event["epsilon"] == 0.0:
+        return {**event, "delta": event["delta"] * factor}
+    return {name: _leaking(value, factor) for name, value in event.items()}
 
 
 def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
@@ -405,7 +432,8 @@ def task_not_said(schema: AnySchema) -> list[str]:
     if aim is None:
         return []
     return [
-        f"column {aim!r} is taken as classes; if it is a number to predict, say `regression=True`."
+        f"nobody said whether column {aim!r} holds classes or numbers, and it is taken as classes. "
+        "If it is a number to predict, run again and say so (`regression=True`)."
     ]
 
 

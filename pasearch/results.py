@@ -22,7 +22,7 @@ from pasearch import documents, notebooks
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
 from pasearch.documents import check_form, check_table, refusal, shown, well_formed
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest_file
 from pasearch.files import MOST_JSON, check_stored, parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -363,7 +363,8 @@ def release_of(path: str | Path) -> Path:
             return folder
     if (path / "private").is_dir():
         raise UsageError(f"{path} is not finished: finish it with `pasearch resume {path}`.")
-    raise UsageError(f"{path} holds no result.json: expected a run's folder, or its release/.")
+    why = "holds no result.json" if path.exists() else "is not there"
+    raise UsageError(f"{path} {why}: expected a run's folder, or its release/.{nearest_file(path)}")
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
@@ -503,8 +504,8 @@ def without_classes(document: dict[str, Any]) -> str | None:
     if target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
         return None
     return (
-        f"Of column {target['name']!r} fewer than two classes were found, so this model can "
-        "tell nothing: declare its categories (`schema=`), or have more records."
+        f"Of column {target['name']!r} fewer than two classes were found, so this model tells "
+        "nothing: run `pasearch check FILE`. If it can be read, declare the classes (`schema=`)."
     )
 
 

@@ -150,8 +150,8 @@ class TestEveryRun:
             "schema_version", "task", "dataset", "budget", "price", "price_by_partition", "events",
             "winner", "selection", "strategy", "space", "recipe", "best", "score", "model",
             "estimated_privately",
-            "assumed_public", "claims", "alternatives", "auto", "searched_on", "ledger", "device",
-            "reproducible", "randomness", "warnings", "versions",
+            "assumed_public", "claims", "alternatives", "auto", "searched_on", "ledger", "two_runs",
+            "device", "reproducible", "randomness", "warnings", "versions",
         }  # fmt: skip
         assert document["dataset"]["n"] == sum(document["dataset"]["slots"].values()) == 200
         assert document["strategy"]["name"] == WAYS[way]["strategy"]
@@ -1163,7 +1163,7 @@ def test_a_target_of_no_kind_is_said_to_be_taken_as_classes(tmp_path: Path):
     path = tmp_path / "ages.csv"
     path.write_text("\n".join(["a,age", *(f"{i % 5},{20 + i % 40}" for i in range(300))]))
     taken = api.prepare(path, budget=Budget(2.0), strategy="fixed").plan.warnings
-    assert any("'age' is taken as classes" in each for each in taken)
+    assert any("'age' holds classes or numbers" in each for each in taken)
     numbers = api.prepare(path, budget=Budget(2.0), strategy="fixed", regression=True).plan
     assert not any("taken as classes" in each for each in numbers.warnings)
 

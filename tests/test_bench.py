@@ -132,7 +132,7 @@ def test_the_command_says_that_it_costs_nothing_and_writes_its_figures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     out = tmp_path / "bench.json"
-    words = ["bench", "--space", "tables", "--seconds", "0.1", "--candidates", "7", "--json", out]
+    words = ["bench", "--space", "tables", "--seconds", "0.1", "--candidates", "7", "--out", out]
     monkeypatch.setattr("sys.argv", ["pasearch", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -153,12 +153,49 @@ def test_a_file_that_exists_is_not_overwritten(
 ):
     out = tmp_path / "bench.json"
     out.write_text("mine")
-    monkeypatch.setattr("sys.argv", ["pasearch", "bench", "--seconds", "0.1", "--json", str(out)])
+    monkeypatch.setattr("sys.argv", ["pasearch", "bench", "--seconds", "0.1", "--out", str(out)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "--json" in capsys.readouterr().err
+    assert "--out" in capsys.readouterr().err
     assert out.read_text() == "mine"
+
+
+@pytest.mark.unit
+def test_json_alone_is_printed_as_by_every_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    words = ["pasearch", "bench", "--space", "tables", "--seconds", "0.1", "--json"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert len(json.loads(capsys.readouterr().out)["speeds"]) == 3
+
+
+@pytest.mark.unit
+def test_a_space_that_is_not_known_is_answered_with_those_that_can_be_measured():
+    with pytest.raises(UsageError, match="expected one of fcn, images, tables") as refused:
+        bench(spaces=("nope",))
+    assert "auto" not in str(refused.value)
+    with pytest.raises(UsageError, match="another space for every kind of data"):
+        bench(spaces=("auto",))
+
+
+@pytest.mark.unit
+def test_spaces_of_the_same_networks_have_one_row_that_says_so(found: Bench):
+    same = [
+        replace(
+            each, spaces=tuple((name, size) for name in ("one", "two") for _, size in each.spaces)
+        )
+        for each in found.speeds
+    ]
+    both = replace(found, speeds=tuple(same))
+    lines = both.describe().splitlines()
+    assert sum(line.startswith("one ") for line in lines) == 4, "three sizes, and the search"
+    assert not any(line.startswith("two ") for line in lines)
+    assert "two: the same three networks, so the same times" in " ".join(both.describe().split())
+    assert both.to_json()["searches"][0]["hours"].keys() == {"one", "two"}
 
 
 @pytest.mark.unit
@@ -225,6 +262,10 @@ def test_figures_are_found_by_space_and_size(found: Bench):
         assert isinstance(each, Speed)
         assert f"{each.private:,.0f}" in text
     assert "  tables: 100 numbers, 2 classes; dense 32 tanh" in text.splitlines()
+    told = " ".join(text.split())
+    for column in ("private", "plain SGD", "of plain", "limit"):
+        assert f" {column}: " in told, "each column is explained below the table"
+    assert f"{found.rates.operations / 1e9:,.0f} billion multiplications and additions" in told
 
 
 @pytest.mark.unit

@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pasearch.cli.app import SUMMARIES
+
 SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
 RS = ["--strategy", "rs", *SMALL]
 FIXED = ["--strategy", "fixed", "--space", "fcn", "--steps", "5"]
@@ -498,6 +500,20 @@ class TestTables:
         assert not re.search(r"(?<![\d.])77(?!\d)", (out + err).replace(str(Path.cwd()), ""))
         assert json.loads(Path("x/release/result.json").read_text())["score"]["scale"]
 
+    def test_a_file_of_which_no_row_can_be_read_sends_its_user_to_check(
+        self, run: Run, tmp_path: Path
+    ):
+        rows = "".join(f"{i},{('no', 'yes')[i % 2]},more\n" for i in range(400))
+        (tmp_path / "mine.csv").write_text("a,y\n" + rows)
+        options = ["mine.csv", "--eps", 1, "--strategy", "fixed", "--steps", 3]
+        code, out, err = run("arch", *options)
+        assert code == 0, err
+        (told,) = [line for line in out.splitlines() if "fewer than two classes" in line]
+        assert (
+            "run `pasearch check FILE`. If it can be read, declare the classes (--schema)" in told
+        )
+        assert "every row has 3 cells, and the header has 2" in run("check", "mine.csv")[2]
+
     def test_a_column_that_is_not_there(self, run: Run, table: Path):
         code, _, err = run("arch", table, "--eps", 1, "--target", "incom")
         assert (code, "did you mean 'income'" in err) == (2, True)
@@ -720,6 +736,9 @@ class TestMistakes:
             (["arch", "--bounds", "0", "x"], "Error: --bounds is 'x': expected a number."),
             (["arch", "--eps", "-1"], "Error: --eps is -1.0: expected a finite number above 0."),
             (["account", "price", "--law", "geometrc"], "Did you mean 'geometric'?"),
+            (["check", "people.csv", "--separator"], "--separator ';', or write semicolon"),
+            (["arch", "people.csv", "--separator"], "--separator ';', or write semicolon"),
+            (["arch", "poeple.npz", "--eps", "2"], "Did you mean people.npz?"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )  # fmt: skip
@@ -728,6 +747,14 @@ class TestMistakes:
         assert (code, out) == (2, "")
         assert said in err
         assert "Traceback" not in err
+
+    def test_every_command_is_listed_with_a_whole_sentence(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("COLUMNS", "80")
+        listed = run("--help")[1].partition("Commands:")[2].strip().splitlines()
+        assert len(listed) == len(SUMMARIES)
+        assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
     def test_one_that_is_near_nothing_is_not_guessed(self, run: Run):
         assert "mean" not in run("qqqqq")[2]
@@ -852,7 +879,7 @@ class TestMachine:
     ):
         options = [npz, "--eps", 2, *FIXED, "--batch", 20, "--out", "x"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pasearch.runs.allowance._check", full_store)
+            patch.setattr("pasearch.runs.allowance._create", full_store)
             shared = ["--ledger", "people.allowance", "--ledger-budget", 4, "1e-3"]
             code, _, err = run("arch", *options, *shared)
         assert (code, "The disk is full." in err) == (1, True)

@@ -5,11 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 import pasearch as api
-from pasearch.errors import InterruptedRunError, UsageError, closest, nearest, system_words
+from pasearch.errors import (
+    InterruptedRunError,
+    UsageError,
+    closest,
+    nearest,
+    nearest_file,
+    system_words,
+)
 
 
 @pytest.mark.unit
@@ -33,11 +41,23 @@ class TestNearest:
 
     def test_nothing_is_guessed_where_nothing_is_near(self):
         assert nearest("zzz", ("alpha", "beta")) == ""
+        assert nearest("bogus", ("hours", "zip")) == ""
         assert nearest(3, ()) == ""
 
     def test_capital_letters_are_no_other_name(self):
         assert closest("EPS", ("eps", "seed")) == "eps"
         assert closest("age", ("AGE", "job")) == "AGE", "as it is written there"
+
+    def test_letters_in_another_order_and_a_name_that_goes_on_are_near(self):
+        assert closest("fnc", ("fcn", "cnn")) == "fcn"
+        assert closest("batch-size", ("bins", "batch")) == "batch"
+        assert closest("ac", ("accuracy",)) == ""
+
+    def test_a_file_that_is_not_there_is_looked_for_in_its_folder(self, tmp_path: Path):
+        (tmp_path / "people.csv").write_text("a,b\n")
+        assert nearest_file(tmp_path / "poeple.csv").endswith(f" {tmp_path / 'people.csv'}?")
+        for other in ("orders.csv", "people.csv", "gone/people.csv"):
+            assert nearest_file(tmp_path / other) == ""
 
 
 def system(number: int) -> OSError:

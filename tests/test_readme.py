@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -63,10 +62,9 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         names: dict[str, object] = {}
         for block in blocks("python", page):
             exec(compile(block, page.name, "exec"), names)
-        assert set(np.unique(names["labels"])) <= {0, 1}
+        assert np.mean(names["labels"] == names["y"]) > 0.8, "there is something to learn"
         assert names["estimator"].price_.epsilon <= 2.0  # type: ignore[attr-defined]
-        assert (tmp_path / "demo" / "release" / "result.json").is_file()
-        shutil.rmtree(tmp_path / "demo")
+        assert (names["result"].path / "release" / "result.json").is_file()  # type: ignore[attr-defined]
     assert tuple(names["logits"].shape) == (5, 10)  # type: ignore[attr-defined]
 
 

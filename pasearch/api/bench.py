@@ -12,11 +12,12 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.checks import positive, whole
 from pasearch.api.bench_rates import Rates, measured, synchronize
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.shown import duration
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import Cost, cost, planned_seconds
@@ -40,12 +41,19 @@ SIZES = ("smallest", "middle", "largest")
 RATES_SHARE = 0.08
 """The share of the time that the machine's rates are measured in."""
 NOTE = (
-    "Plain SGD is the same training without privacy. The limit is what this\n"
-    "machine's products, memory and random bits would allow; no training reaches\n"
-    "it. What a front end such as scattering computes once, before the first step,\n"
-    "is not in these figures. Candidates of a generation that are trained side by\n"
-    "side, one on each core, take less time than is told here."
+    "private: records a second of a private training. plain SGD: of the same without privacy. "
+    "of plain: the first as a share of the second. limit: what no private training on this "
+    "machine exceeds. It follows from what the machine did at best, by itself, in a second: "
+    "{operations:,.0f} billion multiplications and additions, {bytes:,.1f} GB copied, "
+    "{random:,.1f} GB of random bits for the noise.",
+    "What a front end such as scattering computes once, before the first step, is not in these "
+    "figures. Candidates that are trained side by side, one on each core, take less time than is "
+    "told here.",
 )
+"""What the columns mean, and what is left out."""
+
+WIDTH = 80
+"""Characters of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +113,27 @@ class Bench:
 
     def describe(self) -> str:
         """Return the tables, and what their figures mean."""
-        rates, many = self.rates, f"{self.threads} thread{'s' * (self.threads > 1)}"
-        threads = f", {many}" if self.device == "cpu" else ""
+        many = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        rates = {name: value / 1e9 for name, value in self.rates.to_json().items()}
         lines = (
-            f"Device: {self.device}{threads}. In a second: {rates.operations / 1e9:,.0f} billion "
-            "operations of products,",
-            f"{rates.bytes / 1e9:,.1f} GB copied, {rates.random / 1e9:,.1f} GB of random bits.",
-            f"\nRecords a second, in batches of {self.speeds[0].batch:,}:\n",
+            f"Device: {self.device}{f', {many}' if self.device == 'cpu' else ''}",
+            "\nRecords a second, of three networks of each space, in batches of "
+            f"{self.speeds[0].batch:,}:\n",
             *_columns(self._speed_rows()),
-            "\nHow long a search takes of middle networks, one training after another:\n",
+            "\nHow long a search takes of middle networks, trained one after another:\n",
             *_columns(self._search_rows()),
             "\nThe middle networks, each behind the size of the made-up records:\n",
             *self._middle_networks(),
-            f"\n{NOTE}",
+            *(f"\n{textwrap.fill(each.format(**rates), WIDTH)}" for each in NOTE),
         )
         return "\n".join(lines)
+
+    def _shown(self) -> dict[str, list[str]]:
+        """Return the spaces that have rows, each with the spaces behind it of the same networks."""
+        found: dict[tuple[int, ...], list[str]] = {}
+        for name in self.names:
+            found.setdefault(tuple(id(self._of(name, size)) for size in SIZES), []).append(name)
+        return {first: others for first, *others in found.values()}
 
     def _of(self, name: str, size: str) -> Speed:
         """Return the speed of a space's network of a size."""
@@ -127,14 +141,15 @@ class Bench:
         return found
 
     def _middle_networks(self) -> Iterator[str]:
-        for name in self.names:
+        for name, same in self._shown().items():
             each = self._of(name, "middle")
             told = f"{name}: {each.record}; {each.network}"
-            yield textwrap.fill(told, 80, initial_indent="  ", subsequent_indent="    ")
+            told += f". {', '.join(same)}: the same three networks, so the same times" * bool(same)
+            yield textwrap.fill(told, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
     def _speed_rows(self) -> Iterator[tuple[str, ...]]:
         yield "space", "network", "parameters", "private", "plain SGD", "of plain", "limit"
-        for name in self.names:
+        for name in self._shown():
             for size in SIZES:
                 each = self._of(name, size)
                 yield (
@@ -145,7 +160,7 @@ class Bench:
     def _search_rows(self) -> Iterator[tuple[str, ...]]:
         for place, what in enumerate(("candidates", "epochs", "records")):
             yield what, *(f"{each[place]:,}" for each in self.searches)
-        for name in self.names:
+        for name in self._shown():
             yield name, *(duration(3600 * each) for each in self.hours(name))
 
     def to_json(self) -> dict[str, Any]:
@@ -211,12 +226,7 @@ def bench(
     for place, name in enumerate(("candidates", "epochs", "records")):
         for each in searches:
             whole(name, each[place])
-    if "auto" in spaces:
-        raise UsageError(
-            "Space 'auto' is another for every kind of data, and no data is read here: name one of "
-            f"{', '.join(NAMED)}."
-        )
-    networks = list(_networks([space(name) for name in spaces or NAMED]))
+    networks = list(_networks([_space(name) for name in spaces or NAMED]))
     where = device_of(TrainRequest(data="digits", device=device))  # pyright: ignore[reportArgumentType]
     before = torch.get_num_threads()
     if threads is not None:
@@ -234,6 +244,17 @@ def bench(
     finally:
         torch.set_num_threads(before)
     return Bench(device=where, threads=own, rates=rates, speeds=tuple(speeds), searches=searches)
+
+
+def _space(name: str) -> Space:
+    """Return a space that can be measured without data."""
+    if name in NAMED or (Path(name).suffix == ".toml" and Path(name).is_file()):
+        return space(name)
+    auto = " 'auto' is another space for every kind of data, and no data is read here."
+    raise UsageError(
+        f"Space {name!r} cannot be measured: expected one of {', '.join(NAMED)}, or the path of a "
+        f".toml file.{auto if name == 'auto' else nearest(name, NAMED)}"
+    )
 
 
 _Network = tuple[Candidate, Shape, int, tuple[tuple[str, str], ...]]
@@ -319,7 +340,7 @@ def _private(
 
     keys = Keys()
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
-    return Training(network, records, recipe, streams, device=device).step
+    return Training(network, records, recipe, streams, device=device).next_of_a_round
 
 
 def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], object]:

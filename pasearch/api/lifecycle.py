@@ -50,6 +50,7 @@ from pasearch.training.from_cells import table_json
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
+    from pasearch.runs.allowance import Forecast
 
 
 Solved = TypeVar("Solved", bound="Plan | FeaturePlan")
@@ -281,6 +282,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "crossover": None,
         "auto": plan.auto,
         "ledger": made.ledger,
+        "two_runs": None if plan.public or made.ledger else plan.two_runs,
         "device": made.device,
         "reproducible": made.reproducible,
         "secure_noise": made.secure_noise,
@@ -514,12 +516,30 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
         if not identity.exists():
             folder.atomic_write(identity, secrets.token_hex(16))
         name = identity.read_text(encoding="utf-8")
-    total = None
-    if request.ledger_budget is not None:
-        total = Budget(*request.ledger_budget).resolve(plan.split.n)
-    allowance = Allowance.open(path, total)
-    events = events_by_partition(plan.lines)
-    allowance.reserve(name, events, plan.split.n)
+    total = _total_asked(request, plan.split.n)
+    Allowance.begin(path, total, name, events_by_partition(plan.lines), plan.split.n)
+
+
+def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
+    """Return what a run would do to the ledger that it names; None without one, or its total.
+
+    Raises:
+        UsageError: The ledger has another total, or cannot be used.
+
+    Cost: nothing.
+    """
+    from pasearch.runs.allowance import Allowance
+
+    request, plan = prepared.request, prepared.plan
+    total = _total_asked(request, plan.split.n)
+    if request.ledger is None or plan.public or not (total or Path(request.ledger).exists()):
+        return None
+    return Allowance.forecast(request.ledger, total, events_by_partition(plan.lines), plan.split.n)
+
+
+def _total_asked(request: Request, n: int) -> Budget | None:
+    """Return the total that a request gives its ledger, if it gives one."""
+    return None if request.ledger_budget is None else Budget(*request.ledger_budget).resolve(n)
 
 
 def _check_whole(folder: Any, **parts: bool) -> None:

@@ -27,10 +27,7 @@ from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import SHARES, Split, make_split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
-from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, Terms
-
-LEDGER_LEAK = 1e-3
-"""The share of delta for estimated categories where runs share a ledger: it must do for all."""
+from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_LEAK, Terms
 
 
 def device_of(request: Request) -> str:

@@ -93,7 +93,7 @@ def _click_error(error: Any) -> int:
     if name is not None and hasattr(error, "possibilities") and context is not None:
         _complain(_unknown_option(str(name), context), "Error: ")
         return UsageError.exit_code
-    if (told := _unreadable(error)) is not None:
+    if (told := _unreadable(error) or _without_separator(error)) is not None:
         _complain(told, "Error: ")
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
@@ -117,6 +117,17 @@ def _unreadable(error: Any) -> str | None:
     if not (flags and given and kind):
         return None
     return f"{flags[0]} is {shown(repr(given[0]['input']))}: expected {kind}."
+
+
+def _without_separator(error: Any) -> str | None:
+    """Return what is said of a separator that a shell has taken for itself; None of all else."""
+    said = str(getattr(error, "message", ""))
+    if getattr(error, "option_name", None) != "--separator" or "requires an argument" not in said:
+        return None
+    return (
+        "--separator has no value. A shell takes ; | and a tab for itself: put it into quotation "
+        "marks, --separator ';', or write semicolon, pipe or tab."
+    )
 
 
 def _data_for_command(error: Any) -> str:

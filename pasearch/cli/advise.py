@@ -35,7 +35,7 @@ Columns = Annotated[
     str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
 ]
 Separator = Annotated[
-    str | None, typer.Option("--separator", help="What stands between two cells.")
+    str | None, typer.Option("--separator", help="What stands between two cells: ';', tab ...")
 ]
 Regression = Annotated[bool, typer.Option("--regression", help="A number is predicted.")]
 Metric = Annotated[str | None, typer.Option("--metric", help="By what it is scored, as of `arch`.")]

@@ -16,19 +16,42 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-ORDER = (
-    "arch", "features", "train", "plan", "resume", "verify", "report", "predict", "export", "sign",
-    "key", "check", "recipes", "advise", "crossover", "compare", "pretrain", "account", "bench",
-)  # fmt: skip
-"""In which commands are listed."""
+SUMMARIES = {
+    "arch": "Search for the best architecture, and train it.",
+    "features": "Choose features, and train a model on them.",
+    "train": "Train one network by one recipe, without a search.",
+    "plan": "Say what a run would release, and its price.",
+    "resume": "Finish a run that was interrupted.",
+    "verify": "Recompute a finished run's price, and check its files.",
+    "report": "Say what a finished run found, and at what price.",
+    "predict": "Predict new records with a finished run's model.",
+    "export": "Write a finished run's model as an ONNX file.",
+    "sign": "Sign a finished run.",
+    "key": "Make a pair of keys to sign with.",
+    "check": "Find every problem of a table, and propose a schema.",
+    "recipes": "List the recipes of training, or show one.",
+    "advise": "Say what to do with data at a budget.",
+    "crossover": "Measure at which epsilon another model becomes better.",
+    "compare": "Choose a model with privacy in mind, and without.",
+    "pretrain": "Train a backbone on public images, without privacy.",
+    "account": "Calculate prices; no data is read.",
+    "bench": "Measure how fast this machine trains privately.",
+}
+"""The commands in the order in which they are listed, each with a line that 80 columns hold."""
 
 
 class Ordered(TyperGroup):
     """The commands as a run goes: asked for, finished, read."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands in the order of `ORDER`."""
-        return sorted(super().list_commands(ctx), key=ORDER.index)
+        """Return the commands in the order of `SUMMARIES`."""
+        return sorted(super().list_commands(ctx), key=list(SUMMARIES).index)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command with the line that it is listed by."""
+        if (found := super().get_command(ctx, cmd_name)) is not None:
+            found.short_help = SUMMARIES[cmd_name]
+        return found
 
 
 app = typer.Typer(

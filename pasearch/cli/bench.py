@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pasearch.cli.app import app
+from pasearch.cli.app import Json, app
 from pasearch.cli.options import wrapped
 from pasearch.cli.paths import check_new_file
 from pasearch.shown import shown
@@ -25,7 +25,11 @@ Searched = Annotated[
 def bench(
     spaces: Annotated[
         list[str] | None,
-        typer.Option("--space", help="A search space; may be repeated. [default: all built in]"),
+        typer.Option(
+            "--space",
+            help="A search space: fcn, images, tables, fcn-paper, fcn-rwt, cnn, cnn-paper, "
+            "cnn-rwt, or a .toml; may be repeated. [default: all of these]",
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[
@@ -42,16 +46,16 @@ def bench(
         int | None, typer.Option("--n", min=1, help="Records that they read. [default: 60,000]")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--json", help="A new file for the figures, as JSON.")
+        Path | None, typer.Option("--out", help="A new .json file for the figures.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure how fast this machine trains privately, and say how long a search would take.
 
     It trains on made-up records and reads no data, so it costs nothing. The times of three typical
     searches are told; with --candidates, --epochs or --n that of one, the others by default.
     """
-    if out is not None:
-        check_new_file(out, "json")
+    check_new_file(out, "out")
     from pasearch.api.bench import SEARCHES
     from pasearch.api.bench import bench as measured
 
@@ -63,17 +67,17 @@ def bench(
         typer.echo(wrapped(told))
 
     a, b, c = SEARCHES[1]
-    one = (
-        a if candidates is None else candidates,
-        b if epochs is None else epochs,
-        c if n is None else n,
-    )
-    asked = (candidates, epochs, n) != (None, None, None)
+    one = (candidates or a, epochs or b, n or c)  # none of them is 0
     found = measured(
         spaces=tuple(spaces or ()), device=device, threads=threads, seconds=seconds,
-        searches=(one,) if asked else SEARCHES, on_start=started,
+        searches=(one,) if candidates or epochs or n else SEARCHES,
+        on_start=None if as_json else started,
     )  # fmt: skip
-    typer.echo(found.describe())
+    figures = json.dumps(found.to_json(), indent=2)
     if out is not None:
-        out.write_text(json.dumps(found.to_json(), indent=2) + "\n")
-        typer.echo(wrapped(f"\nFigures: {shown(out)}"))
+        from pasearch.files import write_new
+
+        write_new(out, figures + "\n")
+    typer.echo(figures if as_json else found.describe())
+    if out is not None and not as_json:
+        typer.echo(wrapped(f"\nWritten: {shown(out)}"))

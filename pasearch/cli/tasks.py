@@ -110,8 +110,11 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
             module, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose
         )
 
-    @plan_app.command(request.task, cls=Grouped, help=f"Print the plan of `pasearch {request.task}`"
-                      ": nothing is written, and no private record is read.")  # fmt: skip
+    @plan_app.command(
+        request.task, cls=Grouped, short_help=f"Print the plan of `pasearch {request.task}`.",
+        help=f"Print the plan of `pasearch {request.task}`: nothing is written, and no private "
+        "record is read.",
+    )  # fmt: skip
     @asks(request, run=False)
     def plan_task(asked: dict[str, Any], as_json: Json = False, verbose: Verbose = False) -> None:
         check_paths(asked, run=False)
@@ -202,7 +205,7 @@ def check(
         str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
     ] = None,
     separator: Annotated[
-        str | None, typer.Option("--separator", help="What stands between two cells.")
+        str | None, typer.Option("--separator", help="What stands between two cells: ';', tab ...")
     ] = None,
     regression: Annotated[
         bool, typer.Option("--regression", help="The target is a number, whatever it looks like.")
@@ -297,7 +300,8 @@ def _show_plan(
         text: Any = plan_text if isinstance(plan, Plan) else feature_plan_text
         detail = "whole" if verbose else "prices" if alone else "summary"
         report = "" if alone else _report_of(prepared)
-        told = with_flags(text(plan, usual=usual, detail=detail, report=report))
+        ledger = _ledger_of(prepared)
+        told = with_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
         typer.echo(wrapped(told) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
@@ -325,6 +329,17 @@ def _report_of(prepared: Prepared[Any]) -> str:
     out = prepared.request.out
     folder = f"{BASE}/{prepared.dataset.name}-<number>" if out is None else str(out)
     return f"{folder}/release/report.html"
+
+
+def _ledger_of(prepared: Prepared[Any]) -> str:
+    """Return what a run does to the ledger that it names; nothing where it names none."""
+    from pasearch.api.lifecycle import ledger_forecast
+    from pasearch.report.plan import ledger_words
+
+    ledger = prepared.request.ledger
+    if ledger is None or prepared.plan.public:
+        return ""
+    return ledger_words(str(ledger), ledger_forecast(prepared))
 
 
 def _signing(path: Path | None) -> Callable[[Result], Result]:
@@ -382,7 +397,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         found = document.get("measured_crossover") or document.get("crossover") or {}
         measured = [found["sentence"]] if found.get("kind") == "measured" else []
         for line in [*lines, *measured, *useless(document)]:
-            typer.echo(wrapped(shown(line)))
+            typer.echo(wrapped(with_flags(shown(line))))
     price = document["price"]
     note = ""
     if document["reproducible"]:

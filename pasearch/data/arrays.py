@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest_file
 from pasearch.files import check_memory
 
 AT_ONCE = 2**26
@@ -181,7 +181,9 @@ def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stor
     if isinstance(source, Path) and not is_folder_of_arrays(source):
         if not source.is_file():
             fault = "is a folder" if source.is_dir() else "is not there"
-            raise UsageError(f"{source} {fault}: expected a .npz file with arrays x and y.")
+            raise UsageError(
+                f"{source} {fault}: expected a .npz file with arrays x and y.{nearest_file(source)}"
+            )
         if not source.stat().st_size > 0:
             raise UsageError(f"{source} is empty: expected a .npz file with arrays x and y.")
     try:

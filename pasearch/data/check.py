@@ -24,6 +24,7 @@ from pasearch.data.parquet_file import ParquetFile
 from pasearch.data.problems import Problem, at, column_problems, table_problems
 from pasearch.data.proposals import proposal
 from pasearch.data.seen import Seen
+from pasearch.data.sources import source_of
 from pasearch.data.table_file import read_with_faults
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
@@ -48,6 +49,9 @@ NULL = (
     "counts as a mistake in the test score"
 )
 """What is said of the rows that a run cannot use."""
+
+UNNAMED = "a run does not take a file of this name: rename it so that it ends in .csv"
+"""What is said of a file that is a table, if one knows."""
 
 MANY = 0.1
 """If more than this share of the rows cannot be used, that is said before all else."""
@@ -111,6 +115,7 @@ def check_table(
     Cost: none is charged, for nothing is released: the report is private.
     """
     path = Path(path)
+    _check_kind(path)
     (declared, features, labels), faults = read_with_faults(
         path, target, schema, quotes=quotes, columns=columns, separator=separator
     )
@@ -134,7 +139,7 @@ def check_table(
     null = NULL.format(target="number" if complete.target.kind == "number" else "class")
     # A file of lines with a header has that as its row 1.
     headed = not ParquetFile().takes(str(path)) and not declared.order
-    problems = (*in_table, *at(None, null, ~usable), *in_columns)
+    problems = (*_of_name(path), *in_table, *at(None, null, ~usable), *in_columns)
     return CheckReport(
         path=path,
         n=len(labels),
@@ -142,6 +147,30 @@ def check_table(
         problems=tuple(problem.below(1 if headed else 0) for problem in problems),
         proposed=complete,
     )
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse data that are no table, by their name.
+
+    Raises:
+        UsageError: It says what they are, and what is declared of them instead of a schema.
+    """
+    source = source_of(str(path))
+    if source is None or "schema" in source.uses:
+        return
+    if source.is_path:
+        declares = "`image_side=`" if "image_side" in source.uses else "`bounds=` and `classes=`"
+        told = f"Of such data, declare {declares}."
+    else:
+        told = "All that a run has to know of it is declared already, so nothing is to be checked."
+    raise UsageError(
+        f"`pasearch check` looks at tables, and {path} ({source.kind}) is none. {told}"
+    )
+
+
+def _of_name(path: Path) -> list[Problem]:
+    """Return that no run takes a file of this name, if so."""
+    return [] if source_of(str(path)) else [Problem(column=None, what=UNNAMED)]
 
 
 def _no_row_words(path: Path, declared: TableSchema, faults: Sequence[Fault | None]) -> str:

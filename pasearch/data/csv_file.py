@@ -45,7 +45,7 @@ from pasearch.data.table_form import (
 )
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, closest, nearest_file
 
 LONGEST_FIELD = 2**31 - 1
 """The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
@@ -169,8 +169,8 @@ def read_table(
         try:
             fitted = fitted_schema(header, schema, path=path, name=stem(path, PLAIN), target=target)
         except UsageError as error:
-            known = {target} if schema is None else {target, *_names(schema)}
-            if form.columns is None and not known & set(header):
+            known = ([] if schema is None else _names(schema)) + [target or ""]
+            if form.columns is None and not any(closest(name, header) for name in known):
                 raise UsageError(f"{error}{NO_HEADER}") from None
             raise
         used = parsed.form.separator
@@ -378,7 +378,9 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
             "of these. Name a file in it."
         )
     if not path.is_file():
-        raise UsageError(f"{path} is not there: expected a CSV file with a header.")
+        raise UsageError(
+            f"{path} is not there: expected a CSV file with a header.{nearest_file(path)}"
+        )
     check_no_spreadsheet(path)
     with unpacked(path) as file:
         yield file

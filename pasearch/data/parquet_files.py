@@ -20,7 +20,7 @@ import numpy as np
 from pasearch.data.parquet_cells import GrowingColumns, is_nested, taken
 from pasearch.data.table_form import check_names
 from pasearch.data.text_columns import Coded, Hash, TextColumn, TextTable, Where
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest_file
 
 ROWS = 2**15
 """How many rows are read at a time."""
@@ -207,7 +207,7 @@ def opened(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
 
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a Parquet file.")
+        raise UsageError(f"{path} {fault}: expected a Parquet file.{nearest_file(path)}")
     try:
         with parquet.ParquetFile(path, buffer_size=AHEAD, pre_buffer=False) as file:
             yield file, _names(file.schema_arrow, path)

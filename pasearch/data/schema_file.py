@@ -5,7 +5,6 @@ Source: docs/rules.md, rule 13; docs/data.md lists the keys.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
 from pasearch.data.schema import needed
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, closest
 from pasearch.shown import shown
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -133,11 +132,15 @@ def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> N
 
 
 def nearest_of(name: str, names: Sequence[str]) -> str:
-    """Return a hint to end a sentence with: which names are near, or which there are."""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; there are {', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
+    """Return a hint to end a sentence with: which name is near, or the first that there are."""
+    if near := closest(name, names):
+        return f"; did you mean {near!r}?"
+    more = ", ..." if len(names) > FIRST_NAMES else ""
+    return f"; there are {', '.join(map(repr, names[:FIRST_NAMES]))}{more}"
+
+
+FIRST_NAMES = 10
+"""So many names are listed where none is near."""
 
 
 def toml_text(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:

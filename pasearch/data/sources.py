@@ -9,7 +9,7 @@ from pasearch.data.built_in import BUILT_IN
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, nearest, nearest_file
 
 DECLARATIONS = (
     "bounds", "classes", "regression", "target", "schema", "quotes", "columns", "separator",
@@ -36,8 +36,7 @@ def load_dataset(data: str, **said: Any) -> Dataset:
         from pasearch.data.csv_file import check_no_spreadsheet
 
         check_no_spreadsheet(Path(data))
-        near = nearest(data, BUILT_IN)
-        raise UsageError(f"Data {data!r} is not known: expected {expected()}.{near}")
+        raise UsageError(unknown_words(data))
     for name in DECLARATIONS:
         given = getattr(declared, name)
         if name not in source.uses and given is not None and given != getattr(Declared(), name):
@@ -51,6 +50,17 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     return dataset
 
 
+def unknown_words(data: str) -> str:
+    """Return what is said of data that no kind takes."""
+    if Path(data).is_file():
+        return (
+            f"{data!r} is not called like a file of data: rename it so that its name ends in .csv "
+            "if it is a table, in .parquet if it is one of those, or in .npz if it holds arrays."
+        )
+    near = nearest(data, BUILT_IN) or nearest_file(data)
+    return f"Data {data!r} is not known: expected {expected()}.{near}"
+
+
 def new_records(data: str, schema: AnySchema) -> Any:
     """Return the records of a file for a trained model, as `encode_new` of its schema takes them.
 
@@ -59,7 +69,7 @@ def new_records(data: str, schema: AnySchema) -> Any:
     """
     source = source_of(data)
     if source is None:
-        raise UsageError(f"The new records {data!r} are not known: expected {expected()}.")
+        raise UsageError(unknown_words(data))
     return source.new_records(data, schema)
 
 

@@ -16,6 +16,7 @@ docs/guarantees/feature-selection.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +37,15 @@ from pasearch.planning import (
     Charged,
     Terms,
     estimate_partition,
+    planned_form,
     solve,
     solve_estimate,
 )
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.cost import cost, planned_seconds
+from pasearch.spaces.portfolio import FEW_CATEGORIES
 from pasearch.training.metrics import Metric, ScoreNoise, metric_of_test
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import linear_recipe
@@ -130,6 +135,28 @@ class FeaturePlan(Charged):
         if mu is None or self.trainer.noise_name != "mu":
             return None
         return linear_recipe(self.split.train, mu, self.schema.regression)
+
+    def seconds_of_steps(self) -> float | None:
+        """Return about how long all trainings take together, on two CPU cores.
+
+        Each with all features that it may be given; what is not declared yet is reckoned as in
+        `Plan.seconds_per_training`. None where models are solved at once, and not step by step.
+        """
+        if self.trainer.noise_name != "mu":
+            return None
+        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        features, selector = math.prod(shape), self.choice.selector
+
+        def seconds(slots: int, width: int) -> float:
+            recipe = linear_recipe(slots, 1.0, self.schema.regression)
+            work = cost(Architecture(layers=()), (width,), outputs)
+            return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
+
+        alone = seconds(self.split.train, selector.must_choose(features) or features)
+        found = alone if self.has(FINAL) else 0.0
+        if self.has(selector.training_line):
+            found += selector.expected_trainings * seconds(self.split.trial_slots, features)
+        return found
 
     @property
     def selection_rule(self) -> str:

@@ -157,6 +157,11 @@ class Selector(Named, ABC):
         return 0
 
     @property
+    def expected_trainings(self) -> float:
+        """How many trainings are expected: a public constant."""
+        return float(self.trainings)
+
+    @property
     def rounds(self) -> int:
         """In how many rounds candidates are trained."""
         return int(self.trains_candidates)

@@ -54,6 +54,10 @@ class Subsets(Selector):
         return Law.named(self.law, mean=self.candidates)
 
     @property
+    def expected_trainings(self) -> float:
+        return self.candidates
+
+    @property
     def keeps_winner(self) -> bool:
         """Its weights are paid for."""
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pasearch.accounting.budget import Budget
 from pasearch.data.frames import TYPES
 from pasearch.results import FEATURES
 
@@ -41,10 +42,23 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
         ("Prove the price to somebody else, who needs release/ alone:", "pasearch verify RUN"),
     ]
     if document.get("ledger") is None and not document["dataset"]["declared_public"]:
-        found.append((
-            "Another run on these records adds to this price. Runs that name one ledger are added "
-            "up, and one too many is refused; this run is in none:",
-            f"pasearch {command} DATA --eps {budget:g} --ledger people.ledger --ledger-budget "
-            f"{2 * budget:g} 1e-5",
-        ))  # fmt: skip
+        found += _ledger_step(document, f"pasearch {command} DATA --eps {budget:g}")
     return found
+
+
+def _ledger_step(document: Values, command: str) -> list[tuple[str, str]]:
+    """Return how a ledger is begun, with a total that two runs like this one fit into.
+
+    Nothing where no such total is known.
+    """
+    total, budget = document.get("two_runs"), document["budget"]
+    if total is None:
+        return []
+    usual = budget["delta"] == Budget(budget["epsilon"]).resolve(document["dataset"]["n"]).delta
+    own = "" if usual else f" --delta {budget['delta']!r}"
+    return [(
+        "Another run on these records adds to this price, and this run named no ledger that adds "
+        "them up. To begin one, with room for two such runs:",
+        f"{command}{own} --ledger people.ledger --ledger-budget {total['epsilon']:g} "
+        f"{total['delta']!r}",
+    )]  # fmt: skip

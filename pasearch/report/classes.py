@@ -273,9 +273,11 @@ def _calibration(told: Values) -> Values | None:
         f"{100 * high:.0f}"
         for at, share, low, high in points
     )
+    off, worst = _furthest(groups)
     return {
         "chart": figures.calibration(points, f"Probabilities of {second}: {said}."),
-        "words": _trusted(groups, second),
+        "words": _trusted(off, worst, second),
+        "is_poor": off > FAR,
         "class": second,
     }
 
@@ -292,8 +294,8 @@ def _unsure(told: Values) -> list[str]:
     ]
 
 
-def _trusted(groups: list[Values], second: str) -> str:
-    """Return in a sentence whether the probabilities came true, and where they did so least.
+def _furthest(groups: list[Values]) -> tuple[float, Values]:
+    """Return by how many standard errors a group is off at most, and which one.
 
     Of a group it is known between which probabilities its records are, and not where: a share that
     lies between them is right.
@@ -302,8 +304,12 @@ def _trusted(groups: list[Values], second: str) -> str:
     for each in groups:
         low, high = (_chance(each[end], at) for end, at in (("low", 0.0), ("high", 1.0)))
         off.append(max(low - each["share"], each["share"] - high) / each["error"])
-    worst = groups[off.index(max(off))]
-    if max(off) <= FAR:
+    return max(off), groups[off.index(max(off))]
+
+
+def _trusted(off: float, worst: Values, second: str) -> str:
+    """Return in a sentence whether the probabilities came true, and where they did so least."""
+    if off <= FAR:
         return (
             f"The probabilities of {second} come true as often as they say, as far as this test "
             "can tell."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from pasearch.errors import UsageError
+from pasearch.errors import FIELD, UsageError
 from pasearch.report import (
     classes,
     figures,
@@ -48,6 +48,9 @@ SHOWN_APART = frozenset(
     {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
 )
 """Sections of the card that the report has sections of its own for."""
+
+IN_BRACKETS = re.compile(r" \(`\w+=[^`]*`\)")
+"""An option that a warning names beside what it says in words."""
 
 MOST_ROWS = 25
 """How many features a table lists."""
@@ -88,7 +91,8 @@ def environment() -> Environment:
         loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": _marked, "short": figures.shortened, "capital": capital}
+    environment.filters |= {"marked": _marked, "short": figures.shortened, "capital": capital,
+                            "command": _command, "plain": _plain}  # fmt: skip
     environment.globals |= {"swatch": figures.swatch}
     return environment
 
@@ -270,6 +274,23 @@ def _marked(text: str) -> Markup:
         else Markup(re.sub(r"\*(\w+)\*", r"<em>\1</em>", str(escape(piece))))
         for place, piece in enumerate(pieces)
     )
+
+
+def _command(text: str) -> Markup:
+    """Return a command, of which no line ends inside a word that begins with a dash."""
+    words = (
+        Markup('<span class="flag">{}</span>').format(each)
+        if each.startswith("-")
+        else escape(each)
+        for each in text.split(" ")
+    )
+    return Markup(" ").join(words)
+
+
+def _plain(warning: str) -> str:
+    """Return a warning for who gives no commands: an option is called by its plain name."""
+    named = FIELD.sub(lambda found: found[1].replace("_", " "), IN_BRACKETS.sub("", warning))
+    return re.sub(r"`([^`]*)`", r"\1", named)
 
 
 def _asked(document: Values, schema: AnySchema) -> str:

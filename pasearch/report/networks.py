@@ -109,7 +109,7 @@ def training_rows(document: Values) -> list[tuple[str, str]]:
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", stages.steps_words(recipe, values.get("steps_made"))),
         ("Batch", batch),
-        ("Learning rate", f"{recipe.learning_rate:.4g}"),
+        ("Learning rate", f"{recipe.learning_rate:.4g} (how far one step moves the weights)"),
         ("Optimizer", capital(stages.optimizer_words(recipe))),
     ]
     if document.get("variant") is not None:

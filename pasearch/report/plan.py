@@ -15,6 +15,7 @@ from pasearch.shown import duration, epsilon_words, shown
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
+    from pasearch.runs.allowance import Forecast
     from pasearch.search.plan import Plan
 
 Detail = Literal["summary", "prices", "whole"]
@@ -25,7 +26,7 @@ Names = Callable[[list[str]], str | list[str]]
 
 
 def plan_text(
-    plan: Plan, *, usual: bool = False, detail: Detail = "whole", report: str = ""
+    plan: Plan, *, usual: bool = False, detail: Detail = "whole", report: str = "", ledger: str = ""
 ) -> str:
     """Return the plan, one subject a line: the budget, a summary of five lines, then the rest.
 
@@ -35,12 +36,13 @@ def plan_text(
         detail: "summary" says what is trained, how good that may be and what it costs; "prices"
             also each release; "whole" also how it was chosen and how each noise comes about.
         report: Where the report will be; nothing where no run follows.
+        ledger: What the run does to the ledger of all runs (`ledger_words`); nothing without one.
     """
     recipe = [_row("Recipe", _recipes(plan))] if any(plan.recipe_names) else []
     more = [*recipe, _row("Time", time_text(plan))]
     mechanism = [*_chosen(plan), _row("Training", _training(plan)), _row("Input", _inputs(plan))]
     return _lines(
-        *_head(plan, usual, _model(plan), report),
+        *_head(plan, usual, _model(plan), report, ledger),
         *([] if detail == "summary" else [*_beside(plan), *more]),
         *(mechanism if detail == "whole" else []),
         *_priced(plan, detail),
@@ -50,8 +52,9 @@ def plan_text(
 
 
 def feature_plan_text(
-    plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole", report: str = ""
-) -> str:
+    plan: FeaturePlan, *, usual: bool = False, detail: Detail = "whole", report: str = "",
+    ledger: str = "",
+) -> str:  # fmt: skip
     """Return the plan of a feature selection, as `plan_text`."""
     from pasearch.features.trainers import TRAINERS
 
@@ -60,9 +63,10 @@ def feature_plan_text(
     method = f"{choice.selector.name}: {plan.selection_words}{public}"
     trainer = TRAINERS[choice.trainer][0]
     why = [] if plan.auto is None else [_row("Why", plan.auto["why"])]
-    more = [_row("Target", _target(plan)), _row("Method", method), _row("Training", trainer)]
+    more = [_row("Target", _target(plan)), _row("Method", method), _row("Training", trainer),
+            _row("Time", feature_time_text(plan))]  # fmt: skip
     return _lines(
-        *_head(plan, usual, _features_model(plan), report),
+        *_head(plan, usual, _features_model(plan), report, ledger),
         *([] if detail == "summary" else [*_beside(plan), *more]),
         *(why if detail == "whole" else []),
         *_priced(plan, detail),
@@ -82,7 +86,7 @@ def _target(plan: FeaturePlan) -> str:
     return f"{'y' if name is None else f'column {name!r}'}, {kind}"
 
 
-def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str) -> list[str]:
+def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str) -> list[str]:
     """Return the budget, and the summary of five lines."""
     told = " (none was given: `epsilon=` sets it)" if usual else ""
     declared = "; declared public" if plan.public else ""
@@ -101,8 +105,38 @@ def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str) -> lis
         _row("Model", model),
         _row("Quality", _expected(plan)),
         _row("Price", price),
+        *([_row("Ledger", ledger)] if ledger else []),
         _row("Report", where),
     ]
+
+
+def ledger_words(name: str, found: Forecast | None) -> str:
+    """Return what a run costs in the ledger of all runs on its records, and what is left then.
+
+    Args:
+        name: Of the file.
+        found: What the run would do to it; None where no total is known.
+    """
+    if found is None:
+        return (
+            f"{name} is not there yet. The first run makes it, and must say what all runs may cost "
+            "together (`ledger_budget=`)."
+        )
+    before = "no run is in it yet"
+    if found.count:
+        runs = "the run before has" if found.count == 1 else f"the {found.count} runs before have"
+        before = f"{runs} spent epsilon {found.before:.4g}"
+    alone = f"this one costs {found.alone:.4g} alone"
+    left = f"a run of about epsilon {found.left:.2g} still fits" if found.left else "no run fits"
+    then = f"together they cost {found.after:.4g}" if found.count else ""
+    if not found.fits:
+        left, then = "so this run will be refused", then.replace("cost", "would cost")
+    together = "; ".join([before, alone, *([then] if then else [])])
+    after = f"After it {left}" if found.fits else f"That is too much, {left}"
+    return (
+        f"{name}: {together}, of the total {found.total.epsilon:g}, all at delta "
+        f"{found.total.delta:g}. {after}."
+    )
 
 
 NO_REPORT = "none yet: this is only a plan, and the run writes the report"
@@ -131,15 +165,20 @@ def _model(plan: Plan) -> str:
     if task_of(plan) == CHOICE:
         return f"{_named(plan)}; only its recipe is chosen"
     if plan.searched_on is not None:
-        return f"the best of {_many(plan)} on the public data {plan.searched_on}; trained once"
+        on = f"on the public data {plan.searched_on}; trained once"
+        return f"the best that the strategy {plan.strategy.name} finds {_among(plan)} {on}"
     if plan.strategy.only(plan.space) is None:
-        return f"the best of {_many(plan)} that the strategy {plan.strategy.name} finds"
+        return f"the best that the strategy {plan.strategy.name} finds {_among(plan)}"
     why = "" if plan.auto is None else ": a search is not expected to pay here"
     return f"{_named(plan)}, fixed beforehand{why}"
 
 
-def _many(plan: Plan) -> str:
-    return f"{plan.space.count():,} candidates"
+def _among(plan: Plan) -> str:
+    """Return among how many candidates one is looked for, and how many of them are compared."""
+    every, compared = plan.space.count(), plan.strategy.compared
+    if compared is None or compared >= every:
+        return f"among {every:,} candidates"
+    return f"among {compared:,} of the {every:,} candidates"
 
 
 def _named(plan: Plan) -> str:
@@ -281,6 +320,23 @@ def time_text(plan: Plan) -> str:
         most = strategy.quantile(0.999)
         text += f", 99.9% of the time at most {most} trainings"
     return text + BEGIN
+
+
+def feature_time_text(plan: FeaturePlan) -> str:
+    """Return how long the trainings of a feature selection take, or why nobody knows."""
+    from pasearch.features.plan import FINAL
+
+    seconds, selector = plan.seconds_of_steps(), plan.choice.selector
+    if seconds is None:
+        return (
+            "unknown beforehand: models are solved for, not trained in steps, and how long that "
+            "takes depends on records, features and noise"
+        )
+    trainings = plan.has(FINAL) + plan.has(selector.training_line) * selector.expected_trainings
+    mean = " on average" if selector.selection_rule == "repeat-and-select" else ""
+    together = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
+    public = "" if plan.searched_on is None else ", and the choice on public data"
+    return f"about {duration(seconds)} of training on two CPU cores{together}{public}{BEGIN}"
 
 
 def _estimated(plan: Plan | FeaturePlan, names: Names) -> str:

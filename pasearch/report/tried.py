@@ -9,7 +9,7 @@ Source: docs/result.md, `space`, `trials`.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -17,6 +17,9 @@ from pasearch.report import figures, networks, stages
 from pasearch.report.networks import capital, most_points, parts_of, spaced
 from pasearch.results import FEATURES, standard_error
 from pasearch.spaces.candidate import Candidate
+
+if TYPE_CHECKING:
+    from pasearch.training.metrics import Metric
 
 Values = dict[str, Any]
 
@@ -26,16 +29,18 @@ SHOWN = 4
 MOST_LISTED = 200
 """The most candidates that are listed at all."""
 
+RATE = "Learning rate: how far one step of the training moves the weights."
+
 SECRET = "Their scores are secret: the price holds only if the losing ones are not shown."
 
 
 def tried(document: Values, schema: AnySchema) -> Values | None:
     """Return what the template writes of candidates; None of features, unless sets were tried."""
     rows = _scored(document, schema)
-    if document["task"] == FEATURES:
-        return _filled(rows, document, "") if rows else None
     if rows:
-        return _filled(rows, document, "")
+        return _filled(rows, document, _why_not_first(rows, document))
+    if document["task"] == FEATURES:
+        return None
     listed = _listed(document, schema)
     if len(listed) < 2:
         return None
@@ -51,7 +56,36 @@ def _filled(rows: list[Values], document: Values, note: str) -> Values:
         "count": len(rows),
         "note": note,
         "scored": scored,
+        "rate": RATE * any("learning rate" in each["settings"] for each in rows),
+        "lower": scored and _is_error(networks.judged_by(document)),
     }
+
+
+NOT_FIRST = {
+    "insured": "Each look is a short and noisy training, so a lead in this table is partly luck. "
+    "The usual model is kept unless another leads by more than the noise, and what public data "
+    "let expect, explain.",
+    "ahead": "The looks were made in rounds, of which each keeps the better half, and only the "
+    "last round decides.",
+    "grid": "Each model was trained several times with several shares of the privacy budget. What "
+    "decides is the mean of its scores with the largest share.",
+    "paas": "Here only the last generation of candidates decides.",
+}
+"""Why the candidate with the best score may not be the released one, by strategy."""
+
+
+def _is_error(metric: Metric) -> bool:
+    """Return whether lower is better: all points are the least that is shown."""
+    return metric.shown(1.0) < metric.shown(0.0)
+
+
+def _why_not_first(rows: list[Values], document: Values) -> str:
+    """Return why another than the best-looking candidate was released, where that is so."""
+    best = next((row["order"] for row in rows if row["is_best"]), None)
+    if best is None or not best < rows[0]["order"]:
+        return ""
+    why = NOT_FIRST.get(document["strategy"]["name"], "The method decides by more than one score.")
+    return f"The released one is not the one with the best score here. {why}"
 
 
 def _scored(document: Values, schema: AnySchema) -> list[Values]:
@@ -75,7 +109,7 @@ def _scored(document: Values, schema: AnySchema) -> list[Values]:
             row = _network(parameters, schema)
             row["is_best"] = all(parameters.get(key) == own[key] for key in own)
         found.append({**row, "order": share, **_score(document, share, row["name"])})
-    return sorted(found, key=lambda row: -math.inf if row["order"] is None else -row["order"])
+    return sorted(found, key=lambda row: math.inf if row["order"] is None else -row["order"])
 
 
 def _listed(document: Values, schema: AnySchema) -> list[Values]:

@@ -1,22 +1,12 @@
 """The allowance of a data set: one total (epsilon, delta) that all runs on it share, in one file.
 
-    allowance = Allowance.open("adult.allowance", Budget(4.0, 1e-6))
-    allowance.reserve(run_id, {"train": ..., "test": ...}, n)     # or BudgetError: nothing was read
+    Allowance.begin("adult.allowance", Budget(4.0, 1e-6), run_id, {"train": ..., "test": ...}, n)
+    # or BudgetError: nothing was read, and nothing written
 
-Each run is charged its whole plan before it reads a record. Whoever plans a run has seen the ones
-before, so the runs are chosen adaptively, and the price of a plan fixed in advance is no bound for
-them. What is: run i is at most its profile, cut at a failure probability d_i,
+Each run is charged its whole plan before it reads a record, and `runs.adaptive` prices them
+together. A file is made with its first run in it, so a total without a run is never left behind.
 
-    t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), summing to delta / 4
-    r_i(a) = log(1 + a (a-1) int_0^inf (exp((a-1) e) + exp(-a e)) t_i(e) de) / (a-1)
-
-    epsilon = min over orders a of sum r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),
-              the delta_a summing to 5 delta / 8; or sum r_i(inf), r_i(inf) where t_i ends
-
-and the first run alone costs its own price (at delta / 8 once there is a second).
-
-Sources: Feldman and Zrnic 2021 (the filter of one order), Rogers et al. 2016 (failures add up),
-Sason and Verdu 2016 (moments of a profile). Proof: docs/guarantees/allowance.md.
+Proof: docs/guarantees/allowance.md.
 """
 
 from __future__ import annotations
@@ -28,32 +18,26 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.special import logsumexp
 
-from pasearch.accounting.accountants import Price, delta_for, price
+from pasearch.accounting.accountants import Price, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.events import Event, Gaussian, NoRelease, Worst, from_json, parts, to_json
-from pasearch.accounting.profiles import Array, Profile
+from pasearch.accounting.events import Event, Gaussian, from_json, to_json
+from pasearch.accounting.profiles import Array
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
+from pasearch.runs.adaptive import ORDERS, Run, adaptive_price, failure, loss_curve, worst
 from pasearch.runs.folder import sync_folder
 from pasearch.runs.ledger import append_only, check_form, kind_of_file
 
 APPLICATION = int.from_bytes(b"PASA", "big")
 VERSION = 1
 PATIENCE = 30.0  # seconds to wait for another run's transaction
-
-# Few orders, as they share delta: each further one costs log(count) / (order - 1).
-ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
-FIRST, FAILURES = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
-SAMPLES, CELLS = 120, 2000  # of a profile, and of its integral
-MOST_LOSS = 500.0  # exp() of it is still a number
 
 _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION}",
@@ -75,7 +59,31 @@ _SEAL = (
 SHARED = "The runs share that delta, so their epsilons add up only roughly. "
 """Why two runs together may cost a little more than the sum of what each costs alone."""
 
-Run = tuple[Event, Array]  # what it releases, and its `loss_curve`
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a planned run would do to an allowance; nothing is reserved.
+
+    Args:
+        total: Of all runs.
+        before: What the runs before have spent.
+        count: How many they are.
+        alone: What this run costs alone, at the total's delta.
+        after: What all cost with it.
+        left: About the epsilon of one more run that would still fit then; 0 where none does.
+    """
+
+    total: Budget
+    before: float
+    count: int
+    alone: float
+    after: float
+    left: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run would be reserved."""
+        return self.after <= self.total.epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +121,7 @@ class Allowance:
         """
         allowance = cls(path=Path(path))
         if not os.path.lexists(allowance.path):
-            _create(allowance.path, budget)
+            _create(allowance.path, _decided(path, budget))
         total = allowance.total()
         if budget is not None and (
             budget.epsilon != total.epsilon or budget.delta not in (None, total.delta)
@@ -123,6 +131,72 @@ class Allowance:
                 "a total is fixed when the file is made. Give that one, or none."
             )
         return allowance
+
+    @classmethod
+    def begin(
+        cls, path: str | os.PathLike[str], budget: Budget | None, run_id: str,
+        events: Mapping[str, Event], n: int,
+    ) -> Price:  # fmt: skip
+        """Reserve a run's whole plan, as `reserve`; where there is no file, make one that holds it.
+
+        Guarantee: as of `reserve`, and a file of a total always has a run in it: a first run that
+            does not fit, or a crash, leaves none.
+
+        Args:
+            path: See `open`, like budget.
+            budget: The total.
+            run_id: See `reserve`, like events and n.
+            events: Everything the run will be charged.
+            n: The number of slots.
+
+        Raises:
+            BudgetError: As of `reserve`.
+            UsageError: As of `open` and `reserve`.
+
+        Cost: as of `reserve`.
+        """
+        if not os.path.lexists(path):
+            allowance, total = cls(path=Path(path)), _decided(path, budget)
+            plan, n = _plan(run_id, events), whole("n", n)
+            _check_total(total, n, allowance.path)
+            run = allowance._fitting(worst(events), [], total)
+            if _create(allowance.path, total, _row(1, run_id, n, plan, run)):
+                return adaptive_price([run], _delta(total))
+        return cls.open(path, budget).reserve(run_id, events, n)
+
+    @classmethod
+    def forecast(
+        cls, path: str | os.PathLike[str], budget: Budget | None, events: Mapping[str, Event],
+        n: int,
+    ) -> Forecast:  # fmt: skip
+        """Return what a run would do to the allowance, or to a new one; nothing is written.
+
+        Args:
+            path: See `open`, like budget.
+            budget: The total.
+            events: See `reserve`, like n.
+            n: The number of slots.
+
+        Raises:
+            UsageError: As of `open` and `reserve`.
+
+        Cost: nothing.
+        """
+        runs: list[Run] = []
+        if os.path.lexists(path):
+            with _exclusive(cls.open(path, budget).path) as connection:
+                total, _, runs = _contents(connection, Path(path))
+        else:
+            total = _decided(path, budget)
+        _check_total(total, whole("n", n), Path(path))
+        delta, event = _delta(total), worst(events)
+        run = event, loss_curve(event, failure(len(runs) + 1, delta))
+        after = adaptive_price([*runs, run], delta).epsilon
+        return Forecast(
+            total=total, before=adaptive_price(runs, delta).epsilon, count=len(runs),
+            alone=price(event, delta).epsilon, after=after,
+            left=_room([*runs, run], total) if after <= total.epsilon else 0.0,
+        )  # fmt: skip
 
     def total(self) -> Budget:
         """Return what all runs may cost together."""
@@ -158,9 +232,8 @@ class Allowance:
                     "an id of its own, or resume with the plan it began with."
                 )
             if run_id not in stored:
-                runs.append(self._fitting(_worst(events), runs, total))
-                values = (len(runs), run_id, _today(), n, plan, json.dumps(runs[-1][1].tolist()))
-                connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", values)
+                runs.append(self._fitting(worst(events), runs, total))
+                connection.execute(_INSERT, _row(len(runs), run_id, n, plan, runs[-1]))
             after = adaptive_price(runs, _delta(total))
         # Also for a resumed run: the process that inserted it may have died just before this.
         sync_folder(self.path.parent)
@@ -177,7 +250,7 @@ class Allowance:
             f"This run does not fit into {self.path}: {_before_words(before, delta)}this one "
             f"costs {price(event, delta).epsilon:.4g} alone, {_together_words(before, after)}and "
             f"the total is {total.epsilon:g} (all at delta {delta:g}). {SHARED * bool(before)}"
-            f"Nothing was read. {_room(before, total)}"
+            f"Nothing was read. {_room_words(before, total)}"
         )
 
     def spent(self) -> Price:
@@ -213,8 +286,8 @@ def _together_words(before: list[Run], after: Price) -> str:
     return f"together they would cost {after.epsilon:.4g}, " if before else ""
 
 
-def _room(before: list[Run], total: Budget) -> str:
-    """Return about how much still fits, in words: of a run like one Gaussian release."""
+def _room(before: list[Run], total: Budget) -> float:
+    """Return about the epsilon of a run that still fits, like one Gaussian release; 0 if none."""
     delta = _delta(total)
     fits, cost = 0.0, 0.0
     low, high = 1e-2, 1e4  # noise multipliers: the smaller, the dearer
@@ -226,83 +299,16 @@ def _room(before: list[Run], total: Budget) -> str:
             high, fits, cost = sigma, sigma, price(event, delta).epsilon
         else:
             low = sigma
-    if not (fits and cost >= 0.01):
+    return cost * 0.95 if fits and cost >= 0.01 else 0.0
+
+
+def _room_words(before: list[Run], total: Budget) -> str:
+    """Return about how much still fits, in words."""
+    left = _room(before, total)
+    if not left:
         return "Hardly anything fits any more: use what earlier runs have released."
     rest = "; or use what earlier runs have released." if before else "."
-    return f"A run of about epsilon {cost * 0.95:.2g} would still fit{rest}"
-
-
-def failure(number: int, delta: float) -> float:
-    """The failure probability d of run `number` = 1, 2, ...: fixed in advance, delta/4 in all."""
-    return FAILURES * delta / (number * (number + 1))
-
-
-def adaptive_price(runs: list[Run], delta: float) -> Price:
-    """The price of runs, each chosen knowing what those before have released.
-
-    Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
-    release is (epsilon, delta)-DP.
-
-    Args:
-        runs: each run's event and its `loss_curve` at its `failure`, in order.
-        delta: the total's, strictly between 0 and 1.
-    """
-    if not runs:
-        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
-    first = runs[0][0]
-    if len(runs) == 1:
-        return price(first, delta)
-    moments = (1 - FIRST - FAILURES) * delta / len(ORDERS)
-    curve = np.sum([curve for _, curve in runs], axis=0)
-    epsilons = curve[:-1] + np.log1p(-1 / ORDERS) - np.log(moments * ORDERS) / (ORDERS - 1)
-    # The first run was let in by its own price, so it needs a share of delta of its own.
-    epsilon = max(price(first, FIRST * delta).epsilon, min(float(np.min(epsilons)), curve[-1]))
-    return Price(
-        epsilon=float(epsilon), delta=delta, accountant=f"Renyi filter over {len(runs)} runs"
-    )
-
-
-def loss_curve(event: Event, failure: float) -> Array:
-    """A run's Renyi divergences, outside of an event of probability `failure`.
-
-    Guarantee: in both directions, upper bounds: the profile is sampled from above, a chord lies
-    above a convex curve, and each cell of the integral takes its larger end.
-
-    Args:
-        event: what the run releases.
-        failure: strictly between 0 and 1.
-
-    Returns:
-        (orders + 1,) bounds at ORDERS and, last, on the loss itself, 0 or above; all infinite where
-        the profile does not reach `failure`.
-    """
-    if not parts(event):
-        return np.zeros(len(ORDERS) + 1)
-    top = price(event, failure / 2).epsilon
-    if not top > 0:
-        return np.zeros(len(ORDERS) + 1)
-    if not top < MOST_LOSS:
-        return np.full(len(ORDERS) + 1, np.inf)
-    profile = Profile.sampled(
-        lambda points: np.array([delta_for(event, float(e)) for e in points]),
-        np.linspace(0.0, top, SAMPLES),
-    )
-    if not profile.at(top) <= failure:  # a delta below what floats resolve
-        return np.full(len(ORDERS) + 1, np.inf)
-    ends = np.linspace(0.0, top, CELLS + 1)
-    cut = np.clip((profile.at(ends[:-1]) - failure) / (1 - failure), 0.0, 1.0)
-    return np.append(np.minimum(_divergences(cut, ends), top), top)
-
-
-def _divergences(cut: Array, ends: Array) -> Array:
-    """The second line of the formula above, for a profile that is `cut[i]` at most in cell i."""
-    a, width = ORDERS[:, None], np.diff(ends)
-    with np.errstate(divide="ignore"):
-        logs = np.log(cut)
-    rising = (a - 1) * ends[1:] + np.log(-np.expm1(-(a - 1) * width) / (a - 1))
-    falling = -a * ends[:-1] + np.log(-np.expm1(-a * width) / a)
-    integral = logsumexp(np.concatenate([logs + rising, logs + falling], axis=1), axis=1)
-    return np.logaddexp(0.0, np.log(ORDERS * (ORDERS - 1)) + integral) / (ORDERS - 1)
+    return f"A run of about epsilon {left:.2g} would still fit{rest}"
 
 
 def _plan(run_id: object, events: object) -> str:
@@ -318,20 +324,11 @@ def _named(name: object) -> bool:
     return isinstance(name, str) and name != ""
 
 
-def _worst(events: Mapping[str, Event]) -> Event:
-    """The worst partition of a run, spelt the same whatever the partitions' names and order."""
-    texts = {json.dumps(to_json(event), sort_keys=True) for event in events.values()}
-    private = [event for event in (from_json(json.loads(t)) for t in sorted(texts)) if parts(event)]
-    if len(private) < 2:
-        return private[0] if private else NoRelease()
-    return Worst(events=tuple(private))
-
-
 def _event(row: sqlite3.Row) -> Event:
     stored = parse_json(row["events"], "a run's events")
     if not isinstance(stored, dict):
         raise ValueError("a run without events")
-    return _worst({name: from_json(event) for name, event in stored.items()})
+    return worst({name: from_json(event) for name, event in stored.items()})
 
 
 def _curve(row: sqlite3.Row) -> Array:
@@ -398,16 +395,37 @@ def _shown(budget: Budget) -> str:
     return f"epsilon {budget.epsilon!r}{delta}"
 
 
-def _create(path: Path, budget: Budget | None) -> None:
+_INSERT = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def _row(number: int, run_id: str, n: int, plan: str, run: Run) -> tuple[object, ...]:
+    return number, run_id, _today(), n, plan, json.dumps(run[1].tolist())
+
+
+def _decided(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
+    """Return the total of a new file, which must be whole."""
+    if isinstance(budget, Budget) and budget.delta is not None:
+        return budget
+    raise UsageError(
+        f"{Path(path).absolute()} is missing, and {budget!r} decides no total for a new one: give "
+        "the total epsilon and delta of the data set (Budget(...).resolve(n) decides delta)."
+    )
+
+
+def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
     """Make the file beside its place, complete, then link it there: nobody sees a part of it.
 
     A link, as it fails where a rename would replace the file that another process has just made.
+
+    Args:
+        path: Of the file.
+        budget: The total.
+        first: The row of the run that it is made with; None makes it without.
+
+    Returns:
+        bool: False, if another process has made it meanwhile: then that one stays.
     """
-    if not isinstance(budget, Budget) or budget.delta is None:
-        raise UsageError(
-            f"{path} is missing, and {budget!r} decides no total for a new one: give the total "
-            "epsilon and delta of the data set (Budget(...).resolve(n) decides delta)."
-        )
+    made = True
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             draft = Path(folder) / "draft"
@@ -418,16 +436,21 @@ def _create(path: Path, budget: Budget | None) -> None:
                 connection.execute(
                     "INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta)
                 )
+                if first is not None:
+                    connection.execute(_INSERT, first)
                 for statement in _SEAL:
                     connection.execute(statement)
-            with suppress(FileExistsError):
+            try:
                 os.link(draft, path)
+            except FileExistsError:
+                made = False
         sync_folder(path.parent)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be made ({error.strerror}): give a file in a folder of yours, on a "
             "local disk."
         ) from None
+    return made
 
 
 @contextmanager

@@ -145,6 +145,10 @@ class Ahead(Strategy):
         return replace(self, candidates=candidates, rungs=min(self.rungs, most_rungs(candidates)))
 
     @property
+    def compared(self) -> int:
+        return self.candidates
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """How many candidates each rung looks at."""
         return tuple(max(2, math.ceil(self.candidates / 2**rung)) for rung in range(self.rungs))
@@ -339,12 +343,15 @@ class Insured(Ahead):
         shares = ((name, unusual[name]) for name in ("looks", "scores") if name in unusual)
         own = "".join(f"; {name} have {share:g} of the squared budget" for name, share in shares)
         if "least" in unusual:
-            own += f"; another must be {self.least:g} points ahead at least"
+            own += (
+                "; another is taken only if its score, the sum of the points that each record "
+                f"gives, is higher by {self.least:g} or more"
+            )
         if "trust" in unusual:
-            own += f", of which a share of {self.trust:g} is expected to last"
+            own += f"; of a lead at the look, a share of {self.trust:g} is expected to last"
         if self.handicaps is not None:
             told = ", ".join(f"{each:g}" for each in self.handicaps)
-            own += f"; points that each begins with, from public data: {told}"
+            own += f"; points that each is given beforehand, from public data: {told}"
         return own
 
     def words(self) -> str:

@@ -121,6 +121,10 @@ class Grid(Strategy):
         return replace(self, candidates=space.count())
 
     @property
+    def compared(self) -> int:
+        return self.candidates
+
+    @property
     def look_share(self) -> float:
         """The share of mu that a training of the last level has."""
         return self.shares[-1]

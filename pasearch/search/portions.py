@@ -65,6 +65,10 @@ class DisjointPortions(Strategy):
         return cls(**{name: whole_candidates(value) for name, value in given.items()})
 
     @property
+    def compared(self) -> int:
+        return self.candidates
+
+    @property
     def portions(self) -> int:
         return self.candidates
 

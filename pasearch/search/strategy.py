@@ -206,6 +206,11 @@ class Strategy(Named, ABC):
         return self.selection_rule in ("repeat-and-select", PORTIONS)
 
     @property
+    def compared(self) -> int | None:
+        """How many candidates are compared, a public constant; None where that is drawn."""
+        return None
+
+    @property
     def counts(self) -> tuple[Law, ...]:
         """The law of each round's secret number of trainings, where it has one."""
         return ()

@@ -27,14 +27,13 @@ from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.dials import ROUNDING
 from pasearch.api.binding import versions
 from pasearch.api.lifecycle import rendered
-from pasearch.api.resolve import LEDGER_LEAK
 from pasearch.documents import check_form, refusal, shown, well_formed
 from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import FeaturePlan
 from pasearch.files import MOST_JSON, read_bytes
-from pasearch.planning import ESTIMATE_DELTA
+from pasearch.planning import ESTIMATE_DELTA, LEDGER_LEAK
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster

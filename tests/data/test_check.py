@@ -19,6 +19,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.problems import SHOWN, Problem
 from pasearch.data.proposals import MOST_CATEGORIES, outwards
+from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -330,9 +331,24 @@ class TestProblems:
         assert [p.column for p in check(tmp_path, good_rows(), schema).problems] == ["note"]
 
     @pytest.mark.unit
+    def test_a_name_that_no_run_takes_is_a_problem(self, tmp_path: Path):
+        check(tmp_path, good_rows())
+        (tmp_path / "people.csv").rename(tmp_path / "people.txt")
+        found(check_table(tmp_path / "people.txt"), None, "rename it so that it ends in .csv")
+        with pytest.raises(UsageError, match=r"rename it so that its name ends in \.csv if"):
+            load_dataset(str(tmp_path / "people.txt"))
+
+    @pytest.mark.unit
     def test_a_bad_form_is_an_error_as_in_a_run(self, tmp_path: Path):
         with pytest.raises(UsageError, match="is not there"):
             check_table(tmp_path / "no.csv")
+        np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9, int))
+        for data, why in (
+            ("digits", "is declared already, so nothing is to be checked"),
+            (tmp_path / "a.npz", "a.npz.* is none. Of such data, declare `bounds=`"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                check_table(data)
         with pytest.raises(UsageError, match="no column 'ages'"):
             check(tmp_path, good_rows(), declared(Column(name="ages", low=0, high=1)))
 

@@ -279,6 +279,9 @@ class TestWithoutHeader:
         with pytest.raises(UsageError, match="did you mean 'age'") as caught:
             read_table(plain, schema=undeclared(["agee", "job", "label"], "label"))
         assert "columns=" not in str(caught.value)
+        with pytest.raises(UsageError, match="did you mean 'label'") as caught:
+            read_table(plain, "lable")
+        assert "columns=" not in str(caught.value)
 
 
 @pytest.mark.unit

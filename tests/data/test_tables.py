@@ -691,8 +691,12 @@ class TestHeader:
         message = r"x\.csv has no column 'age', which the schema declares; did you mean 'ages'\."
         with pytest.raises(UsageError, match=message):
             SCHEMA.for_header(["ages", "work", "id", "note", "income"], where="x.csv")
-        with pytest.raises(UsageError, match="no column 'zzz'; there are 'age', 'work'"):
-            SCHEMA.for_header(["age", "work", "id", "note", "income"], where="x.csv", target="zzz")
+        header = ["homes", "age", "work", "id", "note", "income"]
+        with pytest.raises(UsageError, match="no column 'bogus'; there are 'homes', 'age'"):
+            SCHEMA.for_header([*header, "hours"], where="x.csv", target="bogus")
+        many = [*header, *(f"x{i}" for i in range(90))]
+        with pytest.raises(UsageError, match=r"no column 'zzz'; there are .* 'x3', \.\.\.\."):
+            SCHEMA.for_header(many, where="x.csv", target="zzz")
 
 
 SMALL = "age,work,income\n25,Private,<=50K\n40,?,>50K\n"

@@ -14,6 +14,7 @@ from papers import yu_theorem3
 
 from pasearch.errors import UsageError
 from pasearch.report import crossover, figures, worth
+from pasearch.report.advice import next_steps
 from pasearch.report.card import card_json
 from pasearch.report.html import report_html
 from pasearch.report.priced import gaussian_mu
@@ -844,3 +845,66 @@ def test_a_wider_layer_has_a_wider_box():
     assert widths[-1] == figures.WIDE
     assert len(set(widths)) == 3
     assert "x" * figures.LONGEST not in found.text
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("delta", [1e-4, 3e-5])
+def test_a_ledger_is_proposed_with_the_total_that_the_run_found(delta: float):
+    made = changed("budget", "delta", to=delta) | {"two_runs": {"epsilon": 4.5, "delta": delta}}
+    ((what, command),) = [each for each in next_steps(made, True) if "--ledger" in each[1]]
+    assert "with room for two such runs" in what
+    words = command.split()
+    assert ("--delta" in words) == (delta != 1e-4), "where it is not the usual one of the data"
+    assert words[-3:] == ["--ledger-budget", "4.5", repr(delta)]
+    assert command in page(made).text
+    for none in (document(), made | {"ledger": {"epsilon": 9.0, "delta": 1e-4}}):
+        assert not [each for each in next_steps(none, True) if "--ledger" in each[1]]
+
+
+@pytest.mark.unit
+def test_an_option_is_in_one_piece_of_a_command():
+    made = document(two_runs={"epsilon": 4.5, "delta": 1e-4})
+    assert '<span class="flag">--ledger-budget</span> ' in report_html(made)
+    assert ".flag { white-space: nowrap; }" in report_html(document())
+
+
+@pytest.mark.unit
+def test_a_score_of_which_lower_is_better_says_so():
+    assert "lower is better" not in page(composed()).text
+    assert "Learning rate: how far" not in page(composed()).text
+    made = composed()
+    made["strategy"] = {"name": "ahead", "judged_by": "Brier score"}
+    made["trials"][0]["parameters"]["settings"] = {"learning_rate_scale": 0.5}
+    assert "Learning rate: how far one step of the training moves" in page(made).text
+    assert "Noisy Brier score (lower is better)" in page(made).text
+
+
+@pytest.mark.unit
+def test_another_winner_than_the_best_score_is_explained():
+    told = "The released one is not the one with the best score here."
+    assert told not in page(composed()).text
+    made = composed()
+    made["trials"][0]["noisy_correct"] = 175
+    assert f"{told} The method decides by more than one score." in page(made).text
+    failed = {**made["trials"][0], "noisy_correct": None}
+    last = page(made | {"trials": [failed, made["trials"][1]]}).text.split("What was tried")[-1]
+    assert last.index("95.0 %") < last.index("failed"), "the best first"
+    assert told not in last
+    made["strategy"] = {"name": "insured"}
+    assert f"{told} Each look is a short and noisy training" in page(made).text
+    assert "leads by more than the noise" in page(made).text
+
+
+@pytest.mark.unit
+def test_warnings_and_rows_are_for_a_reader_who_gives_no_commands():
+    warnings = [
+        "If it is a number to predict, run again and say so (`regression=True`).",
+        "More records or a larger `epsilon=` would help.",
+    ]
+    text = page(changed("warnings", to=warnings)).text
+    assert "run again and say so. " in text
+    assert "a larger epsilon would help." in text
+    assert "regression" not in text
+    assert "(how far one step moves the weights)" in text
+    attacked = page(changed("attack", to=[[0.01, 0.0739], [0.1, 0.4]])).text
+    assert "finds at most 7.39; blind guessing finds 1" in attacked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
+from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.planning import MOSTLY_NOISE
-from pasearch.report.plan import plan_text, task_of
+from pasearch.report.plan import feature_plan_text, ledger_words, plan_text, task_of
+from pasearch.runs.allowance import Forecast
 from pasearch.search.plan import Plan
 
 SPACE = {"name": "small", "choices": {"units_1": [4, 8]}}
@@ -77,7 +80,7 @@ def test_a_training_names_its_network_and_no_search():
     chosen = row(planned(strategy="auto", space="auto"), "Model")
     assert chosen.endswith(", fixed beforehand: a search is not expected to pay here")
     assert row(planned(strategy="rs"), "Model") == (
-        "Model     the best of 2 candidates that the strategy rs finds"
+        "Model     the best that the strategy rs finds among 2 candidates"
     )
     for word in ("Strategy ", "Winner ", "Space "):
         assert f"\n{word}" not in text
@@ -242,3 +245,48 @@ def test_in_brief_it_says_what_is_released_and_not_how_the_noise_comes_about():
             assert f"\n{line}" in brief
         assert "Gaussian noise (multiplier" in whole
         assert "Gaussian noise (multiplier" not in brief
+
+
+@pytest.mark.unit
+def test_a_search_says_how_many_candidates_it_looks_at_and_among_how_many():
+    space = {"name": "small", "choices": {"units_1": [4, 8, 16, 32, 64, 128]}}
+    few = row(planned.__wrapped__(strategy="ahead", candidates=4, space=space), "Model")
+    assert few == ("Model     the best that the strategy ahead finds among 4 of the 6 candidates")
+    every = row(planned.__wrapped__(strategy="ahead", candidates=6, space=space), "Model")
+    assert every.endswith("among 6 candidates")
+
+
+@pytest.mark.unit
+def test_a_selection_says_how_long_its_trainings_take():
+    def time(**options: Any) -> str:
+        data = np.zeros((3000, 40)), np.zeros(3000, int)
+        plan = plan_feature_selection(data, budget=Budget(1.0), bounds=(0, 1), classes=2, **options)
+        text = feature_plan_text(plan, detail="prices")
+        (found,) = (line for line in text.splitlines() if line.startswith("Time "))
+        return found
+
+    assert re.fullmatch(
+        r"Time      about [0-9.]+ (s|min) of training on two CPU cores; some seconds more .*",
+        time(method="all"),
+    )
+    assert ", 61 trainings; " in time(method="pafs")
+    assert ", 8 trainings on average; " in time(method="subsets")
+    assert "unknown beforehand: models are solved for" in time(method="all", trainer="objective")
+
+
+@pytest.mark.unit
+def test_a_plan_says_what_it_costs_in_the_ledger_and_what_is_left():
+    found = Forecast(total=Budget(4.5, 1e-4), before=2.0, count=1, alone=1.0, after=3.2, left=1.25)
+    plan = planned(bounds=(0, 1), classes=2)
+    text = plan_text(plan, detail="summary", ledger=ledger_words("people.ledger", found))
+    assert (
+        "Ledger    people.ledger: the run before has spent epsilon 2; this one costs 1 alone; "
+        "together they cost 3.2, of the total 4.5, all at delta 0.0001. After it a run of about "
+        "epsilon 1.2 still fits." in text
+    )
+    assert "After it no run fits." in ledger_words("x", replace(found, left=0.0))
+    refused = ledger_words("x", replace(found, after=4.6, left=0.0))
+    assert "would cost 4.6" in refused
+    assert "That is too much, so this run will be refused." in refused
+    assert "x is not there yet." in ledger_words("x", None)
+    assert "Ledger " not in plan_text(plan)

@@ -279,6 +279,9 @@ class TestMore:
         text = page(with_odds(scale=scale)).text
         assert "Not all probabilities of 'yes' can be trusted." in text
         assert f"They are too {way} most clearly where the model says about" in text
+        assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
+        good = page(KINDS["two with odds"]).text.split("More about the test")[0]
+        assert "come true" not in good
 
     def test_two_classes_without_odds_say_why_there_is_no_auc(self):
         text = page(KINDS["two without"]).text

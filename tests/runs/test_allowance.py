@@ -42,6 +42,7 @@ from pasearch.accounting.events import (
 from pasearch.accounting.renyi import rdp
 from pasearch.accounting.selection import Law
 from pasearch.errors import BudgetError, UsageError
+from pasearch.runs import adaptive
 from pasearch.runs import allowance as module
 from pasearch.runs.allowance import ORDERS, Allowance, adaptive_price, failure, loss_curve
 
@@ -87,6 +88,111 @@ def priced(events: list[Event], delta: float = DELTA) -> float:
 
 
 # --- the file ---
+
+
+@pytest.mark.contract
+def test_a_first_run_that_does_not_fit_leaves_no_file_and_no_total(path: Path):
+    with pytest.raises(BudgetError, match=r"does not fit.*Nothing was read"):
+        Allowance.begin(path, Budget(0.5, DELTA), "a", PLAN, N)
+    with pytest.raises(UsageError, match="begin another ledger"):
+        Allowance.begin(path, Budget(0.5, 0.5), "a", PLAN, N)
+    assert not list(path.parent.iterdir())
+    Allowance.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
+    assert Allowance.open(path).total() == Budget(2.5, DELTA)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.contract
+def test_a_file_has_its_first_run_from_its_first_instant(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    linked, synced, link = [], [], module.os.link
+
+    def watched(draft: Path, to: Path) -> None:
+        linked.append(reserved(draft))
+        link(draft, to)
+
+    monkeypatch.setattr(module.os, "link", watched)
+    monkeypatch.setattr(module, "sync_folder", lambda folder: synced.append(reserved(path)))
+    first = Allowance.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
+    assert linked == synced == [["a"]]
+    assert first == Allowance.open(path).spent()
+    assert Allowance.begin(path, None, "a", PLAN, N) == first, "resumed"
+    assert Allowance.begin(path, None, "b", PLAN, N) == Allowance.open(path).spent()
+    assert reserved(path) == ["a", "b"]
+
+
+@pytest.mark.property
+@pytest.mark.parametrize(("dies", "left"), [("link", False), ("sync_folder", True)])
+def test_a_process_that_dies_while_it_begins_leaves_a_whole_file_or_none(
+    path: Path, dies: str, left: bool
+):
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from pasearch.accounting.budget import Budget\n"
+        "from pasearch.accounting.events import Geometric\n"
+        "from pasearch.runs import allowance as module\n"
+        f"setattr({'os' if dies == 'link' else 'module'}, {dies!r}, lambda *_: os._exit(9))\n"
+        f"module.Allowance.begin(Path({str(path)!r}), Budget(1.0, 1e-5), 'a',\n"
+        "                       {'test': Geometric(epsilon=0.6)}, 1000)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 9
+    assert path.exists() is left
+    if left:
+        assert reserved(path) == ["a"]
+
+
+@pytest.mark.property
+def test_of_two_that_begin_at_once_one_total_stays_and_both_are_reserved_or_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other run made the file between the look for it and the link."""
+    link, beside = module.os.link, []
+
+    def slow(draft: Path, to: Path) -> None:
+        if not beside:
+            beside.append("b")
+            Allowance.begin(path, Budget(1.5, DELTA), "b", PLAN, N)
+        link(draft, to)
+
+    monkeypatch.setattr(module.os, "link", slow)
+    with pytest.raises(BudgetError, match="does not fit"):
+        Allowance.begin(path, Budget(1.5, DELTA), "a", PLAN, N)
+    assert reserved(path) == ["b"]
+
+
+@pytest.mark.unit
+def test_a_forecast_is_what_a_reservation_gives_and_writes_nothing(path: Path):
+    total = Budget(2.5, DELTA)
+    new = Allowance.forecast(path, total, PLAN, N)
+    assert not list(path.parent.iterdir())
+    assert (new.before, new.count, new.fits, new.alone) == (0.0, 0, True, new.after)
+    first = Allowance.begin(path, total, "a", PLAN, N)
+    assert first.epsilon == new.after
+    second = Allowance.forecast(path, None, PLAN, N)
+    assert (second.total, second.before, second.count) == (total, first.epsilon, 1)
+    assert second.after == Allowance.begin(path, None, "b", PLAN, N).epsilon
+    third = Allowance.forecast(path, total, PLAN, N)
+    assert not third.fits
+    assert third.left == 0.0
+    left = Geometric(epsilon=second.left * 0.9)
+    assert Allowance.begin(path, None, "c", {"test": left}, N).epsilon <= total.epsilon
+    with pytest.raises(UsageError, match="total"):
+        Allowance.forecast(path, Budget(9.0, DELTA), PLAN, N)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("delta", [1e-4, DELTA])
+def test_two_runs_fit_into_their_total_and_a_third_does_not(path: Path, delta: float):
+    total = adaptive.total_for(PLAN, delta)
+    assert float(f"{total:.2g}") == total
+    for run in ("a", "b"):
+        Allowance.begin(path, Budget(total, delta), run, PLAN, N)
+    with pytest.raises(BudgetError):
+        Allowance.begin(path, None, "c", PLAN, N)
+    assert total < 1.15 * Allowance.open(path).spent().epsilon
 
 
 @pytest.mark.unit
@@ -509,14 +615,14 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
                 after = allowance.reserve(run, MENU[choice], N)
             except BudgetError:
                 assert reserved(allowance.path) == before == list(plans)
-                fits = priced([*map(module._worst, (MENU[c] for c in [*plans.values(), choice]))])
+                fits = priced([*map(module.worst, (MENU[c] for c in [*plans.values(), choice]))])
                 assert plans.get(run, choice) != choice or fits > total
             else:
                 assert plans.setdefault(run, choice) == choice
                 assert after.epsilon <= total
                 assert after == allowance.spent()
             assert reserved(allowance.path) == list(plans)
-        events = [module._worst(MENU[choice]) for choice in plans.values()]
+        events = [module.worst(MENU[choice]) for choice in plans.values()]
         assert priced(events) <= total
         # What is reserved is at least what a plan fixed in advance would cost.
         assert not events or price(Composed(events=tuple(events)), DELTA).epsilon <= total * 1.03
@@ -530,7 +636,7 @@ def test_the_shares_of_delta_add_up_to_it():
     """Each order's share is read off the price of runs that have a bound at that order only."""
     event = Geometric(epsilon=1e-3)
     shares = [failure(number, DELTA) for number in range(1, 10_000)]
-    shares.append(module.FIRST * DELTA)
+    shares.append(adaptive.FIRST * DELTA)
     for index, a in enumerate(ORDERS):
         curve = np.full(len(ORDERS) + 1, np.inf)
         curve[index] = 1.0
@@ -668,7 +774,7 @@ def test_the_price_is_above_the_exact_one_of_gaussians(count: int):
     ids=["train and test", "train", "selection", "capped selection"],
 )
 def test_ten_runs_cost_little_more_than_a_fixed_plan(plan: dict[str, Event], ratio: float):
-    worst = module._worst(plan)
+    worst = module.worst(plan)
     ten = priced([worst] * 10)
     fixed = price(SelfComposed(event=worst, count=10), DELTA).epsilon
     assert fixed * 0.97 <= ten <= fixed * ratio
@@ -679,7 +785,7 @@ def test_ten_runs_cost_little_more_than_a_fixed_plan(plan: dict[str, Event], rat
 
 @pytest.mark.property
 def test_another_run_never_costs_less():
-    events = [module._worst(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
+    events = [module.worst(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
     totals = [priced(events[:count]) for count in range(len(events) + 1)]
     assert totals == sorted(totals)
 
