@@ -558,7 +558,7 @@ def test_scores_that_somebody_altered_are_never_used(storage: str, tmp_path: Pat
 
 def refused(run: Any, tmp_path: Path, storage: str) -> str:
     """Begin a run that must be refused before anything is written; return what is said."""
-    ledger = ("--ledger", "all.sqlite", "--ledger-budget", 9, "0.001")
+    ledger = ("--ledger", "all.sqlite", "--ledger-budget", 9, "0.0001")
     asked = ("--strategy", "rs", "--steps", 3, "--eps", 3, *ledger)
     code, out, err = run("arch", "digits", *asked, "--out", "x", "--storage", storage)
     assert code == 2, err
