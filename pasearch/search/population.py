@@ -197,16 +197,16 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     Cost: none beside what was charged for the jobs.
     """
     moved: dict[Opened, Records] = {}
-    with full_precision():
-        for low in range(0, len(jobs), TURNS):
-            turns = [_Turn(job, moved, device) for job in jobs[low : low + TURNS]]
-            left = turns
+    for low in range(0, len(jobs), TURNS):
+        turns = [_Turn(job, moved, device) for job in jobs[low : low + TURNS]]
+        left = turns
+        with full_precision():  # of the steps alone: who is given a network has their own settings
             while left:
                 left = [turn for turn in left if turn.goes_on()]
-            for turn in turns:
-                if turn.fell_short:
-                    turn.alone()
-                yield turn.network, turn.course
+        for turn in turns:
+            if turn.fell_short:
+                turn.alone()
+            yield turn.network, turn.course
 
 
 class _Turn:
@@ -263,8 +263,9 @@ class _Turn:
 
         def train() -> nn.Module:
             network, rounds = self._begun(splits=True)
-            for _ in rounds:
-                pass
+            with full_precision():
+                for _ in rounds:
+                    pass
             return network
 
         if self._queue is not None:

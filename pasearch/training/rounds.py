@@ -135,7 +135,7 @@ class Rounds:
             self._room,
         )  # fmt: skip
         if not words:
-            for flat in flats:
+            for flat in () if careful else flats:
                 self._wrong |= ~flat.isfinite().all()
             return
         assert recipe.bounding is not None

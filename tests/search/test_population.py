@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,33 @@ def test_whether_a_training_fails_does_not_depend_on_how_many_there_are(
     assert same(found, expected)
     assert not any(room.ended)
     assert room.begun > len(room.ended) or at_a_time == 2
+
+
+@pytest.mark.unit
+def test_between_turns_the_precision_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Scores are taken there: they must not depend on how the network was trained."""
+    depth, seen = [0], []
+
+    @contextmanager
+    def full_precision() -> Iterator[None]:
+        depth[0] += 1
+        yield
+        depth[0] -= 1
+
+    def watched(*given: Any) -> Iterator[Any]:
+        for found in TURNS(*given):
+            seen.append(depth[0])
+            yield found
+
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(population, "full_precision", full_precision)
+    monkeypatch.setattr(engine, "in_turns", watched)
+    with searching(tmp_path / "x", "paas") as search:
+        search.run()
+    assert seen
+    assert set(seen) == {0}
 
 
 @pytest.mark.unit
