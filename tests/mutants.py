@@ -274,8 +274,8 @@ MUTANTS = (
     ),
     Mutant(
         "in turns: who lacks memory among others fails",
-        "                if turn.fell_short:\n",
-        "                if False:\n",
+        "            if turn.fell_short:\n",
+        "            if False:\n",
         "search/test_population.py",
     ),
     Mutant(
