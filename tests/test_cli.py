@@ -424,6 +424,20 @@ def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.Monke
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
+@pytest.mark.unit
+def test_a_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path):
+    """Python remembers such a one, and `python -m` would end by the signal itself."""
+    (tmp_path / "interrupted.py").write_text(
+        "from pasearch import cli\n"
+        "cli.app = lambda **_: exec('raise KeyboardInterrupt')\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert "Interrupted" in done.stderr
+
+
 class TestResumeAlone:
     @pytest.mark.parametrize(
         "more",

@@ -67,6 +67,10 @@ def main() -> None:
             code = 1
         else:
             raise
+    if code == INTERRUPTED:
+        # A Ctrl-C inside an exec of a text (a dataclass is made by one) is remembered by Python,
+        # and `python -m` would end by that signal instead of this code. Another exec forgets it.
+        exec("")
     sys.exit(code if isinstance(code, int) else 0)
 
 
