@@ -87,7 +87,7 @@ def versions(*, cluster: bool = False) -> dict[str, str]:
     """Return the versions of everything a result depends on; of a cluster's run Ray's, too."""
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
-        "pandas", "pyarrow", "deap", "optuna", *([Cluster.name] if cluster else []),
+        "pandas", "pyarrow", "deap", "optuna", "numba", *([Cluster.name] if cluster else []),
     )  # fmt: skip
     found = {name: version(name) for name in names}
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}

@@ -3,6 +3,7 @@
     transform    bits of U and V -> normal numbers, float32
     release      the same bits, and a sum -> grid points, and which of them are in doubt
     settle       the second stage, of what is in doubt
+    release_few  both at once, of all 64 bits of each
 
 Every operation is one of IEEE's, in this order on every machine (nothing is contracted or
 reordered), and the functions are polynomials: so their errors are those that
@@ -15,6 +16,7 @@ log and cosine: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,10 +33,11 @@ LOW, HIGH = 2**19, 2**31 - 2**14
 
 single, whole, unsigned = np.float32, np.int32, np.uint64
 NONE, PAIRS, BOTH = unsigned(0), unsigned(GROUP), unsigned(2 * GROUP)
+ONCE = unsigned(1)
 LAST = unsigned(GROUP - 1)  # places without a sign: numba never counts them from the end
 
 inlined: Any = njit(inline="always")
-compiled: Any = njit(nogil=True, error_model="numpy", cache=True)
+compiled: Any = njit(nogil=True, error_model="numpy", cache=True, fastmath=False)
 instruction: Any = intrinsic
 
 SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
@@ -57,13 +60,13 @@ C0, C1, C2 = (single(each) for each in (2.443315711809948e-5, -1.388731625493765
 
 
 @instruction
-def _bits(context: Any, x: Any) -> Any:
+def bits_of(context: Any, x: Any) -> Any:
     """Return a float32's 32 bits as a whole number."""
     return types.int32(types.float32), _as_it_lies
 
 
 @instruction
-def _number(context: Any, x: Any) -> Any:
+def number_of(context: Any, x: Any) -> Any:
     """Return the float32 whose bits these are."""
     return types.float32(types.int32), _as_it_lies
 
@@ -91,10 +94,10 @@ def _radius(length):
     themselves: of U near 1 nothing is lost.
     """
     u = (single(length) + HALF) * UNIT
-    bits = _bits(u)
+    bits = bits_of(u)
     e = whole(whole(bits - ROOT_HALF) >> 23)
     below = (single(whole(length - TOP)) + HALF) * UNIT
-    m = below if e == 0 else _number(whole(bits - whole(e << 23))) - ONE
+    m = below if e == 0 else number_of(whole(bits - whole(e << 23))) - ONE
     square = m * m
     p = L0 * m + L1
     p = p * m + L2
@@ -118,8 +121,8 @@ def _cosine_and_sine(turn):
     cosine = ((C0 * z + C1) * z + C2) * z * z - HALF * z + ONE
     odd = (quarter & 1) != 0
     first, second = (sine, cosine) if odd else (cosine, sine)
-    first = _number(whole(_bits(first) ^ whole(whole(whole(quarter + 1) & 2) << 30)))
-    return first, _number(whole(_bits(second) ^ whole(whole(quarter & 2) << 30)))
+    first = number_of(whole(bits_of(first) ^ whole(whole(whole(quarter + 1) & 2) << 30)))
+    return first, number_of(whole(bits_of(second) ^ whole(whole(quarter & 2) << 30)))
 
 
 @inlined
@@ -155,6 +158,7 @@ def transform(bits, values):
             values[low + k], values[low + PAIRS + k] = pair
 
 
+@lru_cache(maxsize=64)
 def settings(wide: float, grain: float, error: float) -> tuple[Any, ...]:
     """Return what `release` takes: a, g, 1 / g, and how far from the grid a sure number may lie.
 
@@ -210,6 +214,19 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
     return found
 
 
+@inlined
+def _finely(length, turn, exact, twin, wide, grain, sure, least, most):
+    """Return a grid point by 63 bits of U and 64 of V, in float64, and whether it is in doubt."""
+    radius = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-63))
+    angle = turn * (math.pi * 2.0**-63)
+    value = radius * (math.sin(angle) if twin else math.cos(angle))
+    point = np.rint(exact / grain)
+    rest = (exact / grain - point) + value * wide
+    moved = np.rint(rest)
+    near = not (abs(rest - moved) <= sure and least <= length <= most)
+    return (point + moved + 0.0) * grain, near
+
+
 @compiled
 def settle(total, places, exact, firsts, rests, wide, grain, sure, least, most):
     """Round what is in doubt by 63 bits of each U and 64 of each V, in float64.
@@ -233,15 +250,55 @@ def settle(total, places, exact, firsts, rests, wide, grain, sure, least, most):
     for k in range(len(firsts)):
         length = (firsts[k] << 32 | rests[k] & LOWER) & MASK
         turn = firsts[k] & ~LOWER | rests[k] >> 32 & LOWER
-        radius = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-63))
-        angle = turn * (math.pi * 2.0**-63)
         twin = places[k] & GROUP
-        value = radius * (math.sin(angle) if twin else math.cos(angle))
-        point = np.rint(exact[k] / grain)
-        rest = (exact[k] / grain - point) + value * wide
-        moved = np.rint(rest)
-        total[places[k]] = (point + moved + 0.0) * grain
-        if not (abs(rest - moved) <= sure and least <= length <= most):
+        total[places[k]], near = _finely(
+            length, turn, exact[k], twin, wide, grain, sure, least, most
+        )
+        if near:
             places[found], exact[found] = places[k], exact[k]
             found += 1
+    return found
+
+
+@compiled
+def release_few(words, total, given, finer, places, exact):
+    """Round total + wide z to multiples of the grain, in place, where all bits are there already.
+
+    Args:
+        words: First those of U, of whole groups, and then those of V: int64.
+        total: Float32, (size,).
+        given: `settings`.
+        finer: What `settle` takes behind the rests.
+        places: Where the places go of what is in doubt still, int64, (size,).
+        exact: Where their totals go, float64, (size,).
+
+    Returns:
+        How many are.
+    """
+    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
+    size, half, found = unsigned(len(total)), unsigned(len(words) // 2), 0
+    wide, grain, fine, sure = given
+    exactly, point, surer, least, most = finer
+    for low in range(NONE, size, BOTH):
+        pair = low >> ONCE
+        for k in range(NONE, PAIRS):
+            length, turn = words[pair + k] >> 32, words[half + pair + k] >> 32
+            values[k], values[PAIRS + k] = _pair(whole(length), whole(turn))
+        own, doubts = min(BOTH, size - low), whole(0)
+        for k in range(NONE, own):
+            before[k] = total[low + k]
+            total[low + k], left = _rounded(before[k], values[k], wide, grain, fine)
+            doubts += whole(not left <= sure)
+        if doubts:
+            for k in range(NONE, own):
+                if not _rounded(before[k], values[k], wide, grain, fine)[1] <= sure:
+                    place = pair + (k & LAST)
+                    length, turn = words[place] & MASK, words[half + place]
+                    total[low + k], near = _finely(
+                        length, turn, float(before[k]), k >= PAIRS, exactly, point, surer, least,
+                        most,
+                    )  # fmt: skip
+                    if near:
+                        places[found], exact[found] = np.int64(low + k), before[k]
+                        found += 1
     return found

@@ -336,6 +336,33 @@ def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
     return Normals(count, values.reshape(-1)[:count], BY_FLOAT64, words_of, more)
 
 
+def add_few(
+    total: Any, scale: float, words: Any, stream: Stream, step: int, code: ModuleType
+) -> None:
+    """Add noise in place as `of_words(words, ...).add_to(total, scale)` does, in machine code.
+
+    Args:
+        total: Float32, (size,), of numpy, one after another.
+        scale: The noise's standard deviation, above 0.
+        words: As for `of_words`, of numpy.
+        stream: See there.
+        step: See there.
+        code: The loops.
+    """
+    grain = grid(scale)
+    if not 1 / MODERATE < grain < MODERATE:
+        of_words(words, len(total), stream, step).add_to(total, scale)
+        return
+    wide, (places, _, _, exact) = scale / grain, _ROOMS.of(len(total))
+    finer = wide, grain, 0.5 - BY_FLOAT64 * wide, LEAST, MOST
+    given = code.settings(wide, grain, code.BY_COMPILED)
+    found = code.release_few(words, total, given, finer, places, exact)
+    if found:
+        made = of_words(words, len(total), stream, step)
+        for place, each in zip(places[:found].tolist(), exact[:found].tolist(), strict=True):
+            total[place] = made._decided(each / grain, place, wide) * grain
+
+
 def _transform(bits: Any, values: Any) -> None:
     """Do what `compiled.transform` does, by arrays."""
     lengths, turns = bits.reshape(-1, 2, GROUP).swapaxes(0, 1)
@@ -392,11 +419,11 @@ def machine_code(more: int) -> ModuleType | None:
     """
     global _drawn
     _drawn += more
-    return _compiled() if _drawn >= WORTH else None
+    return compiled() if _drawn >= WORTH else None
 
 
 @cache
-def _compiled() -> ModuleType | None:
+def compiled() -> ModuleType | None:
     """Load the loops and try them on public numbers; None if they fail, or release others."""
     try:
         code = importlib.import_module("pasearch.runs.compiled")

@@ -28,6 +28,12 @@ ACTIVATIONS = {
 }
 """In place, and from the gradient of what came out, and that, to the gradient of what went in."""
 
+CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.Tanh: 1, nn.ReLU: 2}
+"""What machine code calls them."""
+
+NARROW = 16
+"""From how many outputs on a first layer is a product like the others, in machine code."""
+
 FLATTEN = repr(nn.Flatten())
 
 
@@ -49,6 +55,7 @@ class Dense:
         self.flattened = flattened
         self.weights = [layer.weight for layer in layers]
         self.biases = [layer.bias for layer in layers]
+        self.activations = list(activations)
         self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
         lost = [2.0 * side * torch.finfo(weight.dtype).tiny
                 for weight in self.weights for side in reversed(weight.shape)]  # fmt: skip

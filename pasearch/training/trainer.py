@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
+from pasearch.training.machine_code import MachineCode
 from pasearch.training.memory import is_of_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
@@ -177,6 +178,12 @@ class Training:
         if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
             self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums)
         self._before: _Snapshot | None = None
+        self._in_code: MachineCode | None = None
+        if self._rounds is None:
+            self._in_code = MachineCode.of(
+                self._watched, self._slots, recipe, streams, self._sums, self._weights,
+                few=self._small or (device == "cpu" and torch.get_num_threads() == 1),
+            )  # fmt: skip
 
     def _is_small(self) -> bool:
         """Whether a step is so small that one thread is faster: from public numbers alone."""
@@ -207,8 +214,11 @@ class Training:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
         self._check_place()
-        with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
-        self._sum(with_care, sigma)
+        if self._in_code is not None:
+            self._in_code.sum(self._finished, sigma, self._state)
+        else:
+            with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
+            self._sum(with_care, sigma)
         self._move()
         return True
 

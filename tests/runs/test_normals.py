@@ -174,7 +174,7 @@ def test_no_zero_is_negative(kind: type, way: str):
 
 @pytest.mark.unit
 def test_machine_code_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch):
-    made._compiled.cache_clear()
+    made.compiled.cache_clear()
     monkeypatch.setattr(made, "_drawn", 0)
     assert normals(5000, stream_of("few")).code is None
     monkeypatch.setattr(made, "_drawn", made.WORTH)
@@ -215,11 +215,11 @@ def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(
     place: Any, name: str, fault: Any, wraps: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(made, "_drawn", made.WORTH)
-    made._compiled.cache_clear()
+    made.compiled.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(place, name, partial(fault, getattr(place, name)) if wraps else fault)
         assert normals(5000, stream_of("few")).code is None
-    made._compiled.cache_clear()
+    made.compiled.cache_clear()
 
 
 @pytest.mark.oracle

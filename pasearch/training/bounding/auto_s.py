@@ -5,6 +5,7 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -49,6 +50,10 @@ class AutoS(Bound):
     @property
     def sensitivity(self) -> float:
         return self.bound
+
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        return self.bound, self.gamma, math.inf
 
     def factors(self, norms: Tensor) -> Tensor:
         return finite(norms, self.bound / (norms * SLACK + self.gamma))

@@ -60,6 +60,11 @@ class Bound(Stage):
         """Whether all coordinates of a step's noisy sum have noise of one variance."""
         return True
 
+    @property
+    def terms(self) -> tuple[float, float, float] | None:
+        """(top, plus, most) of factors min(most, top / (norm + plus)); None for others."""
+        return None
+
     def factors(self, norms: Tensor) -> Tensor:
         """Return what gradients are multiplied by, from their norms.
 

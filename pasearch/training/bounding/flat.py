@@ -34,6 +34,10 @@ class Flat(Bound):
     def sensitivity(self) -> float:
         return self.clip_norm
 
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        return self.clip_norm, 0.0, 1.0
+
     def factors(self, norms: Tensor) -> Tensor:
         return finite(norms, (self.clip_norm / (norms * SLACK)).clamp(max=1.0))
 

@@ -1,0 +1,441 @@
+"""The sum of bounded gradients of a chain of linear layers, in machine code.
+
+The formulas are those of `dense`. Products are a library's (BLAS, scipy's), but for a first layer
+with few outputs: that reads the records where they lie. Norms are added up in float64. A record
+that is null, or whose norm is not finite, adds exactly 0.
+
+exp and tanh: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import get_cython_function_address
+from torch import nn
+
+from pasearch.runs.compiled import bits_of, instruction, number_of
+from pasearch.training.dense import CODES, NARROW
+
+single, whole, unsigned = np.float32, np.int32, np.uint64
+
+FIRST, ROWS = unsigned(NARROW), unsigned(4)
+"""Records that go through a first layer of few outputs at once."""
+STRIP = unsigned(512)
+"""Numbers of a row of weights that are worked on at once."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a squared norm: as far as float32 goes, so that a factor is a normal float32."""
+TANH, RELU = CODES[nn.Tanh], CODES[nn.ReLU]
+
+NONE, ONE, TWO, THREE = (unsigned(each) for each in range(4))
+ZERO, UNIT, TWICE = single(0.0), single(1.0), single(2.0)
+
+# Sums may be added up in any order, as a library's products are; NaN and infinity are kept.
+sums_of: Any = njit(
+    nogil=True, error_model="numpy", cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"}
+)
+inlined: Any = njit(inline="always")
+# Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
+exact: Any = njit(nogil=True, error_model="numpy", cache=True, fastmath=False)
+
+GEMM = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
+"""Where BLAS' product of float32 matrices lies in this process."""
+PLAIN, TURNED = (np.int64(ord(each)) for each in "NT")
+
+MAGIC = single(1.5 * 2**23)
+LOG_2_E, LOG_2, LOG_2_REST = single(math.log2(math.e)), single(0.693359375), single(-2.12194440e-4)
+LEAST, MOST = single(-87.0), single(88.0)
+E0, E1, E2, E3, E4, E5 = (
+    single(each)
+    for each in (
+        1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+        5.0000001201e-1,
+    )
+)  # fmt: skip
+SMALL = single(0.625)
+T0, T1, T2, T3, T4 = (
+    single(each)
+    for each in (
+        -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+        -3.33332819422e-1,
+    )
+)  # fmt: skip
+
+
+@instruction
+def _gemm(context: Any, gemm: Any, turn_a: Any, turn_b: Any, m: Any, n: Any, k: Any, a: Any,
+          lda: Any, b: Any, ldb: Any, beta: Any, c: Any, ldc: Any) -> Any:  # fmt: skip
+    """Call BLAS' sgemm, all of whose arguments are addresses, with a factor of 1."""
+    number, real, address = ir.IntType(32), ir.FloatType(), ir.IntType(8).as_pointer()
+
+    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+        def kept(value: Any) -> Any:
+            with builder.goto_entry_block():
+                place = builder.alloca(value.type)
+            builder.store(value, place)
+            return builder.bitcast(place, address)
+
+        def whole_number(value: Any) -> Any:
+            return kept(builder.trunc(value, number))
+
+        def matrix(value: Any) -> Any:
+            return builder.inttoptr(value, address)
+
+        one = kept(ir.Constant(real, 1.0))
+        to, turn_a, turn_b, m, n, k, a, lda, b, ldb, beta, c, ldc = given
+        kind = ir.FunctionType(ir.VoidType(), [address] * 13)
+        builder.call(
+            builder.inttoptr(to, kind.as_pointer()),
+            [whole_number(each) for each in (turn_a, turn_b, m, n, k)]
+            + [one, matrix(a), whole_number(lda), matrix(b), whole_number(ldb), kept(beta)]
+            + [matrix(c), whole_number(ldc)],
+        )
+        return context.get_dummy_value()
+
+    asked = [types.int64] * 10 + [types.float32] + [types.int64] * 2
+    return types.void(*asked), made
+
+
+@inlined
+def _multiply(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
+    """Write A B + kept C into C, (m, n); A is (m, k), B (k, n), or what was turned of them.
+
+    BLAS has columns side by side where we have rows, so it is given B^T and A^T.
+    """
+    lda = m if turn_a == TURNED else k
+    ldb = k if turn_b == TURNED else n
+    _gemm(
+        np.int64(gemm), np.int64(turn_b), np.int64(turn_a), np.int64(n), np.int64(m), np.int64(k),
+        np.int64(b.ctypes.data), np.int64(ldb), np.int64(a.ctypes.data), np.int64(lda), kept,
+        np.int64(c.ctypes.data), np.int64(n),
+    )  # fmt: skip
+
+
+@inlined
+def _exp(x):
+    """Return e^x, of -87 to 88; beyond, that of the nearest of them."""
+    x = LEAST if x < LEAST else x  # NaN stays what it is
+    x = MOST if x > MOST else x
+    shifted = x * LOG_2_E + MAGIC  # its last bits are the nearest whole number
+    power = shifted - MAGIC
+    x = x - power * LOG_2 - power * LOG_2_REST
+    p = E0 * x + E1
+    p = p * x + E2
+    p = p * x + E3
+    p = p * x + E4
+    p = p * x + E5
+    return (p * x * x + x + UNIT) * number_of(
+        whole(whole(bits_of(shifted) + whole(127)) << whole(23))
+    )
+
+
+@exact
+def _tanh(h, low, high):
+    """Put the hyperbolic tangents of some numbers in their place."""
+    for k in range(low, high):
+        x = h[k]
+        z = x * x
+        p = T0 * z + T1
+        p = p * z + T2
+        p = p * z + T3
+        p = p * z + T4
+        small = p * z * x + x
+        size = abs(x)
+        large = UNIT - TWICE / (_exp(TWICE * size) + UNIT)
+        large = -large if x < ZERO else large
+        h[k] = small if size < SMALL else large
+
+
+@exact
+def _outward(h, d, at, outputs, y, numbers):
+    """Write the loss's gradient of one record: softmax - [class = y], or the error.
+
+    A class that is none makes it NaN, so that the record adds 0.
+    """
+    if numbers:
+        d[at] = h[at] - single(y)
+        return
+    most = h[at]
+    for k in range(at + ONE, at + outputs):
+        most = h[k] if h[k] > most else most
+    for k in range(at, at + outputs):
+        d[k] = _exp(h[k] - most)
+    total = ZERO
+    for k in range(at, at + outputs):
+        total += d[k]
+    known = 0 <= y < np.int64(outputs)
+    share = UNIT / total if known else single(math.nan)
+    for k in range(at, at + outputs):
+        d[k] *= share
+    if known:
+        d[at + unsigned(y)] -= UNIT
+
+
+@sums_of
+def _dots(x, rows, w, inputs, outputs, h, low):
+    """Write x W^T of four records."""
+    i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
+    to = low * outputs
+    for k in range(to, to + ROWS * outputs):
+        h[k] = ZERO
+    for left in range(NONE, inputs, STRIP):
+        right = min(left + STRIP, inputs)
+        for o in range(NONE, outputs):
+            line = o * inputs
+            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+            for k in range(left, right):
+                v = w[line + k]
+                s0 += v * x[i0 + k]
+                s1 += v * x[i1 + k]
+                s2 += v * x[i2 + k]
+                s3 += v * x[i3 + k]
+            at = to + o
+            h[at] += s0
+            h[at + outputs] += s1
+            h[at + TWO * outputs] += s2
+            h[at + THREE * outputs] += s3
+
+
+@sums_of
+def _add(sums, inputs, outputs, x, rows, d, low):
+    """Add what four records add to a first layer's weights: the sum of d x^T."""
+    i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
+    to = low * outputs
+    for left in range(NONE, inputs, STRIP):
+        right = min(left + STRIP, inputs)
+        for o in range(NONE, outputs):
+            line, at = o * inputs, to + o
+            d0, d1 = d[at], d[at + outputs]
+            d2, d3 = d[at + TWO * outputs], d[at + THREE * outputs]
+            for k in range(left, right):
+                sums[line + k] += (d0 * x[i0 + k] + d1 * x[i1 + k]) + (
+                    d2 * x[i2 + k] + d3 * x[i3 + k]
+                )
+
+
+@sums_of
+def _square(values, low, high):
+    """Return the squared norm of some numbers, float64."""
+    total = 0.0
+    for k in range(low, high):
+        total += float(values[k]) * float(values[k])
+    return total
+
+
+@exact
+def _activate(kind, bias, h, rows):
+    """Add a bias to what came out of a layer, and put it through what follows."""
+    outputs = unsigned(len(bias))
+    for row in range(NONE, rows):
+        at = row * outputs
+        for k in range(NONE, outputs):
+            h[at + k] += bias[k]
+        if kind == RELU:
+            for k in range(at, at + outputs):
+                h[k] = ZERO if h[k] < ZERO else h[k]  # NaN stays what it is
+    if kind == TANH:
+        _tanh(h, NONE, rows * outputs)
+
+
+@exact
+def _bend(kind, h, d, many):
+    """Multiply gradients by the derivative of what follows a layer, from what came out."""
+    if kind == TANH:
+        for k in range(NONE, many):
+            d[k] *= UNIT - h[k] * h[k]
+    elif kind == RELU:
+        for k in range(NONE, many):
+            d[k] = ZERO if h[k] <= ZERO else d[k]
+
+
+@exact
+def _four(places, low):
+    """Return four places from one on; the last of all stands for those behind it."""
+    last = len(places) - 1
+    return (
+        unsigned(places[min(low, last)]), unsigned(places[min(low + 1, last)]),
+        unsigned(places[min(low + 2, last)]), unsigned(places[min(low + 3, last)]),
+    )  # fmt: skip
+
+
+@exact
+def _forward(x, places, w, form, room, gemm):
+    """Write what records become in every layer, and their copy where a product needs one."""
+    starts, biases, widths, kinds, ats = form
+    copied, h = room[0], room[1]
+    many = len(places)
+    for layer in range(len(kinds)):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        start, size = starts[layer], inputs * outputs
+        own = w[start : start + size]
+        out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + THREE) * outputs]
+        if layer == 0 and outputs < FIRST:
+            for low in range(0, many, 4):
+                _dots(x, _four(places, low), own, inputs, outputs, out, unsigned(low))
+        else:
+            if layer == 0:
+                for row in range(many):
+                    to, slot = unsigned(row) * inputs, unsigned(places[row]) * inputs
+                    for k in range(NONE, inputs):  # of slices, numba would compile a second more
+                        copied[to + k] = x[slot + k]
+                given = copied[: unsigned(many) * inputs]
+            else:
+                given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
+            _multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
+        bias = biases[layer]
+        if bias >= 0:
+            _activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
+        else:
+            _activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
+
+
+@exact
+def _backward(places, squares, w, form, room, gemm):
+    """Write the gradients of every layer's outputs, and the squared norm of each record's."""
+    starts, biases, widths, kinds, ats = form
+    h, d, found = room[1], room[2], room[3]
+    many = len(places)
+    found[:many] = 0.0
+    for layer in range(len(kinds) - 1, -1, -1):
+        inputs, outputs, at, before = widths[layer], widths[layer + 1], ats[layer + 1], ats[layer]
+        size = unsigned(many) * outputs
+        own, come = d[at : at + size], h[at : at + size]
+        _bend(kinds[layer], come, own, size)
+        one = 1.0 if biases[layer] >= 0 else 0.0
+        for row in range(many):
+            low = unsigned(row) * outputs
+            if layer:
+                first = before + unsigned(row) * inputs
+                given = _square(h, first, first + inputs)
+            else:
+                given = float(squares[places[row]])
+            found[row] += _square(own, low, low + outputs) * (given + one)
+        if layer:
+            start = starts[layer]
+            of = w[start : start + inputs * outputs]
+            _multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
+
+
+@exact
+def _factors(y, valid, shares, numbers, places, terms, room):
+    """Write what gradients are multiplied by; return a row that counts, or -1: none does."""
+    top, plus, slack, most = terms
+    found, factors, some = room[3], room[4], -1
+    for row in range(len(places)):
+        slot, share = places[row], UNIT
+        if not numbers and 0 <= y[slot] < len(shares):
+            share = shares[np.int64(y[slot])]
+        factors[row] = ZERO
+        if valid[slot] and found[row] <= LARGEST:
+            norm = math.sqrt(found[row])
+            factors[row] = single(min(most, top / (norm * slack + plus))) * share
+            some = row
+    return some
+
+
+@exact
+def _weigh(form, room, many):
+    """Multiply every record's gradients by its factor; whose is 0 has zeros, whatever it had."""
+    widths, kinds, ats = form[2], form[3], form[4]
+    copied, h, d, factors = room[0], room[1], room[2], room[4]
+    for row in range(many):
+        c = factors[row]
+        for layer in range(len(kinds)):
+            low = ats[layer + 1] + unsigned(row) * widths[layer + 1]
+            high = low + widths[layer + 1]
+            if c > ZERO:
+                for k in range(low, high):
+                    d[k] *= c
+                continue
+            d[low:high] = ZERO  # 0 * NaN is NaN
+            h[low:high] = ZERO
+            if layer == 0 and widths[1] >= FIRST:
+                own = unsigned(row) * widths[0]
+                copied[own : own + widths[0]] = ZERO
+
+
+@exact
+def _sum_up(x, places, some, form, room, sums, kept, gemm):
+    """Write what the records' gradients are, multiplied by their factors already, into the sums.
+
+    What stood there is kept, or not: times 1, or times 0.
+    """
+    starts, biases, widths, kinds, ats = form
+    copied, h, d, factors = room[0], room[1], room[2], room[4]
+    many = len(places)
+    for layer in range(len(kinds)):
+        inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
+        size, start = inputs * outputs, starts[layer]
+        own, to = d[at : at + unsigned(many) * outputs], sums[start : start + size]
+        if kept == ZERO and layer == 0 and outputs < FIRST:
+            to[:] = ZERO
+        if layer == 0 and outputs < FIRST:
+            own = d[at : at + (unsigned(many) + THREE) * outputs]
+            own[unsigned(many) * outputs :] = ZERO
+            chosen = places.copy()
+            for row in range(many):
+                if not factors[row] > ZERO:  # 0 * NaN is NaN, so another record is multiplied by 0
+                    chosen[row] = places[some]
+            for low in range(0, many, 4):
+                _add(to, inputs, outputs, x, _four(chosen, low), own, unsigned(low))
+        else:
+            given = copied[: unsigned(many) * inputs]
+            if layer:
+                given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
+            _multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, kept, to)
+        if biases[layer] >= 0:
+            bias = sums[biases[layer] : biases[layer] + np.int64(outputs)]
+            if kept == ZERO:
+                bias[:] = ZERO
+            for row in range(NONE, unsigned(many)):
+                for k in range(NONE, outputs):
+                    bias[k] += own[row * outputs + k]
+
+
+@exact
+def bounded_sum(
+    x, y, valid, squares, shares, numbers, places, rows, w, form, terms, room, sums, gemm
+):  # fmt: skip
+    """Write the sum of the bounded gradients of some records.
+
+    Args:
+        x: Records, one after another, float32, (slots * inputs,).
+        y: Their classes, int64, or numbers, float32; (slots,).
+        valid: bool, (slots,); False for null records.
+        squares: ||x_i||^2, float32, (slots,).
+        shares: What each class's bounded gradients are multiplied by, float32.
+        numbers: Whether y are numbers.
+        places: The chosen records, int64.
+        rows: How many are worked on at once, at most.
+        w: The weights, float32, (parameters,).
+        form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
+            what they are given and of what comes out at last; codes of what follows; where in the
+            room what comes out of each stands, behind a number for the first one's input.
+        terms: See `Bound.terms`, with `SLACK` before the last.
+        room: For copies of records, (rows * inputs,); for what comes out of the layers and for its
+            gradients, ((rows + 3) * outputs of all layers,); for squared norms, float64, and for
+            factors, (rows,).
+        sums: Where the sum goes, float32, (parameters,).
+        gemm: Where BLAS' product lies: `GEMM`.
+    """
+    widths, kinds, ats = form[2:]
+    h, d = room[1], room[2]
+    last, outputs = ats[len(kinds)], widths[len(kinds)]
+    kept = ZERO
+    for low in range(0, len(places), rows):
+        own = places[low : low + rows]
+        _forward(x, own, w, form, room, gemm)
+        for row in range(len(own)):
+            _outward(h, d, last + unsigned(row) * outputs, outputs, y[own[row]], numbers)
+        _backward(own, squares, w, form, room, gemm)
+        some = _factors(y, valid, shares, numbers, own, terms, room)
+        if some >= 0:
+            _weigh(form, room, len(own))
+            _sum_up(x, own, some, form, room, sums, kept, gemm)
+            kept = UNIT
+    if kept == ZERO:
+        sums[:] = ZERO

@@ -1,0 +1,274 @@
+"""Steps of dense networks in machine code: a call each for their batch, their sum and their noise.
+
+A step of a small network takes longer to be called than to be computed: a logistic regression's
+has some hundred calls of torch, and of .6 ms they compute for .06. Here slots and bits are those of
+`one_step`, and the formulas too, but for roundings of the sum: a step in machine code and one by
+torch release other grid points where these differ, under the same price.
+
+Whether a training goes this way follows from its network, its recipe and n alone, which are public.
+
+Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch.runs import normals
+from pasearch.runs.keys import Stream
+from pasearch.training.batching import Poisson
+from pasearch.training.bounding.bound import SLACK, Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.dense import CODES, NARROW, Dense
+from pasearch.training.losses import LossOf
+from pasearch.training.one_step import Slots, State, denoise
+from pasearch.training.watched import Room, Watched, flattened
+
+if TYPE_CHECKING:
+    from pasearch.training.recipe import Recipe
+
+WORTH = 0.1
+"""Seconds that a training must save for the loops to be loaded, which takes some .5 a process."""
+
+CALLS, ROW = 5e-4, 2e-7
+"""Seconds that a step saves, and each record of it: of a logistic regression, on one core."""
+
+LEAST, MOST, NUMBERS = 64, 1024, 2**18
+"""Records that are worked on at once: between the first two, and as many as have so many numbers
+in the network, so that they stay in a processor's cache."""
+
+UNBOUNDED = math.inf, 0.0, 1.0
+"""The terms of factors that are all 1."""
+
+
+class MachineCode:
+    """The sums of a training's steps: see `of`.
+
+    Args:
+        dense: The network, of float32 on a processor.
+        slots: The records, with the squared norms of what the first layer is given.
+        recipe: One that `fits`.
+        streams: As for `trainer.train`.
+        room: Where sums go: one flat place.
+        weights: The network's parameters, flat.
+        loops: `compiled`.
+    """
+
+    def __init__(
+        self,
+        dense: Dense,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        room: Room,
+        weights: Tensor,
+        loops: ModuleType,
+    ):
+        self._recipe, self._stream, self._room, self._loops = recipe, streams["noise"], room, loops
+        self._batch = _batches(recipe, len(slots.y), streams["batch"])
+        terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
+        self._sum = _Sum(dense, slots, terms, weights, loops)
+        self._total: Any = room.flats[0].numpy()
+        few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
+        self._words = self._stream.first_words(count) if few else None
+
+    @classmethod
+    def of(
+        cls,
+        watched: Watched,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        room: Room,
+        weights: list[Tensor],
+        *,
+        few: bool,
+    ) -> MachineCode | None:
+        """Return a training's steps in machine code; None where torch's are taken.
+
+        Args:
+            watched: The network.
+            slots: The records, on the device.
+            recipe: How it is trained.
+            streams: As for `trainer.train`.
+            room: Where sums go.
+            weights: The network's parameters, flat.
+            few: Whether one thread is all there is, or faster than several.
+        """
+        if not fits(watched, slots, recipe, few=few) or (code := loops()) is None:
+            return None
+        assert watched.dense is not None
+        return cls(watched.dense, slots, recipe, streams, room, weights[0], code)
+
+    def sum(self, step: int, sigma: float | None, state: State) -> None:
+        """Leave a step's noisy sum in the room, and move the state on: see `one_step.batch_sum`."""
+        recipe, bounding = self._recipe, self._recipe.bounding
+        self._sum(self._batch(step), self._total)
+        if sigma is None or bounding is None:
+            return
+        scale = state.noise_deviation = sigma * bounding.sensitivity
+        if self._words is None:
+            made = normals.normals(len(self._total), self._stream, step)
+            made.add_to(self._total, scale)
+        else:
+            code, words = normals.compiled(), self._words.at(step)
+            assert code is not None
+            normals.add_few(self._total, scale, words, self._stream, step, code)
+        if recipe.denoising is not None:
+            denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
+
+
+class _Sum:
+    """What `compiled.bounded_sum` is given, made once a training."""
+
+    def __init__(
+        self,
+        dense: Dense,
+        slots: Slots,
+        terms: tuple[float, float, float] | None,
+        weights: Tensor,
+        loops: ModuleType,
+    ):
+        assert slots.squares is not None
+        assert terms is not None
+        alike = torch.ones(len(dense.weights[-1]))
+        shares = alike if slots.shares is None else slots.shares
+        records = slots.x.reshape(-1), slots.y, slots.valid, slots.squares, shares
+        self._loop, self._gemm = loops.bounded_sum, loops.GEMM
+        self._records = (*(each.numpy() for each in records), slots.y.is_floating_point())
+        outputs = [len(weight) for weight in dense.weights]
+        copied = dense.weights[0].shape[1] if outputs[0] >= NARROW else 0
+        self._products = bool(copied) or len(outputs) > 1
+        rows = min(MOST, max(LEAST, NUMBERS // (copied + sum(outputs))))
+        self._weights = rows, weights.detach().numpy()
+        top, plus, most = terms
+        self._form = _form(dense, weights, rows), (top, plus, SLACK, most)
+        sizes = rows * copied, (rows + 3) * sum(outputs), (rows + 3) * sum(outputs), rows
+        copies, h, d, factors = (np.zeros(each, np.float32) for each in sizes)
+        self._room = copies, h, d, np.zeros(rows), factors
+
+    def __call__(self, places: Any, total: Any) -> None:
+        """Write the sum of some slots' bounded gradients."""
+        with one_thread() if self._products else nullcontext():
+            self._loop(
+                *self._records, places, *self._weights, *self._form, self._room, total, self._gemm
+            )
+
+
+def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
+    """Whether a training's steps are taken in machine code, where that is to be had.
+
+    A linear model's always are, as none of its records is copied. Arguments as of `MachineCode.of`.
+    """
+    bounding, dense, x = recipe.bounding, watched.dense, slots.x
+    known = bounding is None or (bounding.terms is not None and type(bounding).sums is Bound.sums)
+    plain = recipe.noise is None and recipe.noise_before_clip is None
+    plain &= recipe.augmentation is None and not watched.keyed
+    if not (known and plain and dense is not None and slots.squares is not None):
+        return False
+    saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
+    linear = len(dense.weights) == 1 and len(dense.weights[0]) < NARROW
+    kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
+    known = slots.y.dtype in (torch.int64, torch.float32) and x.is_contiguous()
+    return (few or linear) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
+
+
+def _batches(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
+    """Return what gives a step's slots: those of `Batching.batch`."""
+    batching = recipe.batches(n)
+    if isinstance(batching, Poisson):
+        generator = stream.generators()
+        return lambda step: batching.indices(n, generator(step))
+    return lambda step: batching.batch(n, stream, step)
+
+
+def _form(dense: Dense, weights: Tensor, rows: int) -> tuple[Any, ...]:
+    """Return what `compiled.bounded_sum` is told of the layers."""
+
+    def place(of: Tensor | None) -> int:
+        return -1 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
+
+    outputs = [len(weight) for weight in dense.weights]
+    ats = [0, *((rows + 3) * np.cumsum([0, *outputs[:-1]])).tolist()]
+    return (
+        np.array([place(each) for each in dense.weights], np.uint64),
+        np.array([place(each) for each in dense.biases], np.int64),
+        np.array([dense.weights[0].shape[1], *outputs], np.uint64),
+        np.array([CODES[each] for each in dense.activations], np.int64),
+        np.array(ats, np.uint64),
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let BLAS have one thread within the block: of such small products two would be slower."""
+    before = [each.get_num_threads() for each in _blas()]
+    for each in _blas():
+        each.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for each, count in zip(_blas(), before, strict=True):
+            each.set_num_threads(count)
+
+
+@cache
+def _blas() -> list[Any]:
+    """Return the libraries of products that a process has loaded, as something sets their threads.
+
+    One that is loaded later is another library's, and is left alone.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+@cache
+def loops() -> ModuleType | None:
+    """Load the loops and try them on public numbers; None if they fail, or find other sums."""
+    if normals.compiled() is None:
+        return None
+    try:
+        code = importlib.import_module("pasearch.training.compiled")
+        tried = _adds_the_same() and all(_agrees(each, code) for each in ((3,), (NARROW, 3)))
+    except Exception:  # noqa: BLE001 - as of `normals.compiled`
+        return None
+    return code if tried else None
+
+
+def _adds_the_same() -> bool:
+    """Whether few numbers are added as by arrays, to the bit."""
+    code, stream, first = normals.compiled(), Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
+    totals = [first.astype(np.float32) for _ in range(2)]
+    words = stream.words().take(2 * normals.pairs(1000)).copy()
+    assert code is not None
+    normals.add_few(totals[0], 1.5, words, stream, 0, code)
+    normals.of_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
+    return np.array_equal(totals[0], totals[1])
+
+
+def _agrees(outputs: tuple[int, ...], code: ModuleType) -> bool:
+    """Whether the loops find torch's sums, of made-up records of five numbers and three classes."""
+    layers = [nn.Linear(*each) for each in zip((5, *outputs), outputs, strict=False)]
+    dense = Dense(layers, [*(nn.Tanh for _ in outputs[:-1]), None], flattened=False)
+    parameters = [p for layer in layers for p in layer.parameters()]
+    (weights,), x = flattened(parameters), torch.linspace(-2.0, 2.0, 45).view(9, 5)
+    weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())
+    valid, y = torch.arange(9) != 4, torch.arange(9) % 3
+    slots, room, bounding = Slots(x, y, valid), Room(parameters), Flat(clip_norm=0.5)
+    slots = Slots(x, y, valid, dense.squares_of_inputs(x))
+    loss = LossOf(y, slots.squares)
+    dense.sums(x, loss, bounding, valid, None, room.of)
+    total = np.empty(len(weights), np.float32)
+    _Sum(dense, slots, bounding.terms, weights, code)(np.arange(9), total)
+    return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

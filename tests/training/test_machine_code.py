@@ -1,0 +1,436 @@
+"""Steps in machine code: the batches and the noise of torch's steps, and their sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs import compiled as noise_loops
+from pasearch.runs import normals
+from pasearch.runs.keys import Keys, Stream
+from pasearch.training import compiled, machine_code
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.dense import NARROW
+from pasearch.training.machine_code import MachineCode, one_thread
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training, full_precision, train
+
+N, INPUTS, CLASSES = 400, 12, 3
+
+NETWORKS = {
+    "linear": lambda: nn.Sequential(nn.Linear(INPUTS, CLASSES)),
+    "linear, without a bias": lambda: nn.Sequential(nn.Linear(INPUTS, CLASSES, bias=False)),
+    "narrow first": lambda: nn.Sequential(nn.Linear(INPUTS, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
+    "wide first": lambda: nn.Sequential(nn.Linear(INPUTS, NARROW), nn.ReLU(),
+                                        nn.Linear(NARROW, CLASSES)),
+    "deep": lambda: nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, 30), nn.Tanh(),
+                                  nn.Linear(30, 17, bias=False), nn.ReLU(), nn.Linear(17, 9),
+                                  nn.Linear(9, CLASSES)),
+    "an activation at the end": lambda: nn.Sequential(nn.Linear(INPUTS, 20),
+                                                      nn.Linear(20, CLASSES), nn.Tanh()),
+}  # fmt: skip
+BOUNDS = [Flat(clip_norm=0.7), AutoS(), None]
+each_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def records(n: int = N, *, numbers: bool = False) -> Records:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(n, INPUTS, generator=generator)
+    y = x[:, 0].clone() if numbers else torch.randint(CLASSES, (n,), generator=generator)
+    valid = torch.rand(n, generator=generator) > 0.2
+    return Records(x=x, y=y, valid=valid, public=True)
+
+
+def recipe_of(**given: Any) -> Recipe:
+    usual: dict[str, Any] = {
+        "expected_batch_size": 80, "steps": 1000, "learning_rate": 0.1, "noise_multiplier": None,
+        "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None,
+    }  # fmt: skip
+    return Recipe(**{**usual, **given})
+
+
+def streams() -> dict[str, Stream]:
+    keys = Keys.from_seed(1)
+    return {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
+
+
+def both(
+    name: str, recipe: Recipe, data: Records, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Training, Training]:
+    """The same training in machine code, and by torch."""
+    made = []
+    for worth in (0.0, math.inf):
+        monkeypatch.setattr(machine_code, "WORTH", worth)
+        torch.manual_seed(3)
+        made.append(Training(NETWORKS[name](), data, recipe, streams()))
+    assert made[0]._in_code is not None
+    assert made[1]._in_code is None
+    return made[0], made[1]
+
+
+def sums_of(training: Training, step: int = 0, sigma: float | None = None) -> Tensor:
+    state = replace(training._state)
+    with full_precision():
+        if training._in_code is not None:
+            training._in_code.sum(step, sigma, state)
+        else:
+            training._with_care(step, sigma, state)
+    return training._sums.flats[0].clone()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("bounding", BOUNDS, ids=repr)
+@each_network
+def test_sums_are_torchs(name: str, bounding: Bound | None, monkeypatch: pytest.MonkeyPatch):
+    weights = None if bounding is None else (0.5, 2.0, 1.0)
+    recipe = recipe_of(bounding=bounding, class_weights=weights)
+    fast, plain = both(name, recipe, records(), monkeypatch)
+    for step in range(4):
+        torch.testing.assert_close(sums_of(fast, step), sums_of(plain, step), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("batch", [1, 3, 7, 80, 400])
+@pytest.mark.parametrize("at_once", [1, 4, 5, 64])
+def test_of_any_batch_and_however_many_rows_at_once(
+    batch: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine_code, "LEAST", at_once)
+    monkeypatch.setattr(machine_code, "NUMBERS", 1)
+    for name in ("narrow first", "wide first"):
+        fast, plain = both(name, recipe_of(expected_batch_size=batch), records(), monkeypatch)
+        for step in range(3):
+            torch.testing.assert_close(
+                sums_of(fast, step), sums_of(plain, step), rtol=1e-5, atol=2e-5
+            )
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("batching", ["truncated", "reshuffled"])
+def test_of_other_batches_and_of_numbers(batching: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(
+        NETWORKS, "of numbers",
+        lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.ReLU(), nn.Linear(4, 1)),
+    )  # fmt: skip
+    recipe = recipe_of(batching=batching)
+    fast, plain = both("of numbers", recipe, records(numbers=True), monkeypatch)
+    torch.testing.assert_close(sums_of(fast, 3), sums_of(plain, 3), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.unit
+@each_network
+def test_an_empty_batch_is_noise_alone(name: str, monkeypatch: pytest.MonkeyPatch):
+    fast, _ = both(name, recipe_of(expected_batch_size=1), records(), monkeypatch)
+    assert fast._in_code is not None
+    monkeypatch.setattr(fast._in_code, "_batch", lambda step: np.empty(0, np.int64))
+    fast._sums.flats[0].fill_(7.0)
+    assert not sums_of(fast).any()
+    noisy = sums_of(fast, 5, 2.0)
+    assert float(noisy.std()) == pytest.approx(2.0 * 0.7, rel=0.5)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("bounding", BOUNDS[:2], ids=repr)
+@pytest.mark.parametrize("size", [0.0, 1e-20, 1e-3, 1.0, 1e6, 1e15])
+@each_network
+def test_one_record_moves_a_sum_by_no_more_than_the_bound(
+    name: str, size: float, bounding: Bound, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever the record: each alone in its batch, so that no rounding of a sum is in between."""
+    data = records(64)
+    data = replace(data, x=data.x * size, valid=torch.ones_like(data.valid))
+    recipe = recipe_of(bounding=bounding, expected_batch_size=1)
+    fast, plain = both(name, recipe, data, monkeypatch)
+    for place in range(64):
+        assert fast._in_code is not None
+        monkeypatch.setattr(fast._in_code, "_batch", lambda step: np.array([step]))
+        norm = float(sums_of(fast, place).double().norm())
+        assert norm <= bounding.sensitivity * (1 + 1e-9)
+        if size in (1.0, 1e6) and isinstance(bounding, Flat) and norm < 0.69:
+            batch = SimpleNamespace(batch=lambda n, stream, step: np.array([step]))
+            monkeypatch.setattr(type(plain._recipe), "batches", lambda self, n, b=batch: b)
+            assert norm == pytest.approx(float(sums_of(plain, place).norm()), rel=1e-4)
+            monkeypatch.undo()
+            monkeypatch.setattr(machine_code, "WORTH", 0.0)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
+@each_network
+def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
+    name: str, bounding: Bound | None, value: float, monkeypatch: pytest.MonkeyPatch
+):
+    data = records()
+    data = replace(data, valid=torch.ones_like(data.valid))
+    recipe = recipe_of(bounding=bounding, expected_batch_size=N)
+    bad = [0, 1, 2, 3, 10, N - 1]  # four in a row, one alone, and the last
+    null = data.valid.clone()
+    null[bad] = False
+    absent, _ = both(name, recipe, replace(data, valid=null), monkeypatch)
+    x = data.x.clone()
+    x[bad, 5] = value
+    broken, _ = both(name, recipe, replace(data, x=x), monkeypatch)
+    hidden, _ = both(name, recipe, replace(data, x=x, valid=null), monkeypatch)
+    expected = sums_of(absent)
+    assert expected.isfinite().all()
+    assert torch.equal(sums_of(broken), expected)
+    assert torch.equal(sums_of(hidden), expected)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("label", [-1, CLASSES, 2**40, -(2**62)])
+def test_a_class_that_is_none_adds_nothing_and_writes_nowhere(
+    label: int, monkeypatch: pytest.MonkeyPatch
+):
+    data = records()
+    null = data.valid.clone()
+    null[:9] = False
+    y = data.y.clone()
+    y[:9] = label
+    recipe = recipe_of(expected_batch_size=N)
+    for name in ("linear", "wide first"):
+        absent, _ = both(name, recipe, replace(data, valid=null), monkeypatch)
+        broken, _ = both(name, recipe, data, monkeypatch)
+        assert broken._in_code is not None
+        loop = broken._in_code._sum
+        loop._records = (loop._records[0], y.numpy(), *loop._records[2:])
+        assert torch.equal(sums_of(broken), sums_of(absent))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "more",
+    [
+        {}, {"optimizer": "momentum", "average": 0.2}, {"optimizer": "adam"},
+        {"optimizer": "adam-corrected"}, {"bounding": AutoS()}, {"batching": "reshuffled"},
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["linear", "deep"])
+def test_a_training_is_torchs(name: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """With noise, but for grid points: where sums are rounded otherwise, some are the next ones."""
+    data = replace(records(), public=False)
+    recipe = recipe_of(**{"noise_multiplier": 0.8, "learning_rate": 0.01, **more})
+    fast, plain = both(name, recipe, data, monkeypatch)
+    for _ in range(12):
+        fast.step()
+        plain.step()
+    assert fast._state.noise_deviation == plain._state.noise_deviation > 0
+    for training in (fast, plain):
+        training.finish()
+    grain = normals.grid(fast._state.noise_deviation) / recipe.expected_batch_size
+    most = 5e-3 if "adam" in recipe.optimizer else 0.1 * grain + 1e-5
+    for first, second in zip(fast._weights, plain._weights, strict=True):
+        assert float((first - second).abs().max()) <= most
+
+
+@pytest.mark.unit
+def test_many_numbers_have_their_noise_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(
+        NETWORKS, "large",
+        lambda: nn.Sequential(nn.Linear(INPUTS, 400), nn.Tanh(), nn.Linear(400, CLASSES)),
+    )  # fmt: skip
+    fast, plain = both("large", recipe_of(noise_multiplier=1.0), records(), monkeypatch)
+    assert fast._sums.flats[0].numel() > normals.FEW
+    apart = (sums_of(fast, 2, 1.0) - sums_of(plain, 2, 1.0)).abs()
+    assert float((apart > 0).double().mean()) < 0.01
+    assert float(apart.max()) <= 1.01 * normals.grid(0.7)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("count", [1, 2, 32, 33, 64, 65, 219, 1000, normals.FEW])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e9])
+def test_few_numbers_are_added_as_by_arrays(count: int, size: float):
+    stream = Keys.from_seed(5).stream("few", count)
+    words = stream.first_words(2 * normals.pairs(count))
+    for step in range(20):
+        first = size * np.random.default_rng(step).normal(size=count)
+        given = [first.astype(np.float32) for _ in range(2)]
+        normals.add_few(given[0], 1.3, words.at(step), stream, step, noise_loops)
+        normals.normals(count, stream, step).add_to(given[1], 1.3)
+        assert np.array_equal(*given)
+        assert not np.signbit(given[0][given[0] == 0]).any()
+
+
+@pytest.mark.unit
+def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.MonkeyPatch):
+    """Wherever U is near its ends, or the sum lies in the middle between two grid points."""
+    stream, count = Keys.from_seed(6).stream("ends"), 128
+    words = stream.words().take(2 * normals.pairs(count)).copy()
+    words[:4] = 0, 1, 2**63 - 1, -(2**63)
+    asked = []
+    honest = normals.Normals._decided
+    monkeypatch.setattr(
+        normals.Normals, "_decided",
+        lambda self, exact, place, wide: asked.append(place) or honest(self, exact, place, wide),
+    )  # fmt: skip
+    given = [np.linspace(-3.0, 3.0, count).astype(np.float32) for _ in range(2)]
+    normals.add_few(given[0], 1.3, words, stream, 0, noise_loops)
+    assert asked == [0, 1, 2, 3, 32, 33, 34, 35]
+    normals.of_words(words, count, stream, 0).add_to(given[1], 1.3)
+    assert np.array_equal(*given)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays(scale: float):
+    stream = Keys.from_seed(7).stream("grids")
+    words = stream.words().take(2 * normals.pairs(10)).copy()
+    given = [np.ones(10, np.float32) for _ in range(2)]
+    normals.add_few(given[0], scale, words, stream, 0, noise_loops)
+    normals.of_words(words, 10, stream, 0).add_to(given[1], scale)
+    assert np.array_equal(*given)
+
+
+@pytest.mark.unit
+def test_tanh_and_exp_are_right_to_a_few_units():
+    x = np.linspace(-30.0, 30.0, 600_001).astype(np.float32)
+    found = x.copy()
+    compiled._tanh(found, np.uint64(0), np.uint64(len(x)))
+    assert np.abs(found - np.tanh(x.astype(float))).max() < 2e-7
+    small = np.abs(x) < 0.6
+    exact = np.tanh(x[small].astype(float))
+    assert np.abs(found[small] / np.where(exact, exact, 1.0) - 1.0)[exact != 0].max() < 3e-7
+    odd = np.array([math.nan, math.inf, -math.inf, 0.0, 1e30], np.float32)
+    compiled._tanh(odd, np.uint64(0), np.uint64(5))
+    assert np.array_equal(odd, np.array([math.nan, 1, -1, 0, 1], np.float32), equal_nan=True)
+    h, d = np.zeros(5, np.float32), np.zeros(5, np.float32)
+    for outputs in (x[i : i + 5] for i in range(0, 600_000, 6007)):
+        h[:] = outputs
+        compiled._outward(h, d, np.uint64(0), np.uint64(5), 2, False)
+        shares = np.exp(outputs.astype(float) - outputs.max())
+        shares /= shares.sum()
+        shares[2] -= 1.0
+        assert np.abs(d - shares).max() < 3e-7
+
+
+def refused() -> dict[str, dict[str, Any]]:
+    return {
+        "a bound that follows counts": {"bounding": AdaptiveQuantile()},
+        "bounds of layers": {"bounding": PerLayer(clip_norm=1.0)},
+        "few steps": {"steps": 3},
+        "a step that pays for several threads": {"expected_batch_size": 300},
+    }
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", refused())
+def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pasearch.training.trainer.MOVED", 200 * INPUTS)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    recipe = recipe_of(**refused()[name])
+    assert Training(NETWORKS["deep"](), records(), recipe, streams())._in_code is None
+    usual = Training(NETWORKS["deep"](), records(), recipe_of(), streams())
+    assert usual._in_code is not None
+    large = recipe_of(expected_batch_size=300)
+    assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is not None
+    assert (
+        Training(NETWORKS["deep"]().double(), as_doubles(), recipe_of(), streams())._in_code is None
+    )
+    convolved = nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 2), nn.Flatten(),
+                              nn.Linear(12, CLASSES))  # fmt: skip
+    assert Training(convolved, records(), recipe_of(), streams())._in_code is None
+
+
+def as_doubles() -> Records:
+    data = records()
+    return replace(data, x=data.x.double())
+
+
+@pytest.mark.unit
+def test_loops_that_fail_or_find_other_sums_are_not_used(monkeypatch: pytest.MonkeyPatch):
+    def gone(name: str) -> Any:
+        raise ImportError(name)
+
+    honest = compiled.bounded_sum
+
+    def other(*given: Any) -> None:
+        honest(*given)
+        given[-2][0] += 0.01
+
+    for place, name, fault in (
+        (machine_code.importlib, "import_module", gone), (compiled, "bounded_sum", other),
+        (normals, "add_few", lambda total, *_: total.fill(0.0)),
+        (normals, "compiled", lambda: None),
+    ):  # fmt: skip
+        machine_code.loops.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, fault)
+            assert machine_code.loops() is None
+            trained = Training(NETWORKS["linear"](), records(), recipe_of(), streams())
+            assert trained._in_code is None
+    machine_code.loops.cache_clear()
+    assert machine_code.loops() is compiled
+
+
+@pytest.mark.unit
+def test_products_have_one_thread_and_then_what_they_had(monkeypatch: pytest.MonkeyPatch):
+    assert machine_code.loops() is not None
+    libraries = machine_code._blas()
+    assert libraries
+    before = [each.get_num_threads() for each in libraries]
+    with one_thread():
+        assert all(each.get_num_threads() == 1 for each in libraries)
+    assert [each.get_num_threads() for each in libraries] == before
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_generator_that_is_wound_is_the_steps_own(secure: bool):
+    stream = Keys.from_seed(2, secure=secure).stream("batch")
+    wound = stream.generators()
+    for step in (0, 5, 2, 2**63 + 1, 5):
+        fresh = stream.generator(step)
+        found = wound(step)
+        assert np.array_equal(found.geometric(0.1, size=9), fresh.geometric(0.1, size=9))
+        found.integers(2**32, size=3, dtype=np.uint32)  # half a word is left over
+    if not secure:
+        assert found.bit_generator.state["state"]["key"].tolist() == (
+            stream.generator(0).bit_generator.state["state"]["key"].tolist()  # pyright: ignore[reportArgumentType, reportCallIssue]
+        )
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("count", [1, 2, 7, 256])
+def test_first_words_are_the_streams(count: int):
+    stream = Keys.from_seed(2).stream("noise")
+    words = stream.first_words(count)
+    for step in (0, 3, 2**64 - 1, 1):
+        assert np.array_equal(words.at(step), stream.words(step).take(count))
+
+
+@pytest.mark.unit
+def test_a_whole_training_is_private_and_its_own(monkeypatch: pytest.MonkeyPatch):
+    """By `train`: the same keys give the same weights, others other ones."""
+    monkeypatch.setattr(machine_code, "WORTH", 0.0)
+    data = replace(records(), public=False)
+    recipe = recipe_of(noise_multiplier=1.0, steps=5)
+    asked: list[int] = []
+    honest = MachineCode.sum
+    monkeypatch.setattr(
+        MachineCode, "sum",
+        lambda self, step, *given: asked.append(step) or honest(self, step, *given),
+    )  # fmt: skip
+    networks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(3)
+        network, keys = NETWORKS["deep"](), Keys.from_seed(seed)
+        own = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
+        train(network, data, recipe, own)
+        networks.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    assert asked == 3 * [0, 1, 2, 3, 4]
+    assert torch.equal(networks[0], networks[1])
+    assert not torch.equal(networks[0], networks[2])
