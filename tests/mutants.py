@@ -230,6 +230,98 @@ MUTANTS = (
         "training/test_trainer.py",
     ),
     Mutant(
+        "in code: no noise",
+        "            normals.add_few(self._total, scale, words, self._stream, step, code)\n",
+        "",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: no noise on many numbers",
+        "            made.add_to(self._total, scale)\n",
+        "",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: nothing is clipped",
+        "        return self.clip_norm, 0.0, 1.0",
+        "        return 1e9, 0.0, 1.0",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: null records count",
+        "        if valid[slot] and found[row] <= LARGEST:",
+        "        if found[row] <= LARGEST:",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: norms without the first layer's input",
+        "                given = float(squares[places[row]])",
+        "                given = 0.0",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: norms without the bias",
+        "(given + one)",
+        "given",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: what is not finite is multiplied by 0",
+        "            d[low:high] = ZERO  # 0 * NaN is NaN\n            h[low:high] = ZERO\n",
+        "            d[low:high] = ZERO\n",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: a copy that is not finite is multiplied by 0",
+        "                copied[own : own + widths[0]] = ZERO",
+        "                pass",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: a record that is not finite is multiplied by 0 where it lies",
+        "                    chosen[row] = places[some]",
+        "                    pass",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: a sum keeps what stood there",
+        "    kept = ZERO\n",
+        "    kept = UNIT\n",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: the last rows of a first layer are those of an earlier step",
+        "            own[unsigned(many) * outputs :] = ZERO",
+        "            pass",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: every step has the first one's words",
+        "        self._counters[:, 0] = _step(step)",
+        "        self._counters[:, 0] = 0 * _step(step)",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: every step has the first one's batch",
+        '            state["state"]["counter"][3] = _step(step)',
+        '            state["state"]["counter"][3] = 0',
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: what is in doubt of few numbers stays",
+        "surer, least,\n                        most,\n                    )  # fmt: skip\n"
+        "                    if near:",
+        "surer, least,\n                        most,\n                    )  # fmt: skip\n"
+        "                    if False:",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: a bound that follows counts",
+        "bounding is None or (bounding.terms is not None and ",
+        "bounding is None or bounding.terms is None or (",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
         "rounds: a note is not read",
         "if wrong := self._rounds.wrong():",
         "if wrong := False:",
