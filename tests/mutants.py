@@ -285,8 +285,8 @@ MUTANTS = (
     ),
     Mutant(
         "in code: a sum keeps what stood there",
-        "    kept = ZERO\n",
-        "    kept = UNIT\n",
+        "self._add(self._records, places, 0.0, total)",
+        "self._add(self._records, places, 1.0, total)",
         "training/test_machine_code.py",
     ),
     Mutant(

@@ -398,7 +398,7 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
 
 @exact
 def bounded_sum(
-    x, y, valid, squares, shares, numbers, places, rows, w, form, terms, room, sums, gemm
+    x, y, valid, squares, shares, numbers, places, kept, rows, w, form, terms, room, sums, gemm
 ):  # fmt: skip
     """Write the sum of the bounded gradients of some records.
 
@@ -410,6 +410,7 @@ def bounded_sum(
         shares: What each class's bounded gradients are multiplied by, float32.
         numbers: Whether y are numbers.
         places: The chosen records, int64.
+        kept: What stood in the sums is multiplied by it first: 0 or 1, float32.
         rows: How many are worked on at once, at most.
         w: The weights, float32, (parameters,).
         form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
@@ -425,7 +426,6 @@ def bounded_sum(
     widths, kinds, ats = form[2:]
     h, d = room[1], room[2]
     last, outputs = ats[len(kinds)], widths[len(kinds)]
-    kept = ZERO
     for low in range(0, len(places), rows):
         own = places[low : low + rows]
         _forward(x, own, w, form, room, gemm)

@@ -86,7 +86,7 @@ class Dense:
 
     def takes(self, x: Tensor) -> bool:
         """Whether rows like these are one input of the first layer each."""
-        return x.ndim == 2 or self.flattened
+        return len(x.shape) == 2 or self.flattened
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
         """Return the squared norms of what the first layer is given, (batch,)."""

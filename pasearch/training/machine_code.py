@@ -56,7 +56,7 @@ class MachineCode:
 
     Args:
         dense: The network, of float32 on a processor.
-        slots: The records, with the squared norms of what the first layer is given.
+        slots: The records; of a tensor, with the squared norms of what the first layer is given.
         recipe: One that `fits`.
         streams: As for `trainer.train`.
         room: Where sums go: one flat place.
@@ -77,7 +77,7 @@ class MachineCode:
         self._recipe, self._stream, self._room, self._loops = recipe, streams["noise"], room, loops
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        self._sum = _Sum(dense, slots, terms, weights, loops)
+        self._sum = _Sum(dense, slots, terms, weights, loops, recipe.chunk)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -138,18 +138,23 @@ class _Sum:
         terms: tuple[float, float, float] | None,
         weights: Tensor,
         loops: ModuleType,
+        chunk: int,
     ):
-        assert slots.squares is not None
         assert terms is not None
+        self._dense, self._slots, self._loop, self._gemm = (
+            dense, slots, loops.bounded_sum, loops.GEMM
+        )  # fmt: skip
         alike = torch.ones(len(dense.weights[-1]))
         shares = alike if slots.shares is None else slots.shares
-        records = slots.x.reshape(-1), slots.y, slots.valid, slots.squares, shares
-        self._loop, self._gemm = loops.bounded_sum, loops.GEMM
-        self._records = (*(each.numpy() for each in records), slots.y.is_floating_point())
+        self._shares = shares.numpy(), slots.y.is_floating_point()
+        self._records = None
+        if slots.squares is not None:
+            self._records = _flat(slots.x, slots.y, slots.valid, slots.squares)
         outputs = [len(weight) for weight in dense.weights]
         copied = dense.weights[0].shape[1] if outputs[0] >= NARROW else 0
         self._products = bool(copied) or len(outputs) > 1
         rows = min(MOST, max(LEAST, NUMBERS // (copied + sum(outputs))))
+        self._most = rows * max(1, min(chunk, slots.rows) // rows)
         self._weights = rows, weights.detach().numpy()
         top, plus, most = terms
         self._form = _form(dense, weights, rows), (top, plus, SLACK, most)
@@ -158,11 +163,31 @@ class _Sum:
         self._room = copies, h, d, np.zeros(rows), factors
 
     def __call__(self, places: Any, total: Any) -> None:
-        """Write the sum of some slots' bounded gradients."""
+        """Write the sum of some slots' bounded gradients.
+
+        Records that are no tensor are fetched part by part, of whole `rows`: the sums are the same.
+        """
+        if self._records is not None:
+            self._add(self._records, places, 0.0, total)
+            return
+        total[:] = 0.0
+        for low in range(0, len(places), self._most):
+            part = torch.from_numpy(places[low : low + self._most])
+            x, loss, mask = self._slots.at(part)
+            own = _flat(x, loss.y, mask, self._dense.squares_of_inputs(x))
+            self._add(own, np.arange(len(part)), 1.0 if low else 0.0, total)
+
+    def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
         with one_thread() if self._products else nullcontext():
             self._loop(
-                *self._records, places, *self._weights, *self._form, self._room, total, self._gemm
-            )
+                *records, *self._shares, places, np.float32(kept), *self._weights, *self._form,
+                self._room, total, self._gemm,
+            )  # fmt: skip
+
+
+def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
+    """Return records one after another, and what else there is of them, as arrays."""
+    return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
 def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
@@ -174,12 +199,13 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
     known = bounding is None or (bounding.terms is not None and type(bounding).sums is Bound.sums)
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None and not watched.keyed
-    if not (known and plain and dense is not None and slots.squares is not None):
+    if not (known and plain and dense is not None):
         return False
     saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
     linear = len(dense.weights) == 1 and len(dense.weights[0]) < NARROW
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
-    known = slots.y.dtype in (torch.int64, torch.float32) and x.is_contiguous()
+    known = slots.y.dtype in (torch.int64, torch.float32) and dense.takes(x)
+    known &= type(x) is not Tensor or x.is_contiguous()
     return (few or linear) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
 
 
@@ -265,10 +291,10 @@ def _agrees(outputs: tuple[int, ...], code: ModuleType) -> bool:
     (weights,), x = flattened(parameters), torch.linspace(-2.0, 2.0, 45).view(9, 5)
     weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())
     valid, y = torch.arange(9) != 4, torch.arange(9) % 3
-    slots, room, bounding = Slots(x, y, valid), Room(parameters), Flat(clip_norm=0.5)
-    slots = Slots(x, y, valid, dense.squares_of_inputs(x))
+    slots, bounding = Slots(x, y, valid, dense.squares_of_inputs(x)), Flat(clip_norm=0.5)
+    room = Room(parameters)
     loss = LossOf(y, slots.squares)
     dense.sums(x, loss, bounding, valid, None, room.of)
     total = np.empty(len(weights), np.float32)
-    _Sum(dense, slots, bounding.terms, weights, code)(np.arange(9), total)
+    _Sum(dense, slots, bounding.terms, weights, code, len(x))(np.arange(9), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

@@ -206,6 +206,7 @@ def test_a_class_that_is_none_adds_nothing_and_writes_nowhere(
         broken, _ = both(name, recipe, data, monkeypatch)
         assert broken._in_code is not None
         loop = broken._in_code._sum
+        assert loop._records is not None
         loop._records = (loop._records[0], y.numpy(), *loop._records[2:])
         assert torch.equal(sums_of(broken), sums_of(absent))
 
@@ -315,6 +316,46 @@ def test_tanh_and_exp_are_right_to_a_few_units():
         shares /= shares.sum()
         shares[2] -= 1.0
         assert np.abs(d - shares).max() < 3e-7
+
+
+class Fetched:
+    """Records that are no tensor, as of a file: batches alone are."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, x: Tensor):
+        self.x, self.shape, self.asked = x, x.shape, []
+
+    def to(self, device: str) -> Fetched:
+        return self
+
+    def is_floating_point(self) -> bool:
+        return True
+
+    def index_select(self, axis: int, places: Tensor) -> Tensor:
+        self.asked.append(len(places))
+        return self.x.index_select(axis, places)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("chunk", [1, 64, 128, 4096])
+@each_network
+def test_records_that_are_no_tensor_have_the_same_sums(
+    name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine_code, "NUMBERS", 1)
+    data, recipe = records(), recipe_of(expected_batch_size=300, chunk=chunk)
+    x = data.x.clone()
+    x[::7, 2] = math.nan
+    fetched = Fetched(x)
+    lies, _ = both(name, recipe, replace(data, x=x), monkeypatch)
+    comes, _ = both(name, recipe, replace(data, x=fetched), monkeypatch)
+    for step in range(3):
+        assert torch.equal(sums_of(lies, step), sums_of(comes, step))
+    assert max(fetched.asked) <= max(64, chunk)
+    assert comes._in_code is not None
+    monkeypatch.setattr(comes._in_code, "_batch", lambda step: np.empty(0, np.int64))
+    assert not sums_of(comes).any()
 
 
 def refused() -> dict[str, dict[str, Any]]:
