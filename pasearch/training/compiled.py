@@ -4,7 +4,8 @@ The formulas are those of `dense`. Products are a library's (BLAS, scipy's), but
 with few outputs: that reads the records where they lie. Norms are added up in float64. A record
 that is null, or whose norm is not finite, adds exactly 0.
 
-exp and tanh: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees/dp-sgd.md.
+exp: the polynomial of Cephes (Moshier 1989); tanh: the fraction that Eigen has (Guennebaud et al.).
+Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations
@@ -56,13 +57,19 @@ E0, E1, E2, E3, E4, E5 = (
         5.0000001201e-1,
     )
 )  # fmt: skip
-SMALL = single(0.625)
-T0, T1, T2, T3, T4 = (
+BEYOND = single(7.9053111)
+"""From here on float32's hyperbolic tangent is 1, but for a unit."""
+P0, P1, P2, P3, P4, P5, P6 = (
     single(each)
     for each in (
-        -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
-        -3.33332819422e-1,
+        -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-8,
+        1.48572235717979e-5, 6.37261928875436e-4, 4.89352455891786e-3,
     )
+)  # fmt: skip
+Q0, Q1, Q2, Q3 = (
+    single(each)
+    for each in (1.19825839466702e-6, 1.18534705686654e-4, 2.26843463243900e-3,
+                 4.89352518554385e-3)
 )  # fmt: skip
 
 
@@ -133,21 +140,29 @@ def _exp(x):
     )
 
 
+@inlined
+def _tanh(x):
+    """Return the hyperbolic tangent: an odd polynomial over an even one."""
+    x = -BEYOND if x < -BEYOND else x  # NaN stays what it is
+    x = BEYOND if x > BEYOND else x
+    z = x * x
+    p = P0 * z + P1
+    p = p * z + P2
+    p = p * z + P3
+    p = p * z + P4
+    p = p * z + P5
+    p = p * z + P6
+    q = Q0 * z + Q1
+    q = q * z + Q2
+    q = q * z + Q3
+    return x * p / q
+
+
 @exact
-def _tanh(h, low, high):
+def _tanh_all(h, low, high):
     """Put the hyperbolic tangents of some numbers in their place."""
     for k in range(low, high):
-        x = h[k]
-        z = x * x
-        p = T0 * z + T1
-        p = p * z + T2
-        p = p * z + T3
-        p = p * z + T4
-        small = p * z * x + x
-        size = abs(x)
-        large = UNIT - TWICE / (_exp(TWICE * size) + UNIT)
-        large = -large if x < ZERO else large
-        h[k] = small if size < SMALL else large
+        h[k] = _tanh(h[k])
 
 
 @exact
@@ -238,7 +253,7 @@ def _activate(kind, bias, h, rows):
             for k in range(at, at + outputs):
                 h[k] = ZERO if h[k] < ZERO else h[k]  # NaN stays what it is
     if kind == TANH:
-        _tanh(h, NONE, rows * outputs)
+        _tanh_all(h, NONE, rows * outputs)
 
 
 @exact

@@ -300,13 +300,13 @@ def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays(scale: float):
 def test_tanh_and_exp_are_right_to_a_few_units():
     x = np.linspace(-30.0, 30.0, 600_001).astype(np.float32)
     found = x.copy()
-    compiled._tanh(found, np.uint64(0), np.uint64(len(x)))
-    assert np.abs(found - np.tanh(x.astype(float))).max() < 2e-7
+    compiled._tanh_all(found, np.uint64(0), np.uint64(len(x)))
+    assert np.abs(found - np.tanh(x.astype(float))).max() < 5e-7
     small = np.abs(x) < 0.6
     exact = np.tanh(x[small].astype(float))
-    assert np.abs(found[small] / np.where(exact, exact, 1.0) - 1.0)[exact != 0].max() < 3e-7
+    assert np.abs(found[small] / np.where(exact, exact, 1.0) - 1.0)[exact != 0].max() < 5e-7
     odd = np.array([math.nan, math.inf, -math.inf, 0.0, 1e30], np.float32)
-    compiled._tanh(odd, np.uint64(0), np.uint64(5))
+    compiled._tanh_all(odd, np.uint64(0), np.uint64(5))
     assert np.array_equal(odd, np.array([math.nan, 1, -1, 0, 1], np.float32), equal_nan=True)
     h, d = np.zeros(5, np.float32), np.zeros(5, np.float32)
     for outputs in (x[i : i + 5] for i in range(0, 600_000, 6007)):
