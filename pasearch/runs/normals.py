@@ -282,18 +282,19 @@ class Alone:
         return ~(abs(rest) <= 0.5 - self.errors[part] * wide).all()
 
 
-def normals(count: int, stream: Stream, step: int = 0) -> Normals:
+def normals(count: int, stream: Stream, step: int = 0, code: ModuleType | None = None) -> Normals:
     """Return normal numbers from a stream's words, on a CPU: float32, or of few float64.
 
     Args:
         count: How many, 0 or more.
         stream: Serves these numbers and nothing else.
         step: Which step of it.
+        code: The loops in machine code, if they are loaded in any case.
     """
     if count <= FEW:
         words = stream.words(step).take(2 * pairs(count)).copy()
         return of_words(words, count, stream, step)
-    return _of_stream(count, stream, step, machine_code(count))
+    return _of_stream(count, stream, step, code or machine_code(count))
 
 
 def _of_stream(count: int, stream: Stream, step: int, code: ModuleType | None) -> Normals:

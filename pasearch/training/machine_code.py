@@ -117,12 +117,13 @@ class MachineCode:
         if sigma is None or bounding is None:
             return
         scale = state.noise_deviation = sigma * bounding.sensitivity
+        code = normals.compiled()
+        assert code is not None, "it is loaded"
         if self._words is None:
-            made = normals.normals(len(self._total), self._stream, step)
+            made = normals.normals(len(self._total), self._stream, step, code)
             made.add_to(self._total, scale)
         else:
-            code, words = normals.compiled(), self._words.at(step)
-            assert code is not None
+            words = self._words.at(step)
             normals.add_few(self._total, scale, words, self._stream, step, code)
         if recipe.denoising is not None:
             denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
