@@ -255,14 +255,32 @@ MUTANTS = (
     ),
     Mutant(
         "in code: norms without the first layer's input",
-        "                given = float(squares[places[row]])",
+        "                given = np.float64(squares[places[row]])",
         "                given = 0.0",
         "training/test_machine_code.py",
     ),
     Mutant(
+        "in code: squares of float32, which underflow",
+        "            found[row] += (mine + lost) * (given + missed + one)",
+        "            found[row] += np.float64(single(mine)) * (given + one)",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: squares above float32 count",
+        "            if not (given <= LARGEST and mine <= LARGEST):",
+        "            if False:",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: a bound with factors of its own",
+        '        and _said_by(kind, "factors") is _said_by(kind, "terms")',
+        "        and True",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
         "in code: norms without the bias",
-        "(given + one)",
-        "given",
+        "(given + missed + one)",
+        "(given + missed)",
         "training/test_machine_code.py",
     ),
     Mutant(
@@ -309,16 +327,10 @@ MUTANTS = (
     ),
     Mutant(
         "in code: what is in doubt of few numbers stays",
-        "surer, least,\n                        most,\n                    )  # fmt: skip\n"
+        "surer,\n                        least, most,\n                    )  # fmt: skip\n"
         "                    if near:",
-        "surer, least,\n                        most,\n                    )  # fmt: skip\n"
+        "surer,\n                        least, most,\n                    )  # fmt: skip\n"
         "                    if False:",
-        "training/test_machine_code.py",
-    ),
-    Mutant(
-        "in code: a bound that follows counts",
-        "bounding is None or (bounding.terms is not None and ",
-        "bounding is None or bounding.terms is None or (",
         "training/test_machine_code.py",
     ),
     Mutant(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -65,8 +66,18 @@ def fingerprint(
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "libraries": linear_algebra(),
+        "compiler": compiler(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def compiler() -> dict[str, str]:
+    """Return what the environment tells numba and BLAS, but where their files are."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(("NUMBA_", "OPENBLAS_")) and name != "NUMBA_CACHE_DIR"
+    }
 
 
 def linear_algebra() -> list[str]:
@@ -87,7 +98,8 @@ def versions(*, cluster: bool = False) -> dict[str, str]:
     """Return the versions of everything a result depends on; of a cluster's run Ray's, too."""
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",
-        "pandas", "pyarrow", "deap", "optuna", "numba", *([Cluster.name] if cluster else []),
+        "pandas", "pyarrow", "deap", "optuna", "numba", "llvmlite",
+        *([Cluster.name] if cluster else []),
     )  # fmt: skip
     found = {name: version(name) for name in names}
     return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}

@@ -28,6 +28,18 @@ from pasearch.runs.normals import GROUP
 BY_COMPILED = 9 * 2.0**-22
 """How much a normal number errs at most, what its product with a and the sum add included."""
 
+
+def _is_kept() -> bool:
+    """Whether there is a folder for machine code: else each process compiles its own."""
+    try:
+        njit(cache=True)(_is_kept)
+    except RuntimeError:
+        return False
+    return True
+
+
+CACHED = _is_kept()
+
 LOW, HIGH = 2**19, 2**31 - 2**14
 """Between them 31 bits of U are enough."""
 
@@ -37,7 +49,8 @@ ONCE = unsigned(1)
 LAST = unsigned(GROUP - 1)  # places without a sign: numba never counts them from the end
 
 inlined: Any = njit(inline="always")
-compiled: Any = njit(nogil=True, error_model="numpy", cache=True, fastmath=False)
+# Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
+compiled: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath=False)
 instruction: Any = intrinsic
 
 SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
@@ -295,8 +308,8 @@ def release_few(words, total, given, finer, places, exact):
                     place = pair + (k & LAST)
                     length, turn = words[place] & MASK, words[half + place]
                     total[low + k], near = _finely(
-                        length, turn, float(before[k]), k >= PAIRS, exactly, point, surer, least,
-                        most,
+                        length, turn, np.float64(before[k]), k >= PAIRS, exactly, point, surer,
+                        least, most,
                     )  # fmt: skip
                     if near:
                         places[found], exact[found] = np.int64(low + k), before[k]

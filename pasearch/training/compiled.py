@@ -19,17 +19,19 @@ from numba import njit, types
 from numba.extending import get_cython_function_address
 from torch import nn
 
-from pasearch.runs.compiled import bits_of, instruction, number_of
-from pasearch.training.dense import CODES, NARROW
+from pasearch.runs.compiled import CACHED, bits_of, instruction, number_of
+from pasearch.training.dense import CODES
 
 single, whole, unsigned = np.float32, np.int32, np.uint64
 
-FIRST, ROWS = unsigned(NARROW), unsigned(4)
+ROWS = unsigned(4)
 """Records that go through a first layer of few outputs at once."""
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a squared norm: as far as float32 goes, so that a factor is a normal float32."""
+LOST = 2.0 * float(np.finfo(np.float32).tiny)
+"""What a number of a row may lose to underflow, of a squared norm: in it, or times its factor."""
 TANH, RELU = CODES[nn.Tanh], CODES[nn.ReLU]
 
 NONE, ONE, TWO, THREE = (unsigned(each) for each in range(4))
@@ -37,11 +39,11 @@ ZERO, UNIT, TWICE = single(0.0), single(1.0), single(2.0)
 
 # Sums may be added up in any order, as a library's products are; NaN and infinity are kept.
 sums_of: Any = njit(
-    nogil=True, error_model="numpy", cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"}
+    nogil=True, error_model="numpy", cache=CACHED, fastmath={"reassoc", "contract", "nsz", "arcp"}
 )
 inlined: Any = njit(inline="always")
 # Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
-exact: Any = njit(nogil=True, error_model="numpy", cache=True, fastmath=False)
+exact: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath=False)
 
 GEMM = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
 """Where BLAS' product of float32 matrices lies in this process."""
@@ -237,7 +239,8 @@ def _square(values, low, high):
     """Return the squared norm of some numbers, float64."""
     total = 0.0
     for k in range(low, high):
-        total += float(values[k]) * float(values[k])
+        value = np.float64(values[k])  # `float` of a float32 is a float32 here
+        total += value * value
     return total
 
 
@@ -288,7 +291,7 @@ def _forward(x, places, w, form, room, gemm):
         start, size = starts[layer], inputs * outputs
         own = w[start : start + size]
         out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + THREE) * outputs]
-        if layer == 0 and outputs < FIRST:
+        if layer == 0 and not len(copied):
             for low in range(0, many, 4):
                 _dots(x, _four(places, low), own, inputs, outputs, out, unsigned(low))
         else:
@@ -327,8 +330,12 @@ def _backward(places, squares, w, form, room, gemm):
                 first = before + unsigned(row) * inputs
                 given = _square(h, first, first + inputs)
             else:
-                given = float(squares[places[row]])
-            found[row] += _square(own, low, low + outputs) * (given + one)
+                given = np.float64(squares[places[row]])
+            mine = _square(own, low, low + outputs)
+            if not (given <= LARGEST and mine <= LARGEST):
+                found[row] = math.nan
+            lost, missed = np.float64(outputs) * LOST, np.float64(inputs) * LOST
+            found[row] += (mine + lost) * (given + missed + one)
         if layer:
             start = starts[layer]
             of = w[start : start + inputs * outputs]
@@ -368,7 +375,7 @@ def _weigh(form, room, many):
                 continue
             d[low:high] = ZERO  # 0 * NaN is NaN
             h[low:high] = ZERO
-            if layer == 0 and widths[1] >= FIRST:
+            if layer == 0 and len(copied):
                 own = unsigned(row) * widths[0]
                 copied[own : own + widths[0]] = ZERO
 
@@ -386,9 +393,9 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
         inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
         own, to = d[at : at + unsigned(many) * outputs], sums[start : start + size]
-        if kept == ZERO and layer == 0 and outputs < FIRST:
+        if kept == ZERO and layer == 0 and not len(copied):
             to[:] = ZERO
-        if layer == 0 and outputs < FIRST:
+        if layer == 0 and not len(copied):
             own = d[at : at + (unsigned(many) + THREE) * outputs]
             own[unsigned(many) * outputs :] = ZERO
             chosen = places.copy()
@@ -432,7 +439,8 @@ def bounded_sum(
             what they are given and of what comes out at last; codes of what follows; where in the
             room what comes out of each stands, behind a number for the first one's input.
         terms: See `Bound.terms`, with `SLACK` before the last.
-        room: For copies of records, (rows * inputs,); for what comes out of the layers and for its
+        room: For copies of records, (rows * inputs,), or of no size where a first layer of few
+            outputs reads them where they lie; for what comes out of the layers and for its
             gradients, ((rows + 3) * outputs of all layers,); for squared norms, float64, and for
             factors, (rows,).
         sums: Where the sum goes, float32, (parameters,).

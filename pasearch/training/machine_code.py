@@ -13,7 +13,10 @@ Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -24,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
 from pasearch.training.batching import Poisson
@@ -47,8 +51,17 @@ LEAST, MOST, NUMBERS = 64, 1024, 2**18
 """Records that are worked on at once: between the first two, and as many as have so many numbers
 in the network, so that they stay in a processor's cache."""
 
+OFF = "NUMBA_DISABLE_JIT"
+"""What switches machine code off, if the environment has it."""
+
+KINDS = nn.Tanh, nn.ReLU
+
 UNBOUNDED = math.inf, 0.0, 1.0
 """The terms of factors that are all 1."""
+
+
+_ALONE = threading.Lock()
+"""How many threads BLAS has is one number a process: sums of several threads take turns."""
 
 
 class MachineCode:
@@ -179,7 +192,7 @@ class _Sum:
             self._add(own, np.arange(len(part)), 1.0 if low else 0.0, total)
 
     def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
-        with one_thread() if self._products else nullcontext():
+        with _ALONE, one_thread() if self._products else nullcontext():
             self._loop(
                 *records, *self._shares, places, np.float32(kept), *self._weights, *self._form,
                 self._room, total, self._gemm,
@@ -196,24 +209,38 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
 
     A linear model's always are, as none of its records is copied. Arguments as of `MachineCode.of`.
     """
-    bounding, dense, x = recipe.bounding, watched.dense, slots.x
-    known = bounding is None or (bounding.terms is not None and type(bounding).sums is Bound.sums)
+    bounding, dense, x, y = recipe.bounding, watched.dense, slots.x, slots.y
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None and not watched.keyed
-    if not (known and plain and dense is not None):
+    if dense is None or not (plain and (bounding is None or _has_terms(bounding))):
         return False
+    outputs = [len(weight) for weight in dense.weights]
     saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
-    linear = len(dense.weights) == 1 and len(dense.weights[0]) < NARROW
+    linear = len(outputs) == 1 and outputs[0] < NARROW
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
-    known = slots.y.dtype in (torch.int64, torch.float32) and dense.takes(x)
-    known &= type(x) is not Tensor or x.is_contiguous()
+    known = y.dtype is torch.int64 or (y.dtype is torch.float32 and outputs[-1] == 1)
+    known &= dense.takes(x) and (type(x) is not Tensor or x.is_contiguous())
     return (few or linear) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
+
+
+def _has_terms(bounding: Bound) -> bool:
+    """Whether a bound's factors are those of its terms: said by one class, and no other's sums."""
+    kind = type(bounding)
+    return (
+        bounding.terms is not None
+        and kind.sums is Bound.sums
+        and _said_by(kind, "factors") is _said_by(kind, "terms")
+    )
+
+
+def _said_by(kind: type, name: str) -> type:
+    return next(each for each in kind.__mro__ if name in vars(each))
 
 
 def _batches(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
     """Return what gives a step's slots: those of `Batching.batch`."""
     batching = recipe.batches(n)
-    if isinstance(batching, Poisson):
+    if isinstance(batching, Poisson) and _said_by(type(batching), "batch") is Poisson:
         generator = stream.generators()
         return lambda step: batching.indices(n, generator(step))
     return lambda step: batching.batch(n, stream, step)
@@ -262,32 +289,46 @@ def _blas() -> list[Any]:
 
 @cache
 def loops() -> ModuleType | None:
-    """Load the loops and try them on public numbers; None if they fail, or find other sums."""
-    if normals.compiled() is None:
+    """Load the loops and try them on public numbers; None where numba is missing or switched off.
+
+    Raises:
+        MachineError: They cannot be loaded, or find other sums. Torch's do not take over then: a
+            run that is resumed, or whose candidates are trained in several processes, has to have
+            the same sums everywhere.
+    """
+    if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
     try:
         code = importlib.import_module("pasearch.training.compiled")
-        tried = _adds_the_same() and all(_agrees(each, code) for each in ((3,), (NARROW, 3)))
-    except Exception:  # noqa: BLE001 - as of `normals.compiled`
-        return None
-    return code if tried else None
+        nets = ((each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS)
+        if _adds_the_same() and all(_agrees(*each, code) for each in nets):
+            return code
+        told = "It finds other numbers than torch."
+    except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
+        told = system_words(error) or f"numba ended with {type(error).__name__}."
+    raise MachineError(
+        f"The machine code that trains small networks cannot be used here. {told} If its files are "
+        "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
+        f"command again, or resume the run. A new run with {OFF}=1 does without, more slowly."
+    )
 
 
 def _adds_the_same() -> bool:
     """Whether few numbers are added as by arrays, to the bit."""
-    code, stream, first = normals.compiled(), Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
+    if (code := normals.compiled()) is None:
+        return False
+    stream, first = Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
     totals = [first.astype(np.float32) for _ in range(2)]
     words = stream.words().take(2 * normals.pairs(1000)).copy()
-    assert code is not None
     normals.add_few(totals[0], 1.5, words, stream, 0, code)
     normals.of_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
     return np.array_equal(totals[0], totals[1])
 
 
-def _agrees(outputs: tuple[int, ...], code: ModuleType) -> bool:
+def _agrees(outputs: tuple[int, ...], kind: type[nn.Module], code: ModuleType) -> bool:
     """Whether the loops find torch's sums, of made-up records of five numbers and three classes."""
     layers = [nn.Linear(*each) for each in zip((5, *outputs), outputs, strict=False)]
-    dense = Dense(layers, [*(nn.Tanh for _ in outputs[:-1]), None], flattened=False)
+    dense = Dense(layers, [*(kind for _ in outputs[:-1]), None], flattened=False)
     parameters = [p for layer in layers for p in layer.parameters()]
     (weights,), x = flattened(parameters), torch.linspace(-2.0, 2.0, 45).view(9, 5)
     weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pasearch.api.binding import compiler, versions
 from pasearch.data.partitions import Records
+from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import compiled, machine_code
+from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
@@ -392,9 +396,11 @@ def as_doubles() -> Records:
 
 
 @pytest.mark.unit
-def test_loops_that_fail_or_find_other_sums_are_not_used(monkeypatch: pytest.MonkeyPatch):
-    def gone(name: str) -> Any:
-        raise ImportError(name)
+def test_loops_that_fail_or_find_other_sums_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    """Torch's do not take over: a resumed run, or another process, may not have other sums."""
+
+    def full(name: str) -> Any:
+        raise OSError(28, "No space left on device")
 
     honest = compiled.bounded_sum
 
@@ -402,19 +408,149 @@ def test_loops_that_fail_or_find_other_sums_are_not_used(monkeypatch: pytest.Mon
         honest(*given)
         given[-2][0] += 0.01
 
-    for place, name, fault in (
-        (machine_code.importlib, "import_module", gone), (compiled, "bounded_sum", other),
-        (normals, "add_few", lambda total, *_: total.fill(0.0)),
-        (normals, "compiled", lambda: None),
-    ):  # fmt: skip
+    for place, name, fault, told in (
+        (machine_code.importlib, "import_module", full, "full"),
+        (compiled, "bounded_sum", other, "other numbers"),
+        (normals, "add_few", lambda total, *_: total.fill(0.0), "other numbers"),
+        (normals, "compiled", lambda: None, "other numbers"),
+        (compiled, "GEMM", None, "ended with TypingError"),
+    ):
         machine_code.loops.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(place, name, fault)
-            assert machine_code.loops() is None
-            trained = Training(NETWORKS["linear"](), records(), recipe_of(), streams())
-            assert trained._in_code is None
+            with pytest.raises(MachineError, match=told):
+                Training(NETWORKS["linear"](), records(), recipe_of(), streams())
     machine_code.loops.cache_clear()
     assert machine_code.loops() is compiled
+
+
+@pytest.mark.unit
+def test_machine_code_can_be_switched_off_and_a_run_is_bound_to_that(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    before = compiler()
+    machine_code.loops.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("NUMBA_DISABLE_JIT", "1")
+        trained = Training(NETWORKS["linear"](), records(), recipe_of(), streams())
+        assert trained._in_code is None
+        assert compiler() == {**before, "NUMBA_DISABLE_JIT": "1"}
+        patch.setenv("NUMBA_CACHE_DIR", "elsewhere")
+        assert "NUMBA_CACHE_DIR" not in compiler()
+    machine_code.loops.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(machine_code.importlib.util, "find_spec", lambda name: None)
+        assert machine_code.loops() is None
+    machine_code.loops.cache_clear()
+    assert {"numba", "llvmlite"} <= set(versions())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("hidden", [(), (5,), (NARROW,), (15, 15)])
+def test_no_size_of_a_record_gets_past_a_small_bound(
+    hidden: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Squares that underflow or overflow, in any layer: inputs from 1e-38 to 1e19, sure classes."""
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(120, INPUTS, generator=generator)
+    x *= torch.logspace(-38, 19.2, 120)[:, None]
+    data = Records(x=x, y=torch.arange(120) % CLASSES, valid=torch.ones(120, dtype=torch.bool),
+                   public=True)  # fmt: skip
+
+    def network() -> nn.Module:
+        sizes, layers = (INPUTS, *hidden, CLASSES), []
+        for first, second in pairwise(sizes):
+            layers += [nn.Linear(first, second, bias=bias), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    monkeypatch.setitem(NETWORKS, "of any size", network)
+    for bounding in (Flat(clip_norm=1e-12), Flat(clip_norm=1e-5), AutoS(gamma=1e-6), AutoS()):
+        for scale in (1e-18, 1e-9, 1.0, 1e9):
+            recipe = recipe_of(bounding=bounding, expected_batch_size=1)
+            fast, _ = both("of any size", recipe, data, monkeypatch)
+            for weights in fast._weights:
+                weights *= scale
+            assert fast._in_code is not None
+            monkeypatch.setattr(fast._in_code, "_batch", lambda step: np.array([step]))
+            for place in range(120):
+                found = sums_of(fast, place)
+                assert found.isfinite().all()
+                assert float(found.double().norm()) <= bounding.sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.unit
+def test_a_sure_class_and_a_large_record_stay_within_a_small_bound(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The gradient of the outputs is 1e-23, whose square no float32 has."""
+    x = torch.zeros(1, INPUTS)
+    x[0, 0] = 1.8e19
+    data = Records(x=x, y=torch.zeros(1, dtype=torch.int64), valid=torch.ones(1, dtype=torch.bool),
+                   public=True)  # fmt: skip
+    for bounding in (Flat(clip_norm=1e-4), Flat(clip_norm=1e-12), AutoS(gamma=1e-6)):
+        fast, _ = both("linear", recipe_of(bounding=bounding, expected_batch_size=1), data,
+                       monkeypatch)  # fmt: skip
+        with torch.no_grad():
+            for parameter in fast._network.parameters():
+                parameter.zero_()
+            list(fast._network.parameters())[1][0] = 53.0
+        assert float(sums_of(fast).double().norm()) <= bounding.sensitivity
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("size", np.logspace(20, 35, 31).tolist())
+def test_a_hidden_number_whose_square_no_float32_has_adds_nothing(
+    size: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Its gradient times its factor would be rounded to few bits, and more than the bound."""
+
+    def network() -> nn.Module:
+        made = nn.Sequential(nn.Linear(INPUTS, 5, bias=False), nn.ReLU(),
+                             nn.Linear(5, CLASSES, bias=False))  # fmt: skip
+        with torch.no_grad():
+            made[0].weight.zero_()
+            made[2].weight.zero_()
+            made[0].weight[0, 0] = size
+            made[2].weight[0, 0] = 53.0 / size
+        return made
+
+    monkeypatch.setitem(NETWORKS, "large", network)
+    data = Records(x=torch.eye(INPUTS)[:1], y=torch.zeros(1, dtype=torch.int64),
+                   valid=torch.ones(1, dtype=torch.bool), public=True)  # fmt: skip
+    for bounding in (Flat(clip_norm=1e-12), AutoS(bound=1e-12, gamma=1e-6)):
+        recipe = recipe_of(bounding=bounding, expected_batch_size=1)
+        fast, _ = both("large", recipe, data, monkeypatch)
+        assert not sums_of(fast).any()
+
+
+@pytest.mark.unit
+def test_an_extension_that_changes_a_formula_goes_by_torch(monkeypatch: pytest.MonkeyPatch):
+    class Half(Flat):
+        def factors(self, norms: Tensor) -> Tensor:
+            return super().factors(norms) / 2
+
+    class Whole(Flat):
+        @property
+        def terms(self) -> tuple[float, float, float]:
+            return self.clip_norm, 0.0, 1.0
+
+        def factors(self, norms: Tensor) -> Tensor:
+            return super().factors(norms)
+
+    for bounding, expected in ((Half(), False), (Whole(), True), (Flat(), True)):
+        assert machine_code._has_terms(bounding) is expected
+
+    class Even(Poisson):
+        def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
+            return np.arange(0, n, 2)
+
+    recipe = recipe_of()
+    monkeypatch.setattr(Recipe, "batches", lambda self, n: Even(sampling_probability=0.1))
+    assert machine_code._batches(recipe, 6, streams()["batch"])(0).tolist() == [0, 2, 4]
+    numbers = records(numbers=True)
+    several = Training(NETWORKS["linear"](), numbers, recipe, streams())
+    assert several._in_code is None, "of three outputs for one number torch's way decides"
 
 
 @pytest.mark.unit
