@@ -22,13 +22,33 @@ from dataclasses import dataclass
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Shape
 
-LAYER_SECONDS = 5e-4
-TRAINED_SECONDS = 1.5e-8
-OPERATION_SECONDS = 3.5e-12
-NUMBER_SECONDS = 1e-9
-"""What a plan reckons with. Of a step: of each layer with weights, whatever it does, and of each
-trained number, for its noise. Of a record in it: of each operation, and of each number that is
-given or made. Measured on two CPU cores with `pasearch bench` and `arch` on tables and digits."""
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a plan reckons with, in seconds.
+
+    Args:
+        layer: Of a step, for each layer with weights.
+        trained: Of a step, for each trained number: for its noise.
+        operation: Of a record, for each operation.
+        number: Of a record, for each number that is given or made.
+    """
+
+    layer: float
+    trained: float
+    operation: float
+    number: float
+
+    def seconds(self, work: Cost, batch: float) -> float:
+        """Return those of a step."""
+        of_record = work.operations * self.operation + work.numbers * self.number
+        return work.layers * self.layer + work.trained * self.trained + batch * of_record
+
+
+BY_TORCH = Pace(layer=5e-4, trained=1.5e-8, operation=3.5e-12, number=1e-9)
+IN_MACHINE_CODE = Pace(layer=6e-5, trained=5e-9, operation=9e-12, number=6.5e-10)
+"""Measured on two CPU cores with `pasearch bench` and `arch` on tables and digits; machine code, of
+dense networks whose steps are small, has one core."""
 
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
@@ -47,6 +67,7 @@ class Cost:
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
+        dense: Whether all layers are dense ones.
     """
 
     operations: float
@@ -56,6 +77,7 @@ class Cost:
     layers: int
     parameters: int
     trained: int
+    dense: bool = False
 
     def moved(self, batch: float) -> float:
         """Return bytes that go through memory in a step."""
@@ -74,9 +96,8 @@ def planned_seconds(work: Cost, batch: float) -> float:
         work: Of the network.
         batch: Records of a step.
     """
-    of_record = work.operations * OPERATION_SECONDS + work.numbers * NUMBER_SECONDS
-    of_step = work.layers * LAYER_SECONDS + work.trained * TRAINED_SECONDS
-    return of_step + batch * of_record
+    by_torch = BY_TORCH.seconds(work, batch)
+    return min(by_torch, IN_MACHINE_CODE.seconds(work, batch)) if work.dense else by_torch
 
 
 def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
@@ -105,6 +126,7 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
+        dense=all(type(layer) is Dense for layer in layers),
     )  # fmt: skip
 
 
