@@ -47,6 +47,9 @@ WORTH = 0.1
 CALLS, ROW = 5e-4, 2e-7
 """Seconds that a step saves, and each record of it: of a logistic regression, on one core."""
 
+LINEAR = 1024
+"""Up to how many numbers of a record one core in machine code is faster than two of torch's."""
+
 LEAST, MOST, NUMBERS = 64, 1024, 2**18
 """Records that are worked on at once: between the first two, and as many as have so many numbers
 in the network, so that they stay in a processor's cache."""
@@ -207,7 +210,8 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
 def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
-    A linear model's always are, as none of its records is copied. Arguments as of `MachineCode.of`.
+    So are a linear model's on several threads, as none of its records is copied. Arguments as of
+    `MachineCode.of`.
     """
     bounding, dense, x, y = recipe.bounding, watched.dense, slots.x, slots.y
     plain = recipe.noise is None and recipe.noise_before_clip is None
@@ -216,7 +220,8 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
         return False
     outputs = [len(weight) for weight in dense.weights]
     saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
-    linear = len(outputs) == 1 and outputs[0] < NARROW
+    inputs = dense.weights[0].shape[1]
+    linear = len(outputs) == 1 and outputs[0] < NARROW and inputs <= LINEAR
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and outputs[-1] == 1)
     known &= dense.takes(x) and (type(x) is not Tensor or x.is_contiguous())

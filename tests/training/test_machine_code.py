@@ -381,6 +381,9 @@ def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
     usual = Training(NETWORKS["deep"](), records(), recipe_of(), streams())
     assert usual._in_code is not None
     large = recipe_of(expected_batch_size=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine_code, "LINEAR", INPUTS - 1)
+        assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is None
     assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is not None
     assert (
         Training(NETWORKS["deep"]().double(), as_doubles(), recipe_of(), streams())._in_code is None
