@@ -182,4 +182,7 @@ class InterruptedRunError(PasearchError):
 
     def __init__(self, path: object, finish: str = ""):
         way = finish or f"`pasearch resume {path}`"
-        super().__init__(f"Interrupted. Nothing is lost: finish it with {way}.")
+        super().__init__(
+            "Interrupted. Nothing is lost: with nothing changed on this machine, finish it with "
+            f"{way}."
+        )

@@ -151,7 +151,7 @@ class Bar(Progress):
         self._rich = Rich(*columns, console=console, transient=True, disable=not shown)
         text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
         self._task = self._rich.add_task(text, total=trainings)
-        self._done = 0.0
+        self._done, self._told = 0.0, 0.0
 
     def __enter__(self) -> Self:
         self._rich.start()
@@ -175,5 +175,8 @@ class Bar(Progress):
             self._rich.update(self._task, completed=self._done)
 
     def step(self, finished: int, total: int) -> None:
-        if not self._hidden:
+        now = time.monotonic()
+        soon = now - self._told < EVERY and finished < total  # an update takes as long as a step
+        if not self._hidden and not soon:
+            self._told = now
             self._rich.update(self._task, completed=self._done + finished / total)

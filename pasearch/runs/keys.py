@@ -365,10 +365,11 @@ class Keys:
             keys.destroy()
             # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(
-                f"{path}: the data, plan, code, versions, threads or device differ from those of "
-                "the run that began. The same noise on another input would cancel, so the old keys "
-                "are now destroyed. What the run has spent stays spent: start a new run, with a "
-                "budget of its own."
+                f"{path}: the data, plan, code, versions, threads, device or what the environment "
+                "tells numba and BLAS (NUMBA_..., OPENBLAS_...) differ from those of the run that "
+                "began. The same noise on another input would cancel, so the old keys are now "
+                "destroyed. What the run has spent stays spent: start a new run, with a budget of "
+                "its own."
             )
         keys.secure = secure
         return keys

@@ -41,8 +41,9 @@ from pasearch.training.watched import Room, Watched, flattened
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
-WORTH = 0.1
-"""Seconds that a training must save for the loops to be loaded, which takes some .5 a process."""
+WORTH = 1.0
+"""Seconds that a training must save for the loops to be loaded: that takes half a second a process,
+and some eight where they have to be compiled."""
 
 CALLS, ROW = 5e-4, 2e-7
 """Seconds that a step saves, and each record of it: of a logistic regression, on one core."""

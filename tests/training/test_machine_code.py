@@ -59,7 +59,7 @@ def records(n: int = N, *, numbers: bool = False) -> Records:
 
 def recipe_of(**given: Any) -> Recipe:
     usual: dict[str, Any] = {
-        "expected_batch_size": 80, "steps": 1000, "learning_rate": 0.1, "noise_multiplier": None,
+        "expected_batch_size": 80, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
         "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None,
     }  # fmt: skip
     return Recipe(**{**usual, **given})
