@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,10 @@ class TestReports:
         (said,) = [line for line in result.document["warnings"] if "two classes" in line]
         page = (tmp_path / "x/release/report.html").read_text()
         assert said.split(":")[0].split("fewer")[1] in page
+        text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page))
+        assert "pasearch check DATA --propose schema.toml" in text
+        assert "the classes were not found" in page
+        assert "larger budget" not in page, "it is not what helps"
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("told", "useless"), [(0.0, True), (0.01, True), (0.5, False)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.data.frames import TYPES
-from pasearch.results import FEATURES
+from pasearch.results import FEATURES, without_classes
 
 Values = dict[str, Any]
 
@@ -23,13 +23,20 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
     command, budget = COMMANDS.get(document["task"], "arch"), document["budget"]["epsilon"]
     table = document["dataset"]["schema"].get("kind") == "table"
     found = []
-    if not is_known:
+    if without_classes(document):
+        found.append((
+            "This model tells nothing, as the classes were not found. Write them down without "
+            "looking, and give that file with --schema:",
+            "pasearch check DATA --propose schema.toml",
+        ))  # fmt: skip
+    elif not is_known:
         found.append((
             "This model is not worth using yet. See what a larger budget would buy, before any of "
             "it is spent:",
             f"pasearch plan {command} DATA --eps {4 * budget:g}",
         ))  # fmt: skip
-    if table and set(document["assumed_public"]) - {TYPES}:
+    proposed = any("--propose" in command for _, command in found)
+    if table and not proposed and set(document["assumed_public"]) - {TYPES}:
         found.append((
             "What the columns may hold was read from the records, and no price covers that. Before "
             "a release, write down what you know without looking:",
