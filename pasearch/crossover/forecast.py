@@ -278,7 +278,7 @@ def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilon
 def crossings(
     means: np.ndarray, curves: np.ndarray, names: list[str], epsilons: Epsilons = EPSILONS
 ) -> list[Crossing]:
-    """Return where the best model changes.
+    """Return where the best model changes; not where it changes back at once, as of equal ones.
 
     Args:
         means: (models, epsilons), their accuracy on average.
@@ -295,16 +295,24 @@ def crossings(
         _, low, high = pair_crossing(curves, before, after, epsilons)
         mean = _zero(means[after] - means[before], place, epsilons)
         low, high = min(low, mean), max(high, mean)
-        found.append(
-            Crossing(
-                epsilon=_rounded_epsilon(mean),
-                low=_rounded_epsilon(low),
-                high=None if math.isinf(high) else _rounded_epsilon(high),
-                before=names[before],
-                after=names[after],
-            )
+        crossing = Crossing(
+            epsilon=_rounded_epsilon(mean),
+            low=_rounded_epsilon(low),
+            high=None if math.isinf(high) else _rounded_epsilon(high),
+            before=names[before],
+            after=names[after],
         )
+        if found and _takes_back(crossing, found[-1]):
+            found.pop()
+        else:
+            found.append(crossing)
     return found
+
+
+def _takes_back(crossing: Crossing, last: Crossing) -> bool:
+    """Whether two models change places and change back at what is one epsilon when it is told."""
+    there = (crossing.before, crossing.after, crossing.epsilon)
+    return there == (last.after, last.before, last.epsilon)
 
 
 def pair_crossing(

@@ -204,6 +204,17 @@ class TestCrossings:
         assert crossings(curves.mean(axis=1), curves, ["a", "b"]) == []
 
     @pytest.mark.unit
+    def test_models_that_change_places_and_at_once_back_do_not_cross(self):
+        """A reader would find both at one epsilon, each instead of the other."""
+        curves = np.tile(np.linspace(0.5, 0.9, len(EPSILONS)), (2, 3, 1))
+        curves[1] -= 0.01
+        curves[1, :, 17] = curves[0, :, 17] + 1e-9
+        assert crossings(curves.mean(axis=1), curves, ["a", "b"]) == []
+        curves[1, :, 17:20] = curves[0, :, 17:20] + 0.005
+        there, back = crossings(curves.mean(axis=1), curves, ["a", "b"])
+        assert there.epsilon < back.epsilon
+
+    @pytest.mark.unit
     def test_several_are_all_found(self):
         wave = 0.8 + 0.05 * np.sin(3 * np.linspace(0, math.pi, len(EPSILONS)) + 0.1)
         curves = np.array([[np.full(len(EPSILONS), 0.8)] * 2, [wave] * 2])
