@@ -5,7 +5,8 @@ has some hundred calls of torch, and of .6 ms they compute for .06. Here slots a
 `one_step`, and the formulas too, but for roundings of the sum: a step in machine code and one by
 torch release other grid points where these differ, under the same price.
 
-Whether a training goes this way follows from its network, its recipe and n alone, which are public.
+Whether a training goes this way follows from its network, its recipe, n and how many threads it
+has, which are public; a run that is resumed finds all of them as they were, or is refused.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 """
@@ -211,8 +212,8 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
 def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
-    So are a linear model's on several threads, as none of its records is copied. Arguments as of
-    `MachineCode.of`.
+    On several threads those of a linear model are, too, as none of its records is copied. Arguments
+    as of `MachineCode.of`.
     """
     bounding, dense, x, y = recipe.bounding, watched.dense, slots.x, slots.y
     plain = recipe.noise is None and recipe.noise_before_clip is None
