@@ -22,8 +22,8 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
     """
     command, budget = COMMANDS.get(document["task"], "arch"), document["budget"]["epsilon"]
     table = document["dataset"]["schema"].get("kind") == "table"
-    found = []
-    if without_classes(document):
+    found, blind = [], without_classes(document) is not None
+    if blind:
         found.append((
             "This model tells nothing, as the classes were not found. Write them down without "
             "looking, and give that file with --schema:",
@@ -35,8 +35,7 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
             "it is spent:",
             f"pasearch plan {command} DATA --eps {4 * budget:g}",
         ))  # fmt: skip
-    proposed = any("--propose" in command for _, command in found)
-    if table and not proposed and set(document["assumed_public"]) - {TYPES}:
+    if table and not blind and set(document["assumed_public"]) - {TYPES}:
         found.append((
             "What the columns may hold was read from the records, and no price covers that. Before "
             "a release, write down what you know without looking:",

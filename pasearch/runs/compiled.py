@@ -157,6 +157,17 @@ def _rounded(total, value, wide, grain, fine):
     return (point + moved + PLUS) * grain, abs(rest - moved)
 
 
+@inlined
+def _round_all(total, low, own, values, before, wide, grain, fine, sure):
+    """Round a group's sums, keep what they were, and return how many may be wrong."""
+    doubts = whole(0)
+    for k in range(NONE, own):
+        before[k] = total[low + k]
+        total[low + k], left = _rounded(before[k], values[k], wide, grain, fine)
+        doubts += whole(not left <= sure)
+    return doubts
+
+
 @compiled
 def transform(bits, values):
     """Compute normal numbers.
@@ -210,12 +221,8 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
     for low in range(NONE, size, BOTH):
         for k in range(NONE, PAIRS):
             values[k], values[PAIRS + k] = _pair(bits[low + k], bits[low + PAIRS + k])
-        own, doubts = min(BOTH, size - low), whole(0)
-        for k in range(NONE, own):
-            before[k] = total[low + k]
-            total[low + k], left = _rounded(before[k], values[k], wide, grain, fine)
-            doubts += whole(not left <= sure)
-        if doubts:
+        own = min(BOTH, size - low)
+        if _round_all(total, low, own, values, before, wide, grain, fine, sure):
             for k in range(NONE, own):
                 if not _rounded(before[k], values[k], wide, grain, fine)[1] <= sure:
                     pair = low + (k & LAST)
@@ -297,12 +304,8 @@ def release_few(words, total, given, finer, places, exact):
         for k in range(NONE, PAIRS):
             length, turn = words[pair + k] >> 32, words[half + pair + k] >> 32
             values[k], values[PAIRS + k] = _pair(whole(length), whole(turn))
-        own, doubts = min(BOTH, size - low), whole(0)
-        for k in range(NONE, own):
-            before[k] = total[low + k]
-            total[low + k], left = _rounded(before[k], values[k], wide, grain, fine)
-            doubts += whole(not left <= sure)
-        if doubts:
+        own = min(BOTH, size - low)
+        if _round_all(total, low, own, values, before, wide, grain, fine, sure):
             for k in range(NONE, own):
                 if not _rounded(before[k], values[k], wide, grain, fine)[1] <= sure:
                     place = pair + (k & LAST)

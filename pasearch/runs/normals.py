@@ -187,8 +187,7 @@ class Normals:
         found = code.settle(
             total, places, exact, firsts[:found], rests, wide, grain, sure, LEAST, MOST
         )
-        for place, each in zip(places[:found].tolist(), exact[:found].tolist(), strict=True):
-            total[place] = self._decided(each / grain, place, wide) * grain
+        self._decide(total, places[:found], exact[:found], wide, grain)
 
     def _by_float64(self, exact: Any, places: Places, wide: float) -> Any:
         """Return the whole numbers next to exact + wide z: from all 64 bits, or from more."""
@@ -204,6 +203,11 @@ class Normals:
         for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
             points[each] = self._decided(float(exact[each]), int(places[each]), wide)
         return points
+
+    def _decide(self, total: Any, places: Places, exact: Any, wide: float, grain: float) -> None:
+        """Round some of a sum by more digits, in place; exact is what stood there."""
+        for place, each in zip(places.tolist(), exact.tolist(), strict=True):
+            total[place] = self._decided(each / grain, place, wide) * grain
 
     def _decided(self, exact: float, place: int, wide: float) -> float:
         """Return the whole number next to exact + wide z, by more digits."""
@@ -360,8 +364,7 @@ def add_few(
     found = code.release_few(words, total, given, finer, places, exact)
     if found:
         made = of_words(words, len(total), stream, step)
-        for place, each in zip(places[:found].tolist(), exact[:found].tolist(), strict=True):
-            total[place] = made._decided(each / grain, place, wide) * grain
+        made._decide(total, places[:found], exact[:found], wide, grain)
 
 
 def _transform(bits: Any, values: Any) -> None:

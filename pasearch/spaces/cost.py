@@ -47,8 +47,8 @@ class Pace:
 
 BY_TORCH = Pace(layer=5e-4, trained=1.5e-8, operation=3.5e-12, number=1e-9)
 IN_MACHINE_CODE = Pace(layer=6e-5, trained=5e-9, operation=9e-12, number=6.5e-10)
-"""Measured on two CPU cores with `pasearch bench` and `arch` on tables and digits; machine code, of
-dense networks whose steps are small, has one core."""
+"""Measured on two CPU cores: torch's with `pasearch bench` and `arch` on tables and digits, machine
+code's by steps of the default recipe on made-up records; it has one core."""
 
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
@@ -67,7 +67,7 @@ class Cost:
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
-        dense: Whether all layers are dense ones.
+        dense: Whether it is a plain chain of dense layers, whose steps may be in machine code.
     """
 
     operations: float
@@ -126,8 +126,15 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        dense=all(type(layer) is Dense for layer in layers),
+        dense=all(map(_is_plain, layers)),
     )  # fmt: skip
+
+
+def _is_plain(layer: Layer) -> bool:
+    """Whether a layer is one that machine code knows: see `training.dense`."""
+    if not isinstance(layer, Dense) or layer.joined or layer.dropout:
+        return False
+    return layer.trainable and layer.activation in ("linear", "relu", "tanh")
 
 
 def positions(layer: Layer, shape: Shape) -> int:

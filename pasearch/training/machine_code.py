@@ -92,7 +92,7 @@ class MachineCode:
         weights: Tensor,
         loops: ModuleType,
     ):
-        self._recipe, self._stream, self._room, self._loops = recipe, streams["noise"], room, loops
+        self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
         self._sum = _Sum(dense, slots, terms, weights, loops, recipe.chunk)
