@@ -308,6 +308,18 @@ MUTANTS = (
         "training/test_machine_code.py",
     ),
     Mutant(
+        "in code: every thread adds all blocks",
+        "    for low in range(first * rows, len(places), apart * rows):",
+        "    for low in range(0, len(places), rows):",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "in code: the first thread's sum is all",
+        "            total[low:high] += each[low:high]",
+        "            pass",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
         "in code: the last rows of a first layer are those of an earlier step",
         "            own[unsigned(many) * outputs :] = ZERO",
         "            pass",

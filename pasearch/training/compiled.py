@@ -1,7 +1,7 @@
 """The sum of bounded gradients of a chain of linear layers, in machine code.
 
-The formulas are those of `dense`. Products are a library's (BLAS, scipy's), but for a first layer
-with few outputs: that reads the records where they lie. Norms are added up in float64. A record
+The formulas are those of `dense`. Products are a library's (`products`), but for a first layer with
+few outputs: that reads the records where they lie. Norms are added up in float64. A record
 that is null, or whose norm is not finite, adds exactly 0.
 
 exp: the polynomial of Cephes (Moshier 1989); tanh: the fraction that Eigen has (Guennebaud et al.).
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import get_cython_function_address
 from torch import nn
 
 from pasearch.runs.compiled import CACHED, bits_of, instruction, number_of
@@ -25,7 +24,9 @@ from pasearch.training.dense import CODES
 single, whole, unsigned = np.float32, np.int32, np.uint64
 
 ROWS = unsigned(4)
-"""Records that go through a first layer of few outputs at once."""
+"""Records that go through a first layer of few outputs at once; of their sum, twice as many."""
+SPARE = unsigned(7)
+"""How many rows behind the last one there must be room for, so that all go through alike."""
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -45,8 +46,6 @@ inlined: Any = njit(inline="always")
 # Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
 exact: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath=False)
 
-GEMM = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
-"""Where BLAS' product of float32 matrices lies in this process."""
 PLAIN, TURNED = (np.int64(ord(each)) for each in "NT")
 
 MAGIC = single(1.5 * 2**23)
@@ -194,15 +193,39 @@ def _outward(h, d, at, outputs, y, numbers):
 
 @sums_of
 def _dots(x, rows, w, inputs, outputs, h, low):
-    """Write x W^T of four records."""
+    """Write x W^T of four records, two outputs at a time: each number is loaded for several."""
     i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
     to = low * outputs
     for k in range(to, to + ROWS * outputs):
         h[k] = ZERO
     for left in range(NONE, inputs, STRIP):
         right = min(left + STRIP, inputs)
-        for o in range(NONE, outputs):
-            line = o * inputs
+        for o in range(NONE, outputs - ONE, TWO):
+            line, next_line = o * inputs, (o + ONE) * inputs
+            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+            t0, t1, t2, t3 = ZERO, ZERO, ZERO, ZERO
+            for k in range(left, right):
+                v, u = w[line + k], w[next_line + k]
+                x0, x1, x2, x3 = x[i0 + k], x[i1 + k], x[i2 + k], x[i3 + k]
+                s0 += v * x0
+                s1 += v * x1
+                s2 += v * x2
+                s3 += v * x3
+                t0 += u * x0
+                t1 += u * x1
+                t2 += u * x2
+                t3 += u * x3
+            at = to + o
+            h[at] += s0
+            h[at + outputs] += s1
+            h[at + TWO * outputs] += s2
+            h[at + THREE * outputs] += s3
+            h[at + ONE] += t0
+            h[at + outputs + ONE] += t1
+            h[at + TWO * outputs + ONE] += t2
+            h[at + THREE * outputs + ONE] += t3
+        if outputs % TWO:
+            line, at = (outputs - ONE) * inputs, to + outputs - ONE
             s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
             for k in range(left, right):
                 v = w[line + k]
@@ -210,7 +233,6 @@ def _dots(x, rows, w, inputs, outputs, h, low):
                 s1 += v * x[i1 + k]
                 s2 += v * x[i2 + k]
                 s3 += v * x[i3 + k]
-            at = to + o
             h[at] += s0
             h[at + outputs] += s1
             h[at + TWO * outputs] += s2
@@ -219,19 +241,22 @@ def _dots(x, rows, w, inputs, outputs, h, low):
 
 @sums_of
 def _add(sums, inputs, outputs, x, rows, d, low):
-    """Add what four records add to a first layer's weights: the sum of d x^T."""
+    """Add what eight records add to a first layer's weights: the sum of d x^T."""
     i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
-    to = low * outputs
+    j0, j1, j2, j3 = rows[4] * inputs, rows[5] * inputs, rows[6] * inputs, rows[7] * inputs
+    to, later = low * outputs, (low + ROWS) * outputs
     for left in range(NONE, inputs, STRIP):
         right = min(left + STRIP, inputs)
         for o in range(NONE, outputs):
-            line, at = o * inputs, to + o
+            line, at, on = o * inputs, to + o, later + o
             d0, d1 = d[at], d[at + outputs]
             d2, d3 = d[at + TWO * outputs], d[at + THREE * outputs]
+            e0, e1 = d[on], d[on + outputs]
+            e2, e3 = d[on + TWO * outputs], d[on + THREE * outputs]
             for k in range(left, right):
-                sums[line + k] += (d0 * x[i0 + k] + d1 * x[i1 + k]) + (
-                    d2 * x[i2 + k] + d3 * x[i3 + k]
-                )
+                first = (d0 * x[i0 + k] + d1 * x[i1 + k]) + (d2 * x[i2 + k] + d3 * x[i3 + k])
+                second = (e0 * x[j0 + k] + e1 * x[j1 + k]) + (e2 * x[j2 + k] + e3 * x[j3 + k])
+                sums[line + k] += first + second
 
 
 @sums_of
@@ -290,7 +315,7 @@ def _forward(x, places, w, form, room, gemm):
         inputs, outputs = widths[layer], widths[layer + 1]
         start, size = starts[layer], inputs * outputs
         own = w[start : start + size]
-        out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + THREE) * outputs]
+        out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + SPARE) * outputs]
         if layer == 0 and not len(copied):
             for low in range(0, many, 4):
                 _dots(x, _four(places, low), own, inputs, outputs, out, unsigned(low))
@@ -396,14 +421,15 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
         if kept == ZERO and layer == 0 and not len(copied):
             to[:] = ZERO
         if layer == 0 and not len(copied):
-            own = d[at : at + (unsigned(many) + THREE) * outputs]
+            own = d[at : at + (unsigned(many) + SPARE) * outputs]
             own[unsigned(many) * outputs :] = ZERO
             chosen = places.copy()
             for row in range(many):
                 if not factors[row] > ZERO:  # 0 * NaN is NaN, so another record is multiplied by 0
                     chosen[row] = places[some]
-            for low in range(0, many, 4):
-                _add(to, inputs, outputs, x, _four(chosen, low), own, unsigned(low))
+            for low in range(0, many, 8):
+                eight = _four(chosen, low) + _four(chosen, low + 4)
+                _add(to, inputs, outputs, x, eight, own, unsigned(low))
         else:
             given = copied[: unsigned(many) * inputs]
             if layer:
@@ -420,7 +446,8 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
 
 @exact
 def bounded_sum(
-    x, y, valid, squares, shares, numbers, places, kept, rows, w, form, terms, room, sums, gemm
+    x, y, valid, squares, shares, numbers, places, kept, rows, first, apart, w, form, terms, room,
+    sums, gemm,
 ):  # fmt: skip
     """Write the sum of the bounded gradients of some records.
 
@@ -433,7 +460,9 @@ def bounded_sum(
         numbers: Whether y are numbers.
         places: The chosen records, int64.
         kept: What stood in the sums is multiplied by it first: 0 or 1, float32.
-        rows: How many are worked on at once, at most.
+        rows: How many are worked on at once, at most: a block of the places.
+        first: The first block that is summed.
+        apart: How far the next one is from it: several threads take turns.
         w: The weights, float32, (parameters,).
         form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
             what they are given and of what comes out at last; codes of what follows; where in the
@@ -441,15 +470,15 @@ def bounded_sum(
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few
             outputs reads them where they lie; for what comes out of the layers and for its
-            gradients, ((rows + 3) * outputs of all layers,); for squared norms, float64, and for
-            factors, (rows,).
+            gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
+            for factors, (rows,).
         sums: Where the sum goes, float32, (parameters,).
-        gemm: Where BLAS' product lies: `GEMM`.
+        gemm: Where BLAS' product lies: see `products`.
     """
     widths, kinds, ats = form[2:]
     h, d = room[1], room[2]
     last, outputs = ats[len(kinds)], widths[len(kinds)]
-    for low in range(0, len(places), rows):
+    for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
         _forward(x, own, w, form, room, gemm)
         for row in range(len(own)):

@@ -17,9 +17,10 @@ import importlib
 import importlib.util
 import math
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.dense import CODES, NARROW, Dense
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
+from pasearch.training.products import Product, product
 from pasearch.training.watched import Room, Watched, flattened
 
 if TYPE_CHECKING:
@@ -49,12 +51,17 @@ and some eight where they have to be compiled."""
 CALLS, ROW = 5e-4, 2e-7
 """Seconds that a step saves, and each record of it: of a logistic regression, on one core."""
 
-LINEAR = 1024
-"""Up to how many numbers of a record one core in machine code is faster than two of torch's."""
+COPIED, READ, MOST = (256, 2**19), (16, 2**16), 1024
+"""Records that are worked on at once: at least so many, and as many as have so many numbers, their
+own and in the network, so that they stay in a processor's cache. Of those that are copied for a
+product, of those that are read where they lie, and at most."""
 
-LEAST, MOST, NUMBERS = 64, 1024, 2**18
-"""Records that are worked on at once: between the first two, and as many as have so many numbers
-in the network, so that they stay in a processor's cache."""
+LINE = 16
+"""Numbers of a line of a processor's cache: what comes out of each layer begins with one."""
+
+EACH, WIDE = 64, 2**20
+"""Several threads pay where each has so many records of a batch, in the mean, and the network at
+most so many trained numbers, as each has a sum of its own."""
 
 OFF = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
@@ -64,9 +71,8 @@ KINDS = nn.Tanh, nn.ReLU
 UNBOUNDED = math.inf, 0.0, 1.0
 """The terms of factors that are all 1."""
 
-
-_ALONE = threading.Lock()
-"""How many threads BLAS has is one number a process: sums of several threads take turns."""
+NO_PRODUCT = Product(0, nullcontext, nullcontext)
+"""Of a linear model whose records are read where they lie."""
 
 
 class MachineCode:
@@ -79,6 +85,7 @@ class MachineCode:
         streams: As for `trainer.train`.
         room: Where sums go: one flat place.
         weights: The network's parameters, flat.
+        threads: How many there are for a sum.
         loops: `compiled`.
     """
 
@@ -90,12 +97,14 @@ class MachineCode:
         streams: Mapping[str, Stream],
         room: Room,
         weights: Tensor,
+        threads: int,
         loops: ModuleType,
     ):
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        self._sum = _Sum(dense, slots, terms, weights, loops, recipe.chunk)
+        shape = _Shape(recipe.expected_batch_size, recipe.chunk, threads)
+        self._sum = _Sum(dense, slots, terms, weights, loops, shape)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -110,7 +119,7 @@ class MachineCode:
         room: Room,
         weights: list[Tensor],
         *,
-        few: bool,
+        threads: int,
     ) -> MachineCode | None:
         """Return a training's steps in machine code; None where torch's are taken.
 
@@ -121,12 +130,12 @@ class MachineCode:
             streams: As for `trainer.train`.
             room: Where sums go.
             weights: The network's parameters, flat.
-            few: Whether one thread is all there is, or faster than several.
+            threads: How many there are for a step: one where several would be slower.
         """
-        if not fits(watched, slots, recipe, few=few) or (code := loops()) is None:
+        if not fits(watched, slots, recipe, threads=threads) or (code := loops()) is None:
             return None
         assert watched.dense is not None
-        return cls(watched.dense, slots, recipe, streams, room, weights[0], code)
+        return cls(watched.dense, slots, recipe, streams, room, weights[0], threads, code)
 
     def sum(self, step: int, sigma: float | None, state: State) -> None:
         """Leave a step's noisy sum in the room, and move the state on: see `one_step.batch_sum`."""
@@ -147,6 +156,29 @@ class MachineCode:
             denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What decides how a sum is divided: public numbers.
+
+    Args:
+        expected: Records of a batch, in the mean.
+        chunk: Most records that are fetched at once.
+        threads: Each takes every so many-th block of records, and has a sum of its own.
+    """
+
+    expected: int
+    chunk: int
+    threads: int
+
+    def rows(self, width: int, *, copied: bool) -> int:
+        """Return how many records a block has, so that most batches are whole blocks."""
+        least, numbers = COPIED if copied else READ
+        most = min(MOST, max(least, numbers // width))
+        usual = self.expected + 2.0 * math.sqrt(self.expected)
+        blocks = max(1, round(usual / (self.threads * most)))
+        return math.ceil(usual / (self.threads * blocks))
+
+
 class _Sum:
     """What `compiled.bounded_sum` is given, made once a training."""
 
@@ -157,12 +189,10 @@ class _Sum:
         terms: tuple[float, float, float] | None,
         weights: Tensor,
         loops: ModuleType,
-        chunk: int,
+        shape: _Shape,
     ):
         assert terms is not None
-        self._dense, self._slots, self._loop, self._gemm = (
-            dense, slots, loops.bounded_sum, loops.GEMM
-        )  # fmt: skip
+        self._dense, self._slots, self._loop = dense, slots, loops.bounded_sum
         alike = torch.ones(len(dense.weights[-1]))
         shares = alike if slots.shares is None else slots.shares
         self._shares = shares.numpy(), slots.y.is_floating_point()
@@ -170,26 +200,38 @@ class _Sum:
         if slots.squares is not None:
             self._records = _flat(slots.x, slots.y, slots.valid, slots.squares)
         outputs = [len(weight) for weight in dense.weights]
-        copied = dense.weights[0].shape[1] if outputs[0] >= NARROW else 0
-        self._products = bool(copied) or len(outputs) > 1
-        rows = min(MOST, max(LEAST, NUMBERS // (copied + sum(outputs))))
-        self._most = rows * max(1, min(chunk, slots.rows) // rows)
-        self._weights = rows, weights.detach().numpy()
+        inputs = dense.weights[0].shape[1]
+        copied = inputs if outputs[0] >= NARROW else 0
+        self._product = product() if copied or len(outputs) > 1 else NO_PRODUCT
+        rows = shape.rows(inputs + sum(outputs), copied=bool(copied))
+        room = LINE * math.ceil((rows + int(loops.SPARE)) / LINE)
+        together = rows * shape.threads
+        self._most = together * max(1, min(shape.chunk, slots.rows) // together)
+        self._rows, self._weights = rows, weights.detach().numpy()
         top, plus, most = terms
-        self._form = _form(dense, weights, rows), (top, plus, SLACK, most)
-        sizes = rows * copied, (rows + 3) * sum(outputs), (rows + 3) * sum(outputs), rows
-        copies, h, d, factors = (np.zeros(each, np.float32) for each in sizes)
-        self._room = copies, h, d, np.zeros(rows), factors
+        self._form = _form(dense, weights, room), (top, plus, SLACK, most)
+        sizes = rows * copied, room * sum(outputs), room * sum(outputs)
+        self._rooms = [_room(*sizes, rows) for _ in range(shape.threads)]
+        self._others = [_zeros(len(weights)) for _ in range(shape.threads - 1)]
+        self._pool = ThreadPoolExecutor(shape.threads - 1) if self._others else None
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
 
-        Records that are no tensor are fetched part by part, of whole `rows`: the sums are the same.
+        Records that are no tensor are fetched part by part, of whole blocks for each thread: the
+        sums are the same.
         """
         if self._records is not None:
             self._add(self._records, places, 0.0, total)
-            return
-        total[:] = 0.0
+        else:
+            self._fetched(places, total)
+        if self._others:
+            edges = np.linspace(0, len(total), len(self._rooms) + 1).astype(int)
+            self._in_all(lambda thread: self._join(total, *edges[thread : thread + 2]))
+
+    def _fetched(self, places: Any, total: Any) -> None:
+        for each in (total, *self._others):
+            each[:] = 0.0
         for low in range(0, len(places), self._most):
             part = torch.from_numpy(places[low : low + self._most])
             x, loss, mask = self._slots.at(part)
@@ -197,11 +239,45 @@ class _Sum:
             self._add(own, np.arange(len(part)), 1.0 if low else 0.0, total)
 
     def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
-        with _ALONE, one_thread() if self._products else nullcontext():
-            self._loop(
-                *records, *self._shares, places, np.float32(kept), *self._weights, *self._form,
-                self._room, total, self._gemm,
-            )  # fmt: skip
+        """Let every thread add its blocks to its own sum; that of the first is the total."""
+        sums, threads = (total, *self._others), len(self._rooms)
+
+        def blocks(thread: int) -> None:
+            with self._product.in_thread():
+                self._loop(
+                    *records, *self._shares, places, np.float32(kept), self._rows, thread, threads,
+                    self._weights, *self._form, self._rooms[thread], sums[thread],
+                    self._product.address,
+                )  # fmt: skip
+
+        with self._product.in_process():
+            self._in_all(blocks)
+
+    def _in_all(self, of_thread: Callable[[int], None]) -> None:
+        """Call it in every thread, and wait for all, whatever becomes of one."""
+        if self._pool is None:
+            return of_thread(0)
+        others = [self._pool.submit(of_thread, k) for k in range(1, len(self._rooms))]
+        try:
+            of_thread(0)
+        finally:
+            wait(others)
+        for each in others:
+            each.result()
+
+    def _join(self, total: Any, low: int, high: int) -> None:
+        for each in self._others:
+            total[low:high] += each[low:high]
+
+
+def _room(copies: int, h: int, d: int, rows: int) -> tuple[Any, ...]:
+    """Return a thread's own places: see `compiled.bounded_sum`."""
+    return _zeros(copies), _zeros(h), _zeros(d), np.zeros(rows), _zeros(rows)
+
+
+def _zeros(count: int) -> Any:
+    """Return float32 numbers where torch puts them: products may round by where they lie."""
+    return torch.zeros(count).numpy()
 
 
 def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
@@ -209,11 +285,11 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
-def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
+def fits(watched: Watched, slots: Slots, recipe: Recipe, *, threads: int) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
-    On several threads those of a linear model are, too, as none of its records is copied. Arguments
-    as of `MachineCode.of`.
+    Not where each of several threads would have few records, but a sum of all numbers to add to.
+    Arguments as of `MachineCode.of`.
     """
     bounding, dense, x, y = recipe.bounding, watched.dense, slots.x, slots.y
     plain = recipe.noise is None and recipe.noise_before_clip is None
@@ -222,12 +298,14 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, few: bool) -> bool:
         return False
     outputs = [len(weight) for weight in dense.weights]
     saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
-    inputs = dense.weights[0].shape[1]
-    linear = len(outputs) == 1 and outputs[0] < NARROW and inputs <= LINEAR
+    numbers = sum(p.numel() for p in watched.parameters)
+    shared = recipe.expected_batch_size >= EACH * threads and numbers <= WIDE
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and outputs[-1] == 1)
     known &= dense.takes(x) and (type(x) is not Tensor or x.is_contiguous())
-    return (few or linear) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
+    return (
+        (threads == 1 or shared) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
+    )
 
 
 def _has_terms(bounding: Bound) -> bool:
@@ -253,14 +331,14 @@ def _batches(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
     return lambda step: batching.batch(n, stream, step)
 
 
-def _form(dense: Dense, weights: Tensor, rows: int) -> tuple[Any, ...]:
-    """Return what `compiled.bounded_sum` is told of the layers."""
+def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
+    """Return what `compiled.bounded_sum` is told of the layers, with room for so many records."""
 
     def place(of: Tensor | None) -> int:
         return -1 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
 
     outputs = [len(weight) for weight in dense.weights]
-    ats = [0, *((rows + 3) * np.cumsum([0, *outputs[:-1]])).tolist()]
+    ats = [0, *(room * np.cumsum([0, *outputs[:-1]])).tolist()]
     return (
         np.array([place(each) for each in dense.weights], np.uint64),
         np.array([place(each) for each in dense.biases], np.int64),
@@ -268,30 +346,6 @@ def _form(dense: Dense, weights: Tensor, rows: int) -> tuple[Any, ...]:
         np.array([CODES[each] for each in dense.activations], np.int64),
         np.array(ats, np.uint64),
     )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let BLAS have one thread within the block: of such small products two would be slower."""
-    before = [each.get_num_threads() for each in _blas()]
-    for each in _blas():
-        each.set_num_threads(1)
-    try:
-        yield
-    finally:
-        for each, count in zip(_blas(), before, strict=True):
-            each.set_num_threads(count)
-
-
-@cache
-def _blas() -> list[Any]:
-    """Return the libraries of products that a process has loaded, as something sets their threads.
-
-    One that is loaded later is another library's, and is left alone.
-    """
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 @cache
@@ -345,5 +399,6 @@ def _agrees(outputs: tuple[int, ...], kind: type[nn.Module], code: ModuleType) -
     loss = LossOf(y, slots.squares)
     dense.sums(x, loss, bounding, valid, None, room.of)
     total = np.empty(len(weights), np.float32)
-    _Sum(dense, slots, bounding.terms, weights, code, len(x))(np.arange(9), total)
+    shape = _Shape(len(x), len(x), threads=1)
+    _Sum(dense, slots, bounding.terms, weights, code, shape)(np.arange(9), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

@@ -182,7 +182,7 @@ class Training:
         if self._rounds is None:
             self._in_code = MachineCode.of(
                 self._watched, self._slots, recipe, streams, self._sums, self._weights,
-                few=self._small or (device == "cpu" and torch.get_num_threads() == 1),
+                threads=1 if self._small else torch.get_num_threads(),
             )  # fmt: skip
 
     def _is_small(self) -> bool:
@@ -214,12 +214,14 @@ class Training:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
         self._check_place()
-        if self._in_code is not None:
-            self._in_code.sum(self._finished, sigma, self._state)
-        else:
+        if self._in_code is None:
             with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
             self._sum(with_care, sigma)
-        self._move()
+            self._move()
+            return True
+        with threads(1):  # those of torch would wait, and take the processor from others
+            self._in_code.sum(self._finished, sigma, self._state)
+            self._move()
         return True
 
     def _check_place(self) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +24,7 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training import compiled, machine_code
+from pasearch.training import compiled, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -27,7 +32,8 @@ from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.dense import NARROW
-from pasearch.training.machine_code import MachineCode, one_thread
+from pasearch.training.machine_code import EACH, MachineCode
+from pasearch.training.products import Product
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, full_precision, train
 
@@ -47,6 +53,14 @@ NETWORKS = {
 }  # fmt: skip
 BOUNDS = [Flat(clip_norm=0.7), AutoS(), None]
 each_network = pytest.mark.parametrize("name", NETWORKS)
+each_number_of_threads = pytest.mark.parametrize("threads", [1, 2, 3])
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def records(n: int = N, *, numbers: bool = False) -> Records:
@@ -71,15 +85,19 @@ def streams() -> dict[str, Stream]:
 
 
 def both(
-    name: str, recipe: Recipe, data: Records, monkeypatch: pytest.MonkeyPatch
+    name: str, recipe: Recipe, data: Records, monkeypatch: pytest.MonkeyPatch, threads: int = 1
 ) -> tuple[Training, Training]:
     """The same training in machine code, and by torch."""
     made = []
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(trainer, "SHARED", 0.0)
+    monkeypatch.setattr(machine_code, "EACH", 0)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(machine_code, "WORTH", worth)
         torch.manual_seed(3)
         made.append(Training(NETWORKS[name](), data, recipe, streams()))
     assert made[0]._in_code is not None
+    assert len(made[0]._in_code._sum._rooms) == threads
     assert made[1]._in_code is None
     return made[0], made[1]
 
@@ -96,11 +114,14 @@ def sums_of(training: Training, step: int = 0, sigma: float | None = None) -> Te
 
 @pytest.mark.unit
 @pytest.mark.parametrize("bounding", BOUNDS, ids=repr)
+@each_number_of_threads
 @each_network
-def test_sums_are_torchs(name: str, bounding: Bound | None, monkeypatch: pytest.MonkeyPatch):
+def test_sums_are_torchs(
+    name: str, threads: int, bounding: Bound | None, monkeypatch: pytest.MonkeyPatch
+):
     weights = None if bounding is None else (0.5, 2.0, 1.0)
     recipe = recipe_of(bounding=bounding, class_weights=weights)
-    fast, plain = both(name, recipe, records(), monkeypatch)
+    fast, plain = both(name, recipe, records(), monkeypatch, threads)
     for step in range(4):
         torch.testing.assert_close(sums_of(fast, step), sums_of(plain, step), rtol=1e-5, atol=2e-5)
 
@@ -108,13 +129,15 @@ def test_sums_are_torchs(name: str, bounding: Bound | None, monkeypatch: pytest.
 @pytest.mark.unit
 @pytest.mark.parametrize("batch", [1, 3, 7, 80, 400])
 @pytest.mark.parametrize("at_once", [1, 4, 5, 64])
+@each_number_of_threads
 def test_of_any_batch_and_however_many_rows_at_once(
-    batch: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+    batch: int, at_once: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(machine_code, "LEAST", at_once)
-    monkeypatch.setattr(machine_code, "NUMBERS", 1)
+    for kind in ("COPIED", "READ"):
+        monkeypatch.setattr(machine_code, kind, (at_once, 1))
     for name in ("narrow first", "wide first"):
-        fast, plain = both(name, recipe_of(expected_batch_size=batch), records(), monkeypatch)
+        recipe = recipe_of(expected_batch_size=batch)
+        fast, plain = both(name, recipe, records(), monkeypatch, threads)
         for step in range(3):
             torch.testing.assert_close(
                 sums_of(fast, step), sums_of(plain, step), rtol=1e-5, atol=2e-5
@@ -173,9 +196,10 @@ def test_one_record_moves_a_sum_by_no_more_than_the_bound(
 @pytest.mark.unit
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
+@pytest.mark.parametrize("threads", [1, 2])
 @each_network
 def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
-    name: str, bounding: Bound | None, value: float, monkeypatch: pytest.MonkeyPatch
+    name: str, threads: int, bounding: Bound | None, value: float, monkeypatch: pytest.MonkeyPatch
 ):
     data = records()
     data = replace(data, valid=torch.ones_like(data.valid))
@@ -183,11 +207,11 @@ def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
     bad = [0, 1, 2, 3, 10, N - 1]  # four in a row, one alone, and the last
     null = data.valid.clone()
     null[bad] = False
-    absent, _ = both(name, recipe, replace(data, valid=null), monkeypatch)
+    absent, _ = both(name, recipe, replace(data, valid=null), monkeypatch, threads)
     x = data.x.clone()
     x[bad, 5] = value
-    broken, _ = both(name, recipe, replace(data, x=x), monkeypatch)
-    hidden, _ = both(name, recipe, replace(data, x=x, valid=null), monkeypatch)
+    broken, _ = both(name, recipe, replace(data, x=x), monkeypatch, threads)
+    hidden, _ = both(name, recipe, replace(data, x=x, valid=null), monkeypatch, threads)
     expected = sums_of(absent)
     assert expected.isfinite().all()
     assert torch.equal(sums_of(broken), expected)
@@ -224,12 +248,15 @@ def test_a_class_that_is_none_adds_nothing_and_writes_nowhere(
     ],
     ids=repr,
 )  # fmt: skip
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["linear", "deep"])
-def test_a_training_is_torchs(name: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+def test_a_training_is_torchs(
+    name: str, threads: int, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
     """With noise, but for grid points: where sums are rounded otherwise, some are the next ones."""
     data = replace(records(), public=False)
     recipe = recipe_of(**{"noise_multiplier": 0.8, "learning_rate": 0.01, **more})
-    fast, plain = both(name, recipe, data, monkeypatch)
+    fast, plain = both(name, recipe, data, monkeypatch, threads)
     for _ in range(12):
         fast.step()
         plain.step()
@@ -343,17 +370,19 @@ class Fetched:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("chunk", [1, 64, 128, 4096])
+@each_number_of_threads
 @each_network
 def test_records_that_are_no_tensor_have_the_same_sums(
-    name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+    name: str, threads: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(machine_code, "NUMBERS", 1)
+    for kind in ("COPIED", "READ"):
+        monkeypatch.setattr(machine_code, kind, (16, 1))
     data, recipe = records(), recipe_of(expected_batch_size=300, chunk=chunk)
     x = data.x.clone()
     x[::7, 2] = math.nan
     fetched = Fetched(x)
-    lies, _ = both(name, recipe, replace(data, x=x), monkeypatch)
-    comes, _ = both(name, recipe, replace(data, x=fetched), monkeypatch)
+    lies, _ = both(name, recipe, replace(data, x=x), monkeypatch, threads)
+    comes, _ = both(name, recipe, replace(data, x=fetched), monkeypatch, threads)
     for step in range(3):
         assert torch.equal(sums_of(lies, step), sums_of(comes, step))
     assert max(fetched.asked) <= max(64, chunk)
@@ -367,24 +396,28 @@ def refused() -> dict[str, dict[str, Any]]:
         "a bound that follows counts": {"bounding": AdaptiveQuantile()},
         "bounds of layers": {"bounding": PerLayer(clip_norm=1.0)},
         "few steps": {"steps": 3},
-        "a step that pays for several threads": {"expected_batch_size": 300},
+        "few records for each of several threads": {"expected_batch_size": 2 * EACH - 1},
     }
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("name", refused())
 def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pasearch.training.trainer.MOVED", 200 * INPUTS)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(trainer, "MOVED", 100 * INPUTS)
+    torch.set_num_threads(2)
     recipe = recipe_of(**refused()[name])
     assert Training(NETWORKS["deep"](), records(), recipe, streams())._in_code is None
     usual = Training(NETWORKS["deep"](), records(), recipe_of(), streams())
     assert usual._in_code is not None
-    large = recipe_of(expected_batch_size=300)
+    assert len(usual._in_code._sum._rooms) == 1
+    large = recipe_of(expected_batch_size=2 * EACH)
+    shared = Training(NETWORKS["linear"](), records(), large, streams())
+    assert shared._in_code is not None
+    assert len(shared._in_code._sum._rooms) == 2
+    numbers = sum(p.numel() for p in NETWORKS["linear"]().parameters())
     with monkeypatch.context() as patch:
-        patch.setattr(machine_code, "LINEAR", INPUTS - 1)
+        patch.setattr(machine_code, "WIDE", numbers - 1)
         assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is None
-    assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is not None
     assert (
         Training(NETWORKS["deep"]().double(), as_doubles(), recipe_of(), streams())._in_code is None
     )
@@ -416,7 +449,7 @@ def test_loops_that_fail_or_find_other_sums_are_an_error(monkeypatch: pytest.Mon
         (compiled, "bounded_sum", other, "other numbers"),
         (normals, "add_few", lambda total, *_: total.fill(0.0), "other numbers"),
         (normals, "compiled", lambda: None, "other numbers"),
-        (compiled, "GEMM", None, "ended with TypingError"),
+        (machine_code, "product", lambda: Product(None, nullcontext, nullcontext), "TypingError"),
     ):
         machine_code.loops.cache_clear()
         with monkeypatch.context() as patch:
@@ -557,14 +590,89 @@ def test_an_extension_that_changes_a_formula_goes_by_torch(monkeypatch: pytest.M
 
 
 @pytest.mark.unit
-def test_products_have_one_thread_and_then_what_they_had(monkeypatch: pytest.MonkeyPatch):
-    assert machine_code.loops() is not None
-    libraries = machine_code._blas()
+def test_of_a_process_products_have_one_thread_and_then_what_they_had():
+    assert products.of_scipy().address
+    libraries = products._libraries()
     assert libraries
     before = [each.get_num_threads() for each in libraries]
-    with one_thread():
+    with products.of_scipy().in_process():
         assert all(each.get_num_threads() == 1 for each in libraries)
     assert [each.get_num_threads() for each in libraries] == before
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(products.of_torch() is None, reason="torch was built without MKL")
+def test_of_a_thread_products_have_one_thread_and_then_what_they_had():
+    torch.set_num_threads(2)
+    library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("*torch_cpu.*"))))
+    many, made = library.MKL_Get_Max_Threads, products.of_torch()
+    assert made is not None
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(many).result()
+        with made.in_thread():
+            assert many() == 1
+            assert pool.submit(many).result() == elsewhere
+    assert many() == 2
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("of", [products.of_torch, products.of_scipy], ids=["torch", "scipy"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_either_product_finds_torchs_sums(
+    of: Callable[[], Product | None], threads: int, monkeypatch: pytest.MonkeyPatch
+):
+    if (made := of()) is None:
+        pytest.skip("torch was built without MKL")
+    monkeypatch.setattr(machine_code, "product", lambda: made)
+    fast, plain = both("deep", recipe_of(), records(), monkeypatch, threads)
+    assert fast._in_code is not None
+    assert fast._in_code._sum._product is made
+    torch.testing.assert_close(sums_of(fast), sums_of(plain), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.unit
+def test_where_torch_hides_its_product_scipys_is_taken(monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkl, "is_available", lambda: False)
+        assert products.of_torch() is None
+    monkeypatch.setattr(products.ctypes, "CDLL", lambda path: object())
+    assert products.of_torch() is None
+    products.product.cache_clear()
+    assert products.product().address == products.of_scipy().address
+    products.product.cache_clear()
+
+
+@pytest.mark.unit
+def test_a_thread_that_fails_is_an_error_and_no_sum(monkeypatch: pytest.MonkeyPatch):
+    fast, _ = both("deep", recipe_of(), records(), monkeypatch, threads=3)
+    assert fast._in_code is not None
+    made, ended = fast._in_code._sum, []
+
+    def loop(*given: Any) -> None:
+        thread = given[9]
+        if thread == 1:
+            raise ValueError("thread 1")
+        ended.append(thread)
+
+    monkeypatch.setattr(made, "_loop", loop)
+    with pytest.raises(ValueError, match="thread 1"):
+        sums_of(fast)
+    assert sorted(ended) == [0, 2]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("expected", [1, 2, 63, 64, 100, 129, 500, 2048, 30_000])
+@each_number_of_threads
+def test_most_batches_are_whole_blocks_for_every_thread(expected: int, threads: int):
+    shape = machine_code._Shape(expected, 4096, threads)
+    for width in (2, 110, 794, 4000):
+        for copied in (True, False):
+            least, numbers = machine_code.COPIED if copied else machine_code.READ
+            rows = shape.rows(width, copied=copied)
+            assert 1 <= rows <= 1.5 * min(machine_code.MOST, max(least, numbers // width))
+            usual = expected + 2 * expected**0.5
+            turns = math.ceil(usual / (rows * threads))
+            assert turns * rows * threads <= usual + turns * threads
 
 
 @pytest.mark.unit
