@@ -109,12 +109,18 @@ def _gemm(context: Any, gemm: Any, turn_a: Any, turn_b: Any, m: Any, n: Any, k: 
 
 
 @inlined
-def _multiply(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
+def multiply(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
     """Write A B + kept C into C, (m, n); A is (m, k), B (k, n), or what was turned of them.
 
     BLAS has columns side by side where we have rows, so it is given B^T and A^T.
     """
     lda = m if turn_a == TURNED else k
+    multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, kept, c)
+
+
+@inlined
+def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, kept, c):
+    """Do the same with some columns of a matrix that has lda of them."""
     ldb = k if turn_b == TURNED else n
     _gemm(
         np.int64(gemm), np.int64(turn_b), np.int64(turn_a), np.int64(n), np.int64(m), np.int64(k),
@@ -142,7 +148,7 @@ def _exp(x):
 
 
 @inlined
-def _tanh(x):
+def fast_tanh(x):
     """Return the hyperbolic tangent: an odd polynomial over an even one."""
     x = -BEYOND if x < -BEYOND else x  # NaN stays what it is
     x = BEYOND if x > BEYOND else x
@@ -163,7 +169,7 @@ def _tanh(x):
 def _tanh_all(h, low, high):
     """Put the hyperbolic tangents of some numbers in their place."""
     for k in range(low, high):
-        h[k] = _tanh(h[k])
+        h[k] = fast_tanh(h[k])
 
 
 @exact
@@ -328,7 +334,7 @@ def _forward(x, places, w, form, room, gemm):
                 given = copied[: unsigned(many) * inputs]
             else:
                 given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
-            _multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
+            multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
         bias = biases[layer]
         if bias >= 0:
             _activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
@@ -364,7 +370,7 @@ def _backward(places, squares, w, form, room, gemm):
         if layer:
             start = starts[layer]
             of = w[start : start + inputs * outputs]
-            _multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
+            multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
 
 
 @exact
@@ -434,7 +440,7 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
             given = copied[: unsigned(many) * inputs]
             if layer:
                 given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
-            _multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, kept, to)
+            multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, kept, to)
         if biases[layer] >= 0:
             bias = sums[biases[layer] : biases[layer] + np.int64(outputs)]
             if kept == ZERO:

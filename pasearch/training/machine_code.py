@@ -18,7 +18,6 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +38,7 @@ from pasearch.training.dense import CODES, NARROW, Dense
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
 from pasearch.training.products import Product, product
+from pasearch.training.team import Team
 from pasearch.training.watched import Room, Watched, flattened
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class _Sum:
         sizes = rows * copied, room * sum(outputs), room * sum(outputs)
         self._rooms = [_room(*sizes, rows) for _ in range(shape.threads)]
         self._others = [_zeros(len(weights)) for _ in range(shape.threads - 1)]
-        self._pool = ThreadPoolExecutor(shape.threads - 1) if self._others else None
+        self._team = Team(shape.threads)
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
@@ -226,8 +226,7 @@ class _Sum:
         else:
             self._fetched(places, total)
         if self._others:
-            edges = np.linspace(0, len(total), len(self._rooms) + 1).astype(int)
-            self._in_all(lambda thread: self._join(total, *edges[thread : thread + 2]))
+            self._team.divided(len(total), lambda _, low, high: self._join(total, low, high))
 
     def _fetched(self, places: Any, total: Any) -> None:
         for each in (total, *self._others):
@@ -240,7 +239,7 @@ class _Sum:
 
     def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
         """Let every thread add its blocks to its own sum; that of the first is the total."""
-        sums, threads = (total, *self._others), len(self._rooms)
+        sums, threads = (total, *self._others), self._team.threads
 
         def blocks(thread: int) -> None:
             with self._product.in_thread():
@@ -251,19 +250,7 @@ class _Sum:
                 )  # fmt: skip
 
         with self._product.in_process():
-            self._in_all(blocks)
-
-    def _in_all(self, of_thread: Callable[[int], None]) -> None:
-        """Call it in every thread, and wait for all, whatever becomes of one."""
-        if self._pool is None:
-            return of_thread(0)
-        others = [self._pool.submit(of_thread, k) for k in range(1, len(self._rooms))]
-        try:
-            of_thread(0)
-        finally:
-            wait(others)
-        for each in others:
-            each.result()
+            self._team.all(blocks)
 
     def _join(self, total: Any, low: int, high: int) -> None:
         for each in self._others:
@@ -350,7 +337,17 @@ def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
 
 @cache
 def loops() -> ModuleType | None:
-    """Load the loops and try them on public numbers; None where numba is missing or switched off.
+    """Load the loops of dense networks and try them on public numbers: see `loaded`."""
+
+    def agrees(code: ModuleType) -> bool:
+        nets = ((each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS)
+        return _adds_the_same() and all(_agrees(*each, code) for each in nets)
+
+    return loaded("pasearch.training.compiled", agrees)
+
+
+def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
+    """Load loops and try them on public numbers; None where numba is missing or switched off.
 
     Raises:
         MachineError: They cannot be loaded, or find other sums. Torch's do not take over then: a
@@ -360,9 +357,8 @@ def loops() -> ModuleType | None:
     if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
     try:
-        code = importlib.import_module("pasearch.training.compiled")
-        nets = ((each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS)
-        if _adds_the_same() and all(_agrees(*each, code) for each in nets):
+        code = importlib.import_module(module)
+        if agrees(code):
             return code
         told = "It finds other numbers than torch."
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones

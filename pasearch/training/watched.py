@@ -9,7 +9,7 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,6 +65,11 @@ class Watched:
         self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
         self.dense = None if self._chain is None else Dense.of([m for m, _ in self._chain])
 
+    def take(self, kernels: Mapping[nn.Module, Kernel]) -> None:
+        """Let some layers have other kernels."""
+        self.kernels |= kernels
+        self._chain = _chain(self.network, self.kernels)
+
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
         """Return a network as it is watched, or what is watched already."""
@@ -99,13 +104,17 @@ class Watched:
         ]
 
     @torch.no_grad()
-    def product(self, x: Tensor) -> float:
-        """Return how many operations of a record its largest product has, on records like these."""
+    def inputs(self, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
+        """Return every trainable layer that is used, its input and its output, for such records."""
         seen: list[_Seen] = []
         with _hooked(list(self.kernels), seen):
             self.network(x)
-        found = ((self.kernels[s.layer].places(s.output), getattr(s.layer, "weight", None))
-                 for s in seen)  # fmt: skip
+        return [(each.layer, each.input, each.output) for each in seen]
+
+    def product(self, x: Tensor) -> float:
+        """Return how many operations of a record its largest product has, on records like these."""
+        found = ((self.kernels[layer].places(output), getattr(layer, "weight", None))
+                 for layer, _, output in self.inputs(x))  # fmt: skip
         return max((2.0 * places * w.numel() for places, w in found if w is not None), default=0.0)
 
     def _captured(self, seen: _Seen, gradient: Tensor | None, inner: Tensor | None) -> Captured:
