@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Any, Self, TextIO
 
+from pasearch import busy
 from pasearch.errors import UsageError
 
 SECRET = "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
@@ -139,13 +140,27 @@ class Bar(Progress):
 
     def __init__(self, trainings: float | None, *, show: bool):
         from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            ProgressColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
         from rich.progress import Progress as Rich
+        from rich.text import Text
+
+        class Busy(ProgressColumn):
+            """Why it stands still."""
+
+            def render(self, task: Any) -> Text:
+                return Text(busy.said())
 
         self._hidden = trainings is None
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if not self._hidden:
             columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
+            columns.append(Busy())
         console = Console(stderr=True)  # a file or a pipe would get an empty line
         shown = show and console.is_terminal
         self._rich = Rich(*columns, console=console, transient=True, disable=not shown)

@@ -19,7 +19,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown", "extensions", "notebooks"},
+    {"shown", "extensions", "notebooks", "busy"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"data"},

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from selections import arrays
 
-from pasearch import Budget
+from pasearch import Budget, busy
 from pasearch.api import search as api
 from pasearch.api.features import prepare, run
 from pasearch.api.lifecycle import Prepared
 from pasearch.errors import UsageError
 from pasearch.progress import SECRET, Bar, Line, Progress, heard
-from pasearch.training import settings
+from pasearch.runs import normals
+from pasearch.training import lstm_in_code, machine_code, settings
 
 STEPS = 4
 
@@ -100,6 +103,46 @@ def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path
     bar.stage("training")
     bar.final()
     assert bar.shown == []
+
+
+@pytest.mark.unit
+def test_a_bar_says_why_it_stands_still(monkeypatch: pytest.MonkeyPatch):
+    def shown(bar: Bar) -> str:
+        console = Console(file=io.StringIO(), width=120)
+        console.print(bar._rich.get_renderable())
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+    bar, secret = Bar(3, show=False), Bar(None, show=False)
+    with busy.at(busy.COMPILING):
+        assert "compiling" not in shown(bar), "not at once: most often it is only loaded"
+        monkeypatch.setattr(busy, "AFTER", 0.0)
+        assert busy.COMPILING in shown(bar)
+        assert "compiling" not in shown(secret), "it would tell that a training has begun"
+    assert "compiling" not in shown(bar)
+
+
+@pytest.mark.unit
+def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    monkeypatch.setattr(busy, "AFTER", 0.0)
+    honest = importlib.import_module
+
+    def imported(name: str, *rest: Any) -> Any:
+        if name.startswith("pasearch."):
+            said.append(busy.said())
+        return honest(name, *rest)
+
+    for module, load in (
+        (normals, normals.compiled), (machine_code, machine_code.loops),
+        (machine_code, lstm_in_code.loops),
+    ):  # fmt: skip
+        load.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(module.importlib, "import_module", imported)
+            assert load() is not None
+    assert len(said) >= 3
+    assert set(said) == {busy.COMPILING}
+    assert busy.said() == ""
 
 
 @pytest.mark.contract

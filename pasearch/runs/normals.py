@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from pasearch import busy
 from pasearch.runs.keys import Stream, Words
 
 GROUP = 32
@@ -430,11 +431,12 @@ def machine_code(more: int) -> ModuleType | None:
 def compiled() -> ModuleType | None:
     """Load the loops and try them on public numbers; None if they fail, or release others."""
     try:
-        code = importlib.import_module("pasearch.runs.compiled")
-        plain, fast = (_of_stream(FEW + 1, Stream(bytes(32)), 0, each) for each in (None, code))
-        totals = [np.linspace(-9.0, 9.0, FEW + 1, dtype=np.float32) for _ in range(3)]
-        for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
-            each.add_to(total, 1.5)
+        with busy.at(busy.COMPILING):
+            code = importlib.import_module("pasearch.runs.compiled")
+            plain, fast = (_of_stream(FEW + 1, Stream(bytes(32)), 0, each) for each in (None, code))
+            totals = [np.linspace(-9.0, 9.0, FEW + 1, dtype=np.float32) for _ in range(3)]
+            for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
+                each.add_to(total, 1.5)
     except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
         return None
     return code if all(np.array_equal(totals[0], each) for each in totals) else None

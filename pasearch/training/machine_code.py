@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch import busy
 from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
@@ -357,8 +358,10 @@ def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
     if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
     try:
-        code = importlib.import_module(module)
-        if agrees(code):
+        with busy.at(busy.COMPILING):
+            code = importlib.import_module(module)
+            agreed = agrees(code)
+        if agreed:
             return code
         told = "It finds other numbers than torch."
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones

@@ -1,0 +1,32 @@
+"""What a process is at where a bar would stand still: a bar says so (`progress.Bar`).
+
+Only what follows from public numbers may be said here: see docs/rules.md, rule 10.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+COMPILING = "compiling machine code: some ten seconds, once"
+
+AFTER = 1.0
+"""Seconds before it is said."""
+
+_now: list[tuple[str, float]] = []
+
+
+@contextmanager
+def at(text: str) -> Iterator[None]:
+    """Let it be said that a process is at something, within the block."""
+    _now.append((text, time.monotonic()))
+    try:
+        yield
+    finally:
+        _now.pop()
+
+
+def said() -> str:
+    """Return what a process is at, if it has been for a while; else nothing."""
+    return next((text for text, since in _now if time.monotonic() - since >= AFTER), "")
