@@ -213,14 +213,14 @@ MUTANTS = (
     ),
     Mutant(
         "training: no clipping",
-        "(self.clip_norm / (norms * SLACK)).clamp(max=1.0)",
-        "torch.ones_like(norms)",
+        "(top / (norms * SLACK + plus)).clamp(max=most)",
+        "norms.new_ones(norms.shape)",
         "training/test_bounding.py training/test_per_example.py",
     ),
     Mutant(
         "training: clipping that rounds up",
-        "self.bound / (norms * SLACK + self.gamma)",
-        "self.bound / (norms / SLACK)",
+        "top / (norms * SLACK + plus)",
+        "top / (norms / SLACK + plus)",
         "training/test_bounding.py",
     ),
     Mutant(
@@ -273,8 +273,8 @@ MUTANTS = (
     ),
     Mutant(
         "in code: a bound with factors of its own",
-        '        and _said_by(kind, "factors") is _said_by(kind, "terms")',
-        "        and True",
+        "named and kind.sums is Bound.sums and kind.factors is Bound.factors",
+        "named and kind.sums is Bound.sums",
         "training/test_machine_code.py",
     ),
     Mutant(

@@ -297,13 +297,9 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, threads: int) -> boo
 
 
 def _has_terms(bounding: Bound) -> bool:
-    """Whether a bound's factors are those of its terms: said by one class, and no other's sums."""
-    kind = type(bounding)
-    return (
-        bounding.terms is not None
-        and kind.sums is Bound.sums
-        and _said_by(kind, "factors") is _said_by(kind, "terms")
-    )
+    """Whether a bound's sums are those of factors that its terms say."""
+    kind, named = type(bounding), bounding.terms is not None
+    return named and kind.sums is Bound.sums and kind.factors is Bound.factors
 
 
 def _said_by(kind: type, name: str) -> type:

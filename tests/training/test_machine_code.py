@@ -569,12 +569,9 @@ def test_an_extension_that_changes_a_formula_goes_by_torch(monkeypatch: pytest.M
     class Whole(Flat):
         @property
         def terms(self) -> tuple[float, float, float]:
-            return self.clip_norm, 0.0, 1.0
+            return self.clip_norm / 2, 0.0, 1.0
 
-        def factors(self, norms: Tensor) -> Tensor:
-            return super().factors(norms)
-
-    for bounding, expected in ((Half(), False), (Whole(), True), (Flat(), True)):
+    for bounding, expected in ((Half(), False), (Whole(), True), (Flat(), True), (AutoS(), True)):
         assert machine_code._has_terms(bounding) is expected
 
     class Even(Poisson):

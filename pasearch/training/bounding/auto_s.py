@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.registry import Checks
-from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def _gamma(name: str, value: object) -> float:
@@ -54,6 +54,3 @@ class AutoS(Bound):
     @property
     def terms(self) -> tuple[float, float, float]:
         return self.bound, self.gamma, math.inf
-
-    def factors(self, norms: Tensor) -> Tensor:
-        return finite(norms, self.bound / (norms * SLACK + self.gamma))

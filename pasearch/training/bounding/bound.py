@@ -34,7 +34,8 @@ LEAST = 1e-12
 class Bound(Stage):
     """A bound on what one record adds to a step's sum.
 
-    Most are a factor on each gradient, which depends on its norm alone: `factors` is all they need.
+    Most are a factor on each gradient, which depends on its norm alone: `terms`, or else `factors`,
+    are all they need.
     """
 
     __slots__ = ()
@@ -62,7 +63,10 @@ class Bound(Stage):
 
     @property
     def terms(self) -> tuple[float, float, float] | None:
-        """(top, plus, most) of factors min(most, top / (norm + plus)); None for others."""
+        """(top, plus, most) of factors min(most, top / (norm + plus)); None for others.
+
+        Guarantee: norm times such a factor is at most `sensitivity`, norm + plus being above 0.
+        """
         return None
 
     def factors(self, norms: Tensor) -> Tensor:
@@ -73,7 +77,10 @@ class Bound(Stage):
         Args:
             norms: (batch,); of a layered bound (layers, batch), as is what is returned.
         """
-        raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
+        if self.terms is None:
+            raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
+        top, plus, most = self.terms
+        return finite(norms, (top / (norms * SLACK + plus)).clamp(max=most))
 
     def within(self, norms: Tensor) -> Tensor | None:
         """Return whether each norm is within the bound; None where that is not counted."""

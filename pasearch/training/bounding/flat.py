@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.registry import Checks
-from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,9 +37,6 @@ class Flat(Bound):
     @property
     def terms(self) -> tuple[float, float, float]:
         return self.clip_norm, 0.0, 1.0
-
-    def factors(self, norms: Tensor) -> Tensor:
-        return finite(norms, (self.clip_norm / (norms * SLACK)).clamp(max=1.0))
 
     def within(self, norms: Tensor) -> Tensor:
         return norms <= self.clip_norm
