@@ -53,6 +53,9 @@ code's by steps of the default recipe on made-up records; it has one core."""
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
 
+GATES = 16
+"""How many numbers of each unit an LSTM goes through in each step of a sequence."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
@@ -63,7 +66,7 @@ class Cost:
         plain: The same without privacy: no norms.
         held: Numbers of a record.
         numbers: Those, and the outputs of its layers; of a convolution also what its windows hold,
-            `WINDOWS` times.
+            `WINDOWS` times, and of an LSTM its gates', `GATES` a unit and step.
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
@@ -115,6 +118,8 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
         weighted += 1
         if isinstance(layer, Conv):
             numbers += WINDOWS * places * count // layer.filters
+        if isinstance(layer, Lstm):
+            numbers += GATES * places * layer.units
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:

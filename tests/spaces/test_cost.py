@@ -13,6 +13,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import (
     BY_TORCH,
+    GATES,
     IN_MACHINE_CODE,
     WINDOWS,
     cost,
@@ -109,6 +110,12 @@ def test_a_convolution_goes_through_its_windows_several_times():
     outputs = 2 * 4 * 4 + 2 * 2 * 2 + 3
     assert work.layers == 2
     assert work.numbers == 36 + outputs + WINDOWS * 16 * (9 + 1)  # a window, and the bias
+
+
+@pytest.mark.unit
+def test_an_lstm_goes_through_its_gates_in_each_step_of_a_sequence():
+    work = cost(Architecture(layers=(Lstm(units=4),)), (28, 5), 3)
+    assert work.numbers == 28 * 5 + 4 + 3 + GATES * 28 * 4
 
 
 STEPS = {
