@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "in code: no noise on many numbers",
-        "            made.add_to(self._total, scale)\n",
+        "            made.add_to(self._total, scale, team=self._team)\n",
         "",
         "training/test_machine_code.py",
     ),

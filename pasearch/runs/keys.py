@@ -74,9 +74,9 @@ class Stream:
             secret = _mac(secret, _encoded(element))
         return Stream(secret, self.secure)
 
-    def words(self, step: int = 0) -> Words:
-        """Return this stream's words, independent of `generator`."""
-        return self._words(b"words", step)
+    def words(self, step: int = 0, first: int = 0) -> Words:
+        """Return this stream's words, independent of `generator`: from one on, an even number."""
+        return self._words(b"words", step, first)
 
     def generator(self, step: int = 0) -> np.random.Generator:
         """Return a generator with this stream's key, at a step's counter: numpy's Philox.
@@ -134,8 +134,8 @@ class Stream:
     def _number(self, purpose: bytes, step: int) -> bytes:
         return _mac(self._secret, b"p" + purpose + _step(step).to_bytes(8, "big"))
 
-    def _words(self, purpose: bytes, step: int) -> Words:
-        return Words(_mac(self._secret, b"p" + purpose), _step(step))
+    def _words(self, purpose: bytes, step: int, first: int = 0) -> Words:
+        return Words(_mac(self._secret, b"p" + purpose), _step(step), first)
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
         key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
@@ -149,12 +149,14 @@ class Words:
     Args:
         key: 32 bytes.
         step: In [0, 2^64): the counter's upper half.
+        first: Which one `take` begins with, an even number.
     """
 
-    __slots__ = ("_encryptor", "_key", "_room", "_step")
+    __slots__ = ("_encryptor", "_first", "_key", "_room", "_step")
 
-    def __init__(self, key: bytes, step: int):
-        self._key, self._step = key, step
+    def __init__(self, key: bytes, step: int, first: int = 0):
+        assert first % 2 == 0, "the cipher gives two words at a time"
+        self._key, self._step, self._first = key, step, first
         self._encryptor: Any = None  # it takes as long as a thousand words: not where `at` is asked
         self._room = bytearray()
 
@@ -167,7 +169,7 @@ class Words:
         """
         size = 8 * count
         if self._encryptor is None:
-            counter = self._step.to_bytes(8, "big") + bytes(8)
+            counter = self._step.to_bytes(8, "big") + (self._first // 2).to_bytes(8, "big")
             self._encryptor = Cipher(algorithms.AES256(self._key), modes.CTR(counter)).encryptor()
         if room is None:
             if len(self._room) < size + 15:  # the library asks for so much room

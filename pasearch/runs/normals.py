@@ -38,6 +38,7 @@ import numpy as np
 
 from pasearch import busy
 from pasearch.runs.keys import Stream, Words
+from pasearch.runs.team import Team
 
 GROUP = 32
 """Pairs whose first numbers lie side by side, and then their second ones: for vectors."""
@@ -119,8 +120,8 @@ class Normals:
         error: How much they may err, the sum included.
         words: From pairs' places to their words, of U and of V: int64, like the places.
         more: From a pair's place to its further bits, (of U, of V), each below 2^`MORE`.
-        source: Serves the first bits of values that are not computed yet: of every group 32 of each
-            U, and then 32 of each V.
+        source: Serves, from a word on, the first bits of values that are not computed yet: of every
+            group 32 of each U, and then 32 of each V.
         finer: From pairs' places to their next bits, those of V above those of U, int64.
         code: The loops in machine code that compute them; None for arrays.
     """
@@ -130,7 +131,7 @@ class Normals:
     error: float
     words: Callable[[Places], tuple[Places, Places]]
     more: Callable[[int], tuple[int, int]]
-    source: Callable[[], Words] | None = None
+    source: Callable[[int], Words] | None = None
     finer: Callable[[Places], Places] | None = None
     code: ModuleType | None = None
 
@@ -140,34 +141,39 @@ class Normals:
             return self
         values = np.empty(2 * pairs(self.count), dtype=np.float32)
         transform = _transform if self.code is None else self.code.transform
-        for low, bits in self._served():
+        for low, bits in self._served(0, len(values)):
             transform(bits, values[low : low + len(bits)])
         return replace(self, values=values[: self.count])
 
-    def _served(self) -> Iterator[tuple[int, Any]]:
-        """Yield first bits block by block, each with the place of its first number."""
+    def _served(self, low: int, high: int) -> Iterator[tuple[int, Any]]:
+        """Yield first bits block by block, of whole groups from low on up to high."""
         assert self.source is not None
-        source, size = self.source(), 2 * pairs(self.count)
-        for low in range(0, size, BLOCK):
-            yield low, source.take(min(BLOCK, size - low) // 2, _ROOMS.bits).view("<i4")
+        source = self.source(low // 2)
+        for first in range(low, high, BLOCK):
+            yield first, source.take(min(BLOCK, high - first) // 2, _ROOMS.bits).view("<i4")
 
     @np.errstate(over="ignore", invalid="ignore")  # what float32 cannot hold is not sure, either
-    def add_to(self, total: Any, scale: float, *, start: int = 0) -> None:
+    def add_to(self, total: Any, scale: float, *, start: int = 0, team: Team | None = None) -> None:
         """Add noise to a flat array in place: what is left there are grid points.
 
         Guarantee: the result is the rounding of total + scale z, z independent normal numbers,
-        whatever the total is; but for 2^-90 in probability a number.
+        whatever the total is; but for 2^-90 in probability a number. It is the same by any team.
 
         Args:
             total: Float32 or float64, (size,), finite; of numpy or of torch, where the values are.
             scale: The noise's standard deviation, above 0.
             start: Which of the numbers is the first one's.
+            team: Threads that may share the work; None: the caller alone.
         """
         parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
         wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
         fits = self.values is None and moderate and _singles(parts, self.count)
         if self.code is not None and fits:
-            self._by_code(self.code, parts, wide, grain)
+            code, team = self.code, Team(1) if team is None else team
+            team.divided(
+                pairs(self.count) // GROUP,
+                lambda _, low, high: self._by_code(code, parts, wide, grain, low, high),
+            )
             return
         values = self.computed().values[start : start + len(parts)]
         places, exact = _released(parts, values, wide, grain, self.error)
@@ -175,10 +181,13 @@ class Normals:
             decided = self._by_float64(exact / grain, start + places, wide) * grain
             _store(parts, places, decided)
 
-    def _by_code(self, code: ModuleType, total: Any, wide: float, grain: float) -> None:
-        """Compute values, round, and settle what is in doubt, all in machine code."""
+    @np.errstate(over="ignore", invalid="ignore")
+    def _by_code(
+        self, code: ModuleType, total: Any, wide: float, grain: float, first: int, end: int
+    ) -> None:
+        """Compute some groups, round, and settle what is in doubt, all in machine code."""
         given, room, found = code.settings(wide, grain, self.error), _ROOMS.of(self.count), 0
-        for low, bits in self._served():
+        for low, bits in self._served(2 * GROUP * first, 2 * GROUP * end):
             found = code.release(bits, total[low : low + len(bits)], *given, low, found, *room)
         if not found:
             return
@@ -307,7 +316,7 @@ def _of_stream(count: int, stream: Stream, step: int, code: ModuleType | None) -
 
     def first_bits(places: Places) -> Places:
         halves = places + (places & -GROUP)  # of whole groups of U before it, and of V
-        u, v = (source().at(each >> 1) >> 32 * (each & 1) for each in (halves, halves + GROUP))
+        u, v = (source(0).at(each >> 1) >> 32 * (each & 1) for each in (halves, halves + GROUP))
         return v << 32 | u & HALF
 
     def finer(places: Places) -> Places:

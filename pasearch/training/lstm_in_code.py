@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.runs.team import Team
 from pasearch.spaces.modules import Lstm
 from pasearch.training import machine_code
 from pasearch.training.kernels import NOWHERE, Captured, LstmKernel
 from pasearch.training.norms import ROUNDINGS
 from pasearch.training.products import product
-from pasearch.training.team import Team
 from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class _Passes(torch.autograd.Function):
         return found, below, None, None
 
 
-def take_over(watched: Watched, recipe: Recipe, x: Tensor, threads: int) -> bool:
+def take_over(watched: Watched, recipe: Recipe, x: Tensor, team: Team) -> bool:
     """Let a network's LSTMs be machine code, where a training saves a second by it.
 
     Which it is follows from the network, the recipe, the records' shape and the threads: public.
@@ -218,7 +218,7 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, threads: int) -> bool
         watched: The network, on a processor.
         recipe: How it is trained.
         x: Records of this kind, made up.
-        threads: How many there are for a step.
+        team: The threads of a step.
 
     Returns:
         Whether there was one.
@@ -234,7 +234,6 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, threads: int) -> bool
     saved = sum(steps * (CALLS + UNIT * batch * each.units) for each, steps in layers.items())
     if recipe.steps * saved < machine_code.WORTH or (code := loops()) is None:
         return False
-    team = Team(threads)
     watched.take({layer: LstmInCode(code, team) for layer in layers})
     return True
 

@@ -32,6 +32,7 @@ from pasearch import busy
 from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
+from pasearch.runs.team import Team
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
@@ -39,7 +40,6 @@ from pasearch.training.dense import CODES, NARROW, Dense
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
 from pasearch.training.products import Product, product
-from pasearch.training.team import Team
 from pasearch.training.watched import Room, Watched, flattened
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class MachineCode:
         streams: As for `trainer.train`.
         room: Where sums go: one flat place.
         weights: The network's parameters, flat.
-        threads: How many there are for a sum.
+        team: The threads of a step.
         loops: `compiled`.
     """
 
@@ -98,14 +98,14 @@ class MachineCode:
         streams: Mapping[str, Stream],
         room: Room,
         weights: Tensor,
-        threads: int,
+        team: Team,
         loops: ModuleType,
     ):
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        shape = _Shape(recipe.expected_batch_size, recipe.chunk, threads)
-        self._sum = _Sum(dense, slots, terms, weights, loops, shape)
+        shape = _Shape(recipe.expected_batch_size, recipe.chunk, team.threads)
+        self._team, self._sum = team, _Sum(dense, slots, terms, weights, loops, shape, team)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -120,7 +120,7 @@ class MachineCode:
         room: Room,
         weights: list[Tensor],
         *,
-        threads: int,
+        team: Team,
     ) -> MachineCode | None:
         """Return a training's steps in machine code; None where torch's are taken.
 
@@ -131,12 +131,13 @@ class MachineCode:
             streams: As for `trainer.train`.
             room: Where sums go.
             weights: The network's parameters, flat.
-            threads: How many there are for a step: one where several would be slower.
+            team: The threads of a step: one where several would be slower.
         """
+        threads = team.threads
         if not fits(watched, slots, recipe, threads=threads) or (code := loops()) is None:
             return None
         assert watched.dense is not None
-        return cls(watched.dense, slots, recipe, streams, room, weights[0], threads, code)
+        return cls(watched.dense, slots, recipe, streams, room, weights[0], team, code)
 
     def sum(self, step: int, sigma: float | None, state: State) -> None:
         """Leave a step's noisy sum in the room, and move the state on: see `one_step.batch_sum`."""
@@ -149,7 +150,7 @@ class MachineCode:
         assert code is not None, "it is loaded"
         if self._words is None:
             made = normals.normals(len(self._total), self._stream, step, code)
-            made.add_to(self._total, scale)
+            made.add_to(self._total, scale, team=self._team)
         else:
             words = self._words.at(step)
             normals.add_few(self._total, scale, words, self._stream, step, code)
@@ -191,6 +192,7 @@ class _Sum:
         weights: Tensor,
         loops: ModuleType,
         shape: _Shape,
+        team: Team,
     ):
         assert terms is not None
         self._dense, self._slots, self._loop = dense, slots, loops.bounded_sum
@@ -214,7 +216,7 @@ class _Sum:
         sizes = rows * copied, room * sum(outputs), room * sum(outputs)
         self._rooms = [_room(*sizes, rows) for _ in range(shape.threads)]
         self._others = [_zeros(len(weights)) for _ in range(shape.threads - 1)]
-        self._team = Team(shape.threads)
+        self._team = team
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
@@ -395,5 +397,5 @@ def _agrees(outputs: tuple[int, ...], kind: type[nn.Module], code: ModuleType) -
     dense.sums(x, loss, bounding, valid, None, room.of)
     total = np.empty(len(weights), np.float32)
     shape = _Shape(len(x), len(x), threads=1)
-    _Sum(dense, slots, bounding.terms, weights, code, shape)(np.arange(9), total)
+    _Sum(dense, slots, bounding.terms, weights, code, shape, Team(1))(np.arange(9), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

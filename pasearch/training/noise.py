@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Normals, normals, of_words, pairs
+from pasearch.runs.team import Team
 
 if TYPE_CHECKING:
     import torch
 
-BESIDE = 50_000
-"""From how many numbers on a thread pays."""
+BESIDE, SHARED = 50_000, 2**20
+"""From how many numbers on a thread pays, and from how many on several, where torch's wait too."""
 
 SMOOTHING = 2.0**-8
 """The normal noise beside another density's, as a share of its scale."""
@@ -47,8 +48,8 @@ class Noise:
     values: torch.Tensor | None = None
     scale: float = 1.0
 
-    def add_to(self, sums: Sequence[torch.Tensor], scale: float) -> None:
-        """Add the noise times a scale to tensors in place, in their order.
+    def add_to(self, sums: Sequence[torch.Tensor], scale: float, team: Team | None = None) -> None:
+        """Add the noise times a scale to tensors in place, in their order; many by a team.
 
         Guarantee: what comes back is a rounding of the exact sum; see `Normals.add_to`.
         """
@@ -56,7 +57,8 @@ class Noise:
         for each in sums:
             flat, count = each.reshape(-1), each.numel()
             if self.values is None:
-                self.normals.add_to(flat, scale, start=start)
+                own = team if count >= SHARED else None
+                self.normals.add_to(flat, scale, start=start, team=own)
             else:
                 flat = flat.double() + self.values[start : start + count] * scale
                 self.normals.add_to(flat, scale * SMOOTHING, start=start)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pasearch.accounting.density import Density
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
+from pasearch.runs.team import Team
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising
 from pasearch.training.losses import LossOf
@@ -125,7 +126,7 @@ def batch_sum(
     noise_multiplier: float | None = None,
     state: State | None = None,
     room: Room | None = None,
-    spare: bool = False,
+    team: Team | None = None,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
@@ -147,7 +148,7 @@ def batch_sum(
         bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
         return room.views
     # Drawn while the gradients are computed.
-    drawn = _begin_noise(room, recipe, streams["noise"], step, spare)
+    drawn = _begin_noise(room, recipe, streams["noise"], step, team)
     counts = bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
     assert recipe.bounding is not None
     bounds = state.bounds
@@ -156,7 +157,7 @@ def batch_sum(
         sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
     scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
-    drawn().add_to(room.flats, scale)
+    drawn().add_to(room.flats, scale, team)
     if recipe.denoising is not None:
         denoise(room.flats, recipe.denoising, recipe.density(sigma), state)
     if bounds:
@@ -164,8 +165,9 @@ def batch_sum(
     return room.views
 
 
-def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, spare: bool) -> Drawn:
+def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, team: Team | None) -> Drawn:
     """Begin to draw a step's noise, at scale 1."""
+    spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
     if recipe.noise is None:
         return draw(count, device, stream, step, spare=spare)

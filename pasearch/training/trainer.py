@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
+from pasearch.runs.team import Team
 from pasearch.training.lstm_in_code import take_over
 from pasearch.training.machine_code import MachineCode
 from pasearch.training.memory import is_of_memory, rows_at_once
@@ -168,6 +169,7 @@ class Training:
         self._slots = replace(self._slots, rows=rows, shares=shares)
         self._splits, small = splits, device == "cpu" and self._is_small()
         self._threads = 1 if small else torch.get_num_threads()
+        self._team = Team(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
@@ -184,10 +186,10 @@ class Training:
         if self._rounds is None:
             self._in_code = MachineCode.of(
                 self._watched, self._slots, recipe, streams, self._sums, self._weights,
-                threads=self._threads,
+                team=self._team,
             )  # fmt: skip
             made_up = _made_up(self._slots.x)
-            if take_over(self._watched, recipe, made_up, self._threads):
+            if take_over(self._watched, recipe, made_up, self._team):
                 self._threads = 1  # of torch, whose threads would wait, and keep others waiting
 
     def _is_small(self) -> bool:
@@ -290,11 +292,10 @@ class Training:
 
     def _with_care(self, step: int, sigma: float | None, state: State) -> None:
         allowed = torch.get_num_threads()
-        spare = allowed > 1 and self._slots.device.type == "cpu"
         with threads(min(self._threads, allowed)):
             batch_sum(
                 self._watched, self._slots, self._recipe, self._streams, step,
-                noise_multiplier=sigma, state=state, room=self._sums, spare=spare,
+                noise_multiplier=sigma, state=state, room=self._sums, team=self._team,
             )  # fmt: skip
 
     def _sum(self, of: Callable[[int, float | None, State], None], sigma: float | None) -> None:

@@ -38,6 +38,7 @@ from pasearch.runs.normals import (
     normals,
     of_words,
 )
+from pasearch.runs.team import Team
 
 
 def stream_of(*name: str | int) -> Stream:
@@ -404,6 +405,29 @@ def test_pieces_of_a_sum_get_the_noise_of_their_place():
 
 
 # --- the words
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("first", [0, 2, 64, 100_000])
+def test_words_may_begin_with_a_later_one(first: int):
+    stream = stream_of("later")
+    whole = stream.words(7).take(first + 50).copy()
+    assert np.array_equal(stream.words(7, first).take(50), whole[first:])
+    with pytest.raises(AssertionError):
+        stream.words(7, first + 1)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("count", [made.FEW + 1, 70_000, 3 * BLOCK + 17])
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_a_team_releases_the_same_numbers(count: int, threads: int):
+    stream, code = stream_of("team"), made.compiled()
+    assert code is not None
+    first = np.random.default_rng(1).normal(size=count).astype(np.float32)
+    totals = [first.copy() for _ in range(2)]
+    for total, team in zip(totals, (None, Team(threads)), strict=True):
+        made.normals(count, stream, 4, code).add_to(total, 1.3, team=team)
+    assert np.array_equal(*totals)
 
 
 @pytest.mark.oracle

@@ -14,6 +14,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import MachineError
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.team import Team
 from pasearch.spaces.modules import Lstm, Rows
 from pasearch.training import compiled_lstm, lstm_in_code, machine_code, products, trainer
 from pasearch.training.augmentation import Augmentation
@@ -27,7 +28,6 @@ from pasearch.training.losses import LossOf
 from pasearch.training.lstm_in_code import LstmInCode
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
-from pasearch.training.team import Team
 from pasearch.training.trainer import Training
 from pasearch.training.watched import Watched, capture, trainable_parameters
 

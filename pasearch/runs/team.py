@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-
-import numpy as np
+from itertools import pairwise
 
 
 class Team:
@@ -36,5 +35,6 @@ class Team:
 
     def divided(self, count: int, part: Callable[[int, int, int], None]) -> None:
         """Call it in every thread with its place, and from where to where of so many it goes."""
-        edges = np.linspace(0, count, self.threads + 1).astype(int).tolist()
-        self.all(lambda place: part(place, edges[place], edges[place + 1]))
+        edges = [count * place // self.threads for place in range(self.threads + 1)]
+        parts = list(pairwise(edges))
+        self.all(lambda place: part(place, *parts[place]))
