@@ -22,7 +22,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api import binding
 from pasearch.api import lifecycle as running
 from pasearch.api import search as api
-from pasearch.api.binding import fingerprint
+from pasearch.api.binding import fingerprint, versions
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.resume import resume
 from pasearch.api.search import plan_architecture_search, search_architecture
@@ -368,17 +368,50 @@ class TestResume:
         assert not os.listdir(stopped / "release")
 
     @pytest.mark.unit
-    def test_changed_code_or_versions_destroy_the_keys(self, stopped: Path, monkeypatch):
-        monkeypatch.setattr(binding, "versions", lambda: {"torch": "another"})
-        with pytest.raises(BudgetError, match="versions"):
+    def test_changed_code_destroys_the_keys(self, stopped: Path, tmp_path: Path, monkeypatch):
+        (tmp_path / "other.py").write_text("")
+        monkeypatch.setattr(binding, "extension_files", lambda: [tmp_path / "other.py"])
+        with pytest.raises(BudgetError, match="code"):
             resume(stopped, data=arrays())
         assert not (stopped / "private" / "keys").exists()
 
-    @pytest.mark.unit
-    def test_another_number_of_threads_is_another_input(self, stopped: Path, monkeypatch):
+    @pytest.mark.contract
+    @pytest.mark.parametrize(
+        ("place", "name", "changed", "told"),
+        [
+            (torch, "get_num_threads", lambda: 17, "threads were .*, and are 17 .OMP_NUM_THREADS"),
+            (binding, "versions", lambda: {**versions(), "torch": "0"}, "torch was .*, and is 0;?"),
+            (binding, "compiler", lambda: {"NUMBA_DISABLE_JIT": "1"},
+             "NUMBA_DISABLE_JIT was not set, and is 1"),
+            (binding, "processor", lambda: ["another"], "processor is another"),
+            (binding, "linear_algebra", lambda: ["another"], "libraries that multiply"),
+        ],
+    )  # fmt: skip
+    def test_what_surrounds_a_run_is_set_back_and_then_it_is_finished(
+        self, stopped: Path, place: Any, name: str, changed: Any, told: str, monkeypatch
+    ):
+        before = spent(stopped), (stopped / "private" / "keys").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, changed)
+            with pytest.raises(UsageError, match=told) as refused:
+                resume(stopped, data=arrays())
+        assert "nothing is lost" in str(refused.value)
+        assert before == (spent(stopped), (stopped / "private" / "keys").read_bytes())
+        assert resume(stopped, data=arrays()).price == prepared("paas").plan.price
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+    def test_without_a_note_of_them_the_keys_decide(
+        self, stopped: Path, content: str | None, monkeypatch
+    ):
+        kept = stopped / "private" / "surroundings.json"
+        kept.unlink()
+        if content is not None:
+            kept.write_text(content)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
-        with pytest.raises(BudgetError):
+        with pytest.raises(BudgetError, match="destroyed"):
             resume(stopped, data=arrays())
+        assert not (stopped / "private" / "keys").exists()
 
     @pytest.mark.unit
     def test_arrays_must_be_passed_again(self, stopped: Path):

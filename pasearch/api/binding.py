@@ -15,12 +15,15 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pasearch
 from pasearch.data.partitions import Dataset
+from pasearch.errors import UsageError
+from pasearch.files import read_json
 from pasearch.registry import extension_files
 from pasearch.runs.cluster import Cluster
+from pasearch.runs.folder import atomic_write
 from pasearch.runs.processor import processor
 from pasearch.search.plan import Plan
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(pasearch.__file__).parent
 """Whose code a run's keys are bound to: all of it."""
+
+KEPT = "surroundings.json"
+"""In `private/`: what surrounded a run when it began."""
 
 
 def fingerprint(
@@ -48,8 +54,6 @@ def fingerprint(
         public: Further data, declared public.
         request: What was asked for, as it is kept for a resume.
     """
-    import torch
-
     code = hashlib.sha256()
     for file in [*sorted(PACKAGE.rglob("*.py")), *extension_files()]:
         inside = file.is_relative_to(PACKAGE)
@@ -61,6 +65,16 @@ def fingerprint(
         "plan": plan.to_json(),
         "request": hashlib.sha256(request).hexdigest(),
         "code": code.hexdigest(),
+        **surroundings(device),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def surroundings(device: str) -> dict[str, Any]:
+    """Return what a run is bound to beside data, plan, request and code: nothing of a record."""
+    import torch
+
+    return {
         "versions": versions(),
         "machine": [platform.machine(), *processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
@@ -68,7 +82,63 @@ def fingerprint(
         "libraries": linear_algebra(),
         "compiler": compiler(),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
+    """Refuse to take a run up under others, before its keys are opened: so they are not destroyed.
+
+    They are public, so this tells nothing of a record. Of a run that has not begun they are noted
+    down. Where they cannot be read, the keys' own fingerprint decides.
+
+    Raises:
+        UsageError: They differ, and how.
+    """
+    if not begun:
+        atomic_write(private / KEPT, json.dumps(surroundings(device)))
+        return
+    try:
+        before = read_json(private / KEPT, follow=False)
+        told = _differences(before, surroundings(device))
+    except (UsageError, AttributeError, KeyError, TypeError):
+        return
+    if told:
+        raise UsageError(
+            f"{private.parent} is not taken up, because something is not as it was when the run "
+            f"began: {'; '.join(told)}. Its noise belongs to sums that were computed so, to the "
+            "last digit. Nothing was opened, and nothing is lost: set that back, and give the same "
+            "command again. If it cannot be set back, start a new run, with a budget of its own: "
+            "what this one has spent stays spent."
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words what differs."""
+    told = []
+    for kind in ("versions", "compiler"):
+        then, here = before[kind], now[kind]
+        told += [
+            f"{name} was {then.get(name, 'not set')}, and is {here.get(name, 'not set')}"
+            for name in sorted({*then, *here})
+            if then.get(name) != here.get(name)
+        ]
+    if before["threads"] != now["threads"]:
+        told.append(
+            f"the threads were {before['threads']}, and are {now['threads']} (OMP_NUM_THREADS, or "
+            "how many cores the process may use)"
+        )
+    if before["device"] != now["device"]:
+        told.append(f"the device was {before['device']}, and is {now['device']}")
+    if before["machine"] != now["machine"]:
+        told.append(
+            "the processor is another, or torch is built or set otherwise (ATEN_..., MKL_..., "
+            "ONEDNN_...)"
+        )
+    if before["libraries"] != now["libraries"] and not told:
+        told.append(
+            "the libraries that multiply matrices are others, or have another number of threads "
+            "(how many cores the process may use)"
+        )
+    return told
 
 
 def compiler() -> dict[str, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.binding import fingerprint, versions
+from pasearch.api.binding import check_surroundings, fingerprint, versions
 from pasearch.api.request import MEMORY, Request
 from pasearch.api.resolve import device_of
 from pasearch.data.declared import plain_json
@@ -410,9 +410,8 @@ def opened(
     """Open a run's ledger and keys, made anew or found again, its plan reserved.
 
     Raises:
-        UsageError: Parts that do not belong together; another process has the ledger.
-        BudgetError: Data, plan, code, versions or device differ from the run that began; the
-            ledger of the data set has no room for the plan.
+        UsageError: Parts that do not belong together; `check_surroundings`; the ledger is in use.
+        BudgetError: Data, plan or code differ from the run that began; its ledger has no room.
     """
     from pasearch.runs.keys import Keys
     from pasearch.runs.ledger import Ledger
@@ -429,6 +428,7 @@ def opened(
     with ledger:
         asked = folder.private / "request.json"
         kept = asked.read_bytes() if asked.exists() else b""
+        check_surroundings(folder.private, device, begun=resumed and begun)
         marks = fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
             keys = Keys.open(keys_path, marks, secure=secure)

@@ -27,7 +27,7 @@ import numpy as np
 from pasearch.accounting.accountants import Price, price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.events import Event, Gaussian, from_json, to_json
+from pasearch.accounting.events import Event, Gaussian, Geometric, from_json, to_json
 from pasearch.accounting.profiles import Array
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
@@ -287,16 +287,22 @@ def _together_words(before: list[Run], after: Price) -> str:
 
 
 def _room(before: list[Run], total: Budget) -> float:
-    """Return about the epsilon of a run that still fits, like one Gaussian release; 0 if none."""
+    """Return about the epsilon of a run that still fits; 0 if none.
+
+    It is taken to train like one Gaussian release, and to score its test by a pure one: with the
+    runs before, the second costs up to twice as much as the first.
+    """
     delta = _delta(total)
     fits, cost = 0.0, 0.0
     low, high = 1e-2, 1e4  # noise multipliers: the smaller, the dearer
     for _ in range(12):
         sigma = math.sqrt(low * high)
-        event = Gaussian(noise_multiplier=sigma)
+        training = Gaussian(noise_multiplier=sigma)
+        epsilon = price(training, delta).epsilon
+        event = worst({"training": training, "test": Geometric(epsilon=epsilon)})
         run = event, loss_curve(event, failure(len(before) + 1, delta))
         if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
-            high, fits, cost = sigma, sigma, price(event, delta).epsilon
+            high, fits, cost = sigma, sigma, epsilon
         else:
             low = sigma
     return cost * 0.95 if fits and cost >= 0.01 else 0.0

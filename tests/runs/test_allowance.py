@@ -803,6 +803,26 @@ def test_what_a_refusal_says_would_fit_does(tmp_path: Path):
     allowance.reserve("second", {"train": Gaussian(sigma)}, 1000)
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize(("total", "before"), [(2.3, (1.0, 1.0)), (5.0, (1.0, 2.0)), (1.2, (0.5,))])
+def test_a_run_that_trains_and_scores_fits_where_that_is_said(
+    total: float, before: tuple[float, ...], tmp_path: Path
+):
+    def events(epsilon: float) -> dict[str, Event]:
+        sigma = smallest(lambda value: Gaussian(value), Budget(epsilon, 1e-4), 0.1, 1e3)
+        return {"training": Gaussian(sigma), "test": Geometric(epsilon=epsilon)}
+
+    allowance = Allowance.open(tmp_path / "all", Budget(total, 1e-4))
+    for place, epsilon in enumerate(before):
+        allowance.reserve(f"run {place}", events(epsilon), 3000)
+    with pytest.raises(BudgetError, match=r"about epsilon [0-9.]+ would still fit") as refused:
+        allowance.reserve("too much", events(50.0), 3000)
+    told = float(str(refused.value).partition("about epsilon ")[2].split()[0])
+    for share, fits in ((1.0, True), (1.25, False)):
+        found = Allowance.forecast(allowance.path, None, events(share * told), 3000)
+        assert found.fits is fits
+
+
 @pytest.mark.unit
 def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
     allowance = Allowance.open(tmp_path / "all", Budget(1.062, 1e-6))
