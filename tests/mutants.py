@@ -141,8 +141,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: no noise",
-        "drawn().add_to(room.flats, scale)",
-        "drawn().add_to(room.flats, 0.0)",
+        "drawn().add_to(room.flats, scale, team)",
+        "drawn().add_to(room.flats, 0.0, team)",
         "training/test_teeth.py",
     ),
     Mutant(
@@ -389,8 +389,26 @@ MUTANTS = (
     ),
     Mutant(
         "lstm in code: a thread's sum of a bias is lost",
-        "torch.from_numpy(np.sum(biases, axis=0))",
+        "torch.from_numpy(biases.sum(axis=0))",
         "torch.from_numpy(biases[0])",
+        "training/test_lstm_in_code.py",
+    ),
+    Mutant(
+        "lstm in code: steps of a longer sequence",
+        "        to[k] = 0.0  # an earlier batch may have had more steps\n",
+        "        pass\n",
+        "training/test_lstm_in_code.py",
+    ),
+    Mutant(
+        "lstm in code: a warning tells of a value",
+        '    @np.errstate(all="ignore")  # a warning would tell of a value\n',
+        "",
+        "training/test_lstm_in_code.py",
+    ),
+    Mutant(
+        "lstm in code: a subclass is taken for an LSTM",
+        "isinstance(layer, Lstm) and type(watched.kernels[layer]) is LstmKernel\n",
+        "isinstance(layer, Lstm)\n",
         "training/test_lstm_in_code.py",
     ),
     Mutant(

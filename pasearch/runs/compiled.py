@@ -15,8 +15,10 @@ log and cosine: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees
 
 from __future__ import annotations
 
+import hashlib
 import math
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,15 +32,44 @@ BY_COMPILED = 9 * 2.0**-22
 
 
 def _is_kept() -> bool:
-    """Whether there is a folder for machine code: else each process compiles its own."""
+    """Whether machine code is kept in a folder: else each process compiles its own."""
     try:
-        njit(cache=True)(_is_kept)
-    except RuntimeError:
+        made: Any = njit(cache=True)(_is_kept)
+        return hasattr(made._cache._cache_file, "_source_stamp")
+    except (RuntimeError, AttributeError):  # no folder, or another numba
         return False
-    return True
 
 
 CACHED = _is_kept()
+
+
+def _sources() -> str:
+    """Return a hash of all files with loops."""
+    found = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.parent.rglob("compiled*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+SOURCES = _sources()
+
+
+def loop(**flags: Any) -> Any:
+    """Return what makes machine code of a function, as `numba.njit` does.
+
+    What is kept of it is good as long as all loops are what they were. Numba looks at a function's
+    own file alone, but some stand in others' code: of a run that is resumed, or in another process,
+    sums could be those of a file that is no more.
+    """
+
+    def made(function: Any) -> Any:
+        found: Any = njit(nogil=True, error_model="numpy", cache=CACHED, **flags)(function)
+        if CACHED:
+            found._cache._cache_file._source_stamp = SOURCES
+        return found
+
+    return made
+
 
 LOW, HIGH = 2**19, 2**31 - 2**14
 """Between them 31 bits of U are enough."""
@@ -50,7 +81,7 @@ LAST = unsigned(GROUP - 1)  # places without a sign: numba never counts them fro
 
 inlined: Any = njit(inline="always")
 # Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
-compiled: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath=False)
+compiled: Any = loop(fastmath=False)
 instruction: Any = intrinsic
 
 SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1

@@ -5,8 +5,8 @@ Torch's are not asked: between two sums they wait busily, and take a processor f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 
 
@@ -22,14 +22,22 @@ class Team:
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def all(self, part: Callable[[int], None]) -> None:
-        """Call it in every thread with its place, from 0 on; wait for all, whatever one raises."""
+        """Call it in every thread with its place, from 0 on.
+
+        Guarantee: when this returns or raises, none of them is at it, nor will be.
+        """
         if self._pool is None:
             return part(0)
-        others = [self._pool.submit(part, place) for place in range(1, self.threads)]
+        others: list[Future[None]] = []
         try:
+            for place in range(1, self.threads):
+                others.append(self._pool.submit(part, place))
             part(0)
         finally:
-            wait(others)
+            if len(others) < self.threads - 1:  # one that could not be begun may wait in the pool
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = ThreadPoolExecutor(self.threads - 1)
+            _wait_for(others)
         for each in others:
             each.result()
 
@@ -38,3 +46,15 @@ class Team:
         edges = [count * place // self.threads for place in range(self.threads + 1)]
         parts = list(pairwise(edges))
         self.all(lambda place: part(place, *parts[place]))
+
+
+def _wait_for(others: Sequence[Future[None]]) -> None:
+    """Wait until all have ended, also where the user interrupts; then that is raised."""
+    interrupted = None
+    while not all(each.done() for each in others):
+        try:
+            wait(others)
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted

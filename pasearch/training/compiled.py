@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import njit, types
 from torch import nn
 
-from pasearch.runs.compiled import CACHED, bits_of, instruction, number_of
+from pasearch.runs.compiled import bits_of, instruction, loop, number_of
 from pasearch.training.dense import CODES
 
 single, whole, unsigned = np.float32, np.int32, np.uint64
@@ -39,12 +39,10 @@ NONE, ONE, TWO, THREE = (unsigned(each) for each in range(4))
 ZERO, UNIT, TWICE = single(0.0), single(1.0), single(2.0)
 
 # Sums may be added up in any order, as a library's products are; NaN and infinity are kept.
-sums_of: Any = njit(
-    nogil=True, error_model="numpy", cache=CACHED, fastmath={"reassoc", "contract", "nsz", "arcp"}
-)
+sums_of: Any = loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
 inlined: Any = njit(inline="always")
 # Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
-exact: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath=False)
+exact: Any = loop(fastmath=False)
 
 PLAIN, TURNED = (np.int64(ord(each)) for each in "NT")
 

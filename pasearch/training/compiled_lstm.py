@@ -15,9 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from pasearch.runs.compiled import CACHED
+from pasearch.runs.compiled import loop
 from pasearch.training.compiled import (
     NONE,
     ONE,
@@ -40,7 +39,7 @@ HALF = single(0.5)
 FOUR = unsigned(4)
 
 # A product and the sum it is added to may be rounded once.
-fused: Any = njit(nogil=True, error_model="numpy", cache=CACHED, fastmath={"contract"})
+fused: Any = loop(fastmath={"contract"})
 
 
 @fused
@@ -200,12 +199,14 @@ def _eight(v, n, s, t):
 
 @exact
 def _copied(v, sizes, width, row, to):
-    """Write one record's rows of every step as float64."""
+    """Write one record's rows of every step as float64, and 0 behind them."""
     batch, steps = sizes[0], sizes[1]
     for step in range(NONE, steps):
         own, at = (step * batch + row) * width, step * width
         for k in range(NONE, width):
             to[at + k] = np.float64(v[own + k])
+    for k in range(steps * width, unsigned(len(to))):
+        to[k] = 0.0  # an earlier batch may have had more steps
 
 
 @exact
@@ -218,8 +219,7 @@ def squares(a, d, sizes, low, high, of_a, of_d, found):
         sizes: As for `forward`.
         low: As there.
         high: As there.
-        of_a: Room for a record's a_t, float64, with steps rounded up to a multiple of 4; what lies
-            behind the steps is 0.
+        of_a: Room for a record's a_t, float64, with steps rounded up to a multiple of 4.
         of_d: The same for its dz_t.
         found: For ||sum of dz_t a_t^T||^2, ||sum of dz_t||^2, ||A||^2 and ||D||^2: (batch, 4).
     """
@@ -253,24 +253,26 @@ def squares(a, d, sizes, low, high, of_a, of_d, found):
 def weigh(d, factors, sizes, low, high, bias):
     """Multiply some records' dz_t by their factors, and write their sum over records and steps.
 
+    The sum is float64: a record whose steps cancel stands in it while others are added.
+
     Args:
         d: dz_t, as `backward` left them.
         factors: (batch,).
         sizes: As for `forward`.
         low: As there.
         high: As there.
-        bias: Where the sum goes, (4 units,).
+        bias: Where the sum goes, float64, (4 units,).
     """
     batch, steps, _, units = sizes
     wide = FOUR * units
-    bias[:] = ZERO
+    bias[:] = 0.0
     for step in range(NONE, steps):
         for row in range(low, high):
             own, c = (step * batch + row) * wide, factors[row]
             for k in range(NONE, wide):
                 d[own + k] *= c
             for k in range(NONE, wide):
-                bias[k] += d[own + k]
+                bias[k] += np.float64(d[own + k])
 
 
 @exact

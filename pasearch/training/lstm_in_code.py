@@ -79,17 +79,21 @@ class LstmInCode(LstmKernel):
             self._code.squares(*flat, sizes, *_slots(low, high), *rooms[place], found)
 
         self._team.divided(len(a), part)
+        return torch.from_numpy(self._with_roundings(layer, found, a.shape[1])).to(a.dtype)
+
+    @np.errstate(all="ignore")  # a warning would tell of a value
+    def _with_roundings(self, layer: Lstm, found: Any, steps: int) -> Any:
         of_weight, of_bias, whole_a, whole_d = np.sqrt(found.clip(min=0.0)).T
-        rounding = ROUNDINGS * a.shape[1] * torch.finfo(a.dtype).eps if a.shape[1] > 1 else 0.0
-        squares = np.zeros(len(a))
+        rounding = ROUNDINGS * steps * torch.finfo(torch.float32).eps if steps > 1 else 0.0
+        squares = np.zeros(len(found))
         if layer.weight.requires_grad:
             squares += (of_weight + rounding * whole_a * whole_d) ** 2
         for bias in (layer.bias, layer.second_bias):
             if bias is not None and bias.requires_grad:
-                squares += (of_bias + rounding * math.sqrt(a.shape[1]) * whole_d) ** 2
+                squares += (of_bias + rounding * math.sqrt(steps) * whole_d) ** 2
         # Times a factor, what belongs to a square that float32 lacks would be of few bits.
         squares[~(found[:, 2:] <= LARGEST).all(axis=1)] = math.inf
-        return torch.from_numpy(squares).to(a.dtype)
+        return squares
 
     def weighted_sum(
         self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
@@ -100,7 +104,7 @@ class LstmInCode(LstmKernel):
         del seen.kept["replayed"]
         sizes, team, code = _sizes(a, layer), self._team, self._code
         flat_a, flat_d, c = _steps_first(a), _steps_first(d), factors.numpy()
-        biases = [torch.empty_like(layer.bias).numpy() for _ in range(team.threads)]
+        biases = np.zeros((team.threads, 4 * layer.units))
 
         def weigh(place: int, low: int, high: int) -> None:
             code.weigh(flat_d, c, sizes, *_slots(low, high), biases[place])
@@ -121,7 +125,7 @@ class LstmInCode(LstmKernel):
             yield layer.weight, to
         for bias in (layer.bias, layer.second_bias):
             if bias is not None and bias.requires_grad:
-                yield bias, torch.from_numpy(np.sum(biases, axis=0))
+                yield bias, torch.from_numpy(biases.sum(axis=0)).to(a.dtype)
 
     def go_forward(self, layer: Lstm, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last states, (batch, units), and a_t, (batch, steps, inputs + units)."""
@@ -227,7 +231,8 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, team: Team) -> bool:
         MachineError: As of `machine_code.loops`.
     """
     layers = {layer: given.shape[1] for layer, given, _ in watched.inputs(x)
-              if isinstance(layer, Lstm) and given.dtype is torch.float32}  # fmt: skip
+              if isinstance(layer, Lstm) and type(watched.kernels[layer]) is LstmKernel
+              and given.dtype is torch.float32}  # fmt: skip
     if not layers or {(p.dtype, p.device.type) for p in watched.parameters} != KIND:
         return False
     batch = recipe.expected_batch_size

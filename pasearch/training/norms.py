@@ -129,9 +129,10 @@ def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
 
 def squares_of(gradients: Tensor, views: int) -> Tensor:
     """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
+    rows = gradients.reshape(len(gradients), -1)
     if views == 1:
-        return gradients.flatten(1).square().sum(dim=1)
-    parts = gradients.flatten(1).unflatten(0, (-1, views))
+        return rows.square().sum(dim=1)
+    parts = rows.unflatten(0, (-1, views))
     sizes = norms_along(parts, 2).sum(dim=1)
     hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
     return (norms(parts.sum(dim=1)) + hidden).square()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,19 @@ from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
 from pasearch.errors import MachineError
+from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.team import Team
 from pasearch.spaces.modules import Lstm, Rows
-from pasearch.training import compiled_lstm, lstm_in_code, machine_code, products, trainer
+from pasearch.training import (
+    compiled,
+    compiled_lstm,
+    lstm_in_code,
+    machine_code,
+    products,
+    trainer,
+)
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -233,6 +242,69 @@ def test_a_pass_knows_nothing_of_the_one_before():
     for batch in (40, 7, 40, 1, 23):
         given = x[:batch], LossOf(loss.y[:batch]), bound, everyone(x[:batch])
         assert torch.equal(sums_of(used, *given), sums_of(in_code(network, 2), *given))
+
+
+@pytest.mark.contract
+def test_a_shorter_sequence_knows_nothing_of_a_longer_one():
+    """Norms take four steps of a sequence at once: rows behind the last may be an earlier one's."""
+    network, used = network_of((7, 4, 5)), in_code(network_of((7, 4, 5)))
+    for steps in (7, 5, 8, 2, 1, 3, 6, 1):
+        x, loss = records((steps, 4, 5))
+        for bound in (Flat(clip_norm=1e-3), AutoS()):
+            given = x, loss, bound, everyone(x)
+            assert torch.equal(sums_of(used, *given), sums_of(in_code(network), *given))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("of_a", "of_d"), [(math.inf, 0.0), (3e38, 1e30), (math.nan, 0.0)])
+def test_no_value_is_told_by_a_warning(steps: int, of_a: float, of_d: float):
+    network, (x, loss) = network_of((steps, 4, 5)), records((steps, 4, 5))
+    watched = in_code(network)
+    seen = capture(watched, x, loss)[0]
+    a, d = seen.kept["replayed"]
+    a[2], d[2] = of_a, of_d
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        norms = watched.kernels[seen.layer].squared_norms(seen)
+    assert not norms[2].isfinite()
+    assert norms[torch.arange(len(x)) != 2].isfinite().all()
+
+
+class Scaled(Lstm):
+    """A subclass computes otherwise, and has a parameter of its own."""
+
+    def __init__(self, inputs: int, units: int):
+        super().__init__(inputs, units)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * super().forward(x)
+
+
+@pytest.mark.contract
+def test_a_subclass_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_code, "WORTH", 0.0)
+    network = nn.Sequential(Scaled(4, 5), nn.Linear(5, 3))
+    training = Training(network, data(), recipe_of(), streams())
+    assert LstmInCode not in kernels_of(training)
+    training.step()
+    assert float(training._sums.of[id(network[0].scale)].abs()) > 0
+
+
+@pytest.mark.contract
+def test_what_is_kept_of_machine_code_is_good_for_these_sources_alone():
+    """Numba looks at a function's own file; some stand in the code of another one's."""
+    if not noise_loops.CACHED:
+        pytest.skip("no folder for machine code")
+    kept = [
+        each
+        for module in (noise_loops, compiled, compiled_lstm)
+        for each in vars(module).values()
+        if getattr(getattr(each, "_cache", None), "cache_path", None)
+    ]
+    assert len(kept) > 15
+    assert {each._cache._cache_file._source_stamp for each in kept} == {noise_loops.SOURCES}
 
 
 def data(n: int = 120) -> Records:
