@@ -183,6 +183,6 @@ class InterruptedRunError(PasearchError):
     def __init__(self, path: object, finish: str = ""):
         way = finish or f"`pasearch resume {path}`"
         super().__init__(
-            "Interrupted. Nothing is lost: with nothing changed on this machine, finish it with "
-            f"{way}."
+            "Interrupted. Nothing is lost: with nothing changed on this machine (data, versions, "
+            f"threads), finish it with {way}. What was charged stays charged, also if you do not."
         )

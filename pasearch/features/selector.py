@@ -26,7 +26,7 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import AnyRecords
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.features.chosen import Chosen
 from pasearch.features.knobs import SCORE, DialledLine
 from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
@@ -312,4 +312,7 @@ class Choice:
 def check_one_of(name: str, value: str, known: Iterable[str]) -> None:
     """Refuse a setting that is none of some names."""
     if value not in known:
-        raise UsageError(f"{name} is {value!r}: expected one of {', '.join(known)}.")
+        names = list(known)
+        raise UsageError(
+            f"{name} is {value!r}: expected one of {', '.join(names)}.{nearest(value, names)}"
+        )

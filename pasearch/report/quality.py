@@ -103,7 +103,9 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "name": f"Test {score['metric']}",
         "value": "unknown" if drowned else f"{scale * value:.{digits}f}",
         "unit": "" if drowned else unit.strip(),
-        "interval": f"95 times in 100 between {said(low)} and {said(high)}",
+        "interval": f"the noise alone has a standard deviation of {said(noise)}"
+        if drowned
+        else f"95 times in 100 between {said(low)} and {said(high)}",
         "verdict": f"{verdict} {sorts}".strip(),
         "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
         "rows": _drawn(rows, most, said, drowned),

@@ -298,7 +298,7 @@ def _room(before: list[Run], total: Budget) -> float:
     for _ in range(12):
         sigma = math.sqrt(low * high)
         training = Gaussian(noise_multiplier=sigma)
-        epsilon = price(training, delta).epsilon
+        epsilon = max(price(training, delta).epsilon, 1e-9)  # a large delta may pay for all of it
         event = worst({"training": training, "test": Geometric(epsilon=epsilon)})
         run = event, loss_curve(event, failure(len(before) + 1, delta))
         if adaptive_price([*before, run], delta).epsilon <= total.epsilon:

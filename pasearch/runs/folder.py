@@ -272,6 +272,8 @@ def _started(root: Path) -> int:
                 return about["started"]
     except (UsageError, OSError, ValueError, KeyError, TypeError):
         pass
+    if not os.path.lexists(root):
+        raise UsageError(f"{root} is not there: give the folder that the run printed.")
     raise UsageError(
         f"{root} is no run of this version of pasearch: expected a folder with release/ and "
         "private/run.json. Give the folder that the run printed."

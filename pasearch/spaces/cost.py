@@ -39,21 +39,25 @@ class Pace:
     operation: float
     number: float
 
-    def seconds(self, work: Cost, batch: float) -> float:
-        """Return those of a step."""
+    def seconds(self, work: Cost, batch: float, share: float = 1.0) -> float:
+        """Return those of a step, of whose records so large a share of the time counts."""
         of_record = work.operations * self.operation + work.numbers * self.number
-        return work.layers * self.layer + work.trained * self.trained + batch * of_record
+        return work.layers * self.layer + work.trained * self.trained + batch * share * of_record
 
 
 BY_TORCH = Pace(layer=5e-4, trained=1.5e-8, operation=3.5e-12, number=1e-9)
 IN_MACHINE_CODE = Pace(layer=6e-5, trained=5e-9, operation=9e-12, number=6.5e-10)
 """Measured on two CPU cores: torch's with `pasearch bench` and `arch` on tables and digits, machine
-code's by steps of the default recipe on made-up records; it has one core."""
+code's by steps of the default recipe on made-up records, on one core."""
+
+MANY, BOTH = 2**20, 0.6
+"""From how many numbers of a batch on machine code has both cores, and what share of its time on
+one its records then take."""
 
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
 
-GATES = 16
+GATES = 32
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
 
 
@@ -100,7 +104,10 @@ def planned_seconds(work: Cost, batch: float) -> float:
         batch: Records of a step.
     """
     by_torch = BY_TORCH.seconds(work, batch)
-    return min(by_torch, IN_MACHINE_CODE.seconds(work, batch)) if work.dense else by_torch
+    if not work.dense:
+        return by_torch
+    share = BOTH if batch * work.held >= MANY else 1.0
+    return min(by_torch, IN_MACHINE_CODE.seconds(work, batch, share))
 
 
 def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:

@@ -7,10 +7,16 @@
 Both follow from the network and from public shapes alone, never from how much memory is free: so
 the sums, to the last bit, are the same on every machine of one kind.
 
+What a step gives back, the next one asks for again: see `keep_memory`.
+
 Source: docs/rules.md, rule 7 (large batches in chunks).
 """
 
 from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +25,9 @@ from pasearch.training.watched import Watched
 
 HELD = {"cpu": 2**28, "cuda": 2**31}
 """Float32 numbers that a step holds at once, about, by kind of device: 1 GiB and 8 GiB."""
+
+KEPT, LARGEST = 2**30, 2**27
+"""Bytes that a process keeps of what it gave back, and the most of one piece that is kept."""
 
 TIMES = 4
 """How often a layer's output is held: itself, its gradient, and a copy of each where needed."""
@@ -56,6 +65,27 @@ def numbers_a_record(watched: Watched, records: Tensor) -> int:
 def rows_at_once(watched: Watched, records: Tensor, device: str) -> int:
     """Return how many records fit, at least one: see the top. Arguments as above."""
     return max(1, HELD.get(device, HELD["cpu"]) // max(1, numbers_a_record(watched, records)))
+
+
+@cache
+def keep_memory() -> bool:
+    """Let this process keep the memory that a step on a processor gives back, for the next one.
+
+    Without it glibc gives large pieces back to the system, which has to empty each page of a new
+    one: a fifth of a step of a convolutional network. Whoever has set glibc's own variables
+    (MALLOC_..., GLIBC_TUNABLES) has said how it shall be.
+
+    Returns:
+        Whether it will.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return False
+    try:
+        settle = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # another system's library
+        return False
+    trim, pieces = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    return bool(settle(trim, KEPT)) and bool(settle(pieces, LARGEST))
 
 
 def is_of_memory(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.lstm_in_code import take_over
 from pasearch.training.machine_code import MachineCode
-from pasearch.training.memory import is_of_memory, rows_at_once
+from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
@@ -152,6 +152,8 @@ class Training:
         assert recipe.learning_rate is not None, "checked"
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
+        if device == "cpu":
+            keep_memory()
         self._slots = Slots.on(device, records.x, records.y, records.valid)
         self._watched = Watched(network)
         _check_apart(self._watched, self._slots.x)

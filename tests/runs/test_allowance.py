@@ -824,6 +824,14 @@ def test_a_run_that_trains_and_scores_fits_where_that_is_said(
 
 
 @pytest.mark.unit
+def test_of_a_large_delta_something_is_said_too(tmp_path: Path):
+    """With so much noise that delta alone pays for it, a release costs no epsilon."""
+    allowance = Allowance.open(tmp_path / "all", Budget(1.5, 1e-3))
+    allowance.reserve("first", {"train": Gaussian(4.0)}, 200)
+    assert 0.0 < Allowance.forecast(allowance.path, None, {"t": Gaussian(50.0)}, 200).left < 1.5
+
+
+@pytest.mark.unit
 def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
     allowance = Allowance.open(tmp_path / "all", Budget(1.062, 1e-6))
     allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)

@@ -187,3 +187,32 @@ def test_a_large_batch_takes_no_more_memory_than_is_held():
 
     assert numbers(2**25) < 2**26
     assert numbers(2**40) > 2**28  # which the whole batch would take
+
+
+@pytest.mark.unit
+def test_memory_is_kept_unless_somebody_has_said_otherwise(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[int, int]] = []
+
+    class Library:
+        @staticmethod
+        def mallopt(setting: int, value: int) -> int:
+            asked.append((setting, value))
+            return 1
+
+    for name in list(memory.os.environ):
+        if name.startswith(("MALLOC_", "GLIBC_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda path: Library)
+    memory.keep_memory.cache_clear()
+    assert memory.keep_memory()
+    assert memory.keep_memory(), "once a process"
+    assert asked == [(-1, memory.KEPT), (-3, memory.LARGEST)]
+    memory.keep_memory.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+        assert not memory.keep_memory()
+    memory.keep_memory.cache_clear()
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda path: object())
+    assert not memory.keep_memory()
+    memory.keep_memory.cache_clear()
+    assert len(asked) == 2
