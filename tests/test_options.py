@@ -244,8 +244,13 @@ class TestFinished:
         assert (code, "is not a header of two or more columns" in err) == (2, True)
         assert "--" not in err.partition("document.csv")[2], "an option that predict lacks"
         (tmp_path / "torn.csv").write_text('kind,age\nb,4\n"torn,5\na,7\n')
-        code, out, _ = run("predict", "x", "torn.csv")
+        code, out, err = run("predict", "x", "torn.csv")
         assert (code, len(out.splitlines())) == (0, 4)
+        assert "records have cells that the model did not understand" in err
+        assert "column 'age': missing, or no number (record" in err
+        (tmp_path / "whole.csv").write_text("kind,age\nb,20\na,30\n")
+        code, out, err = run("predict", "x", "whole.csv")
+        assert "column 'age'" not in err, err
 
     @pytest.mark.unit
     def test_a_number_has_no_classes(self, run: Any, tmp_path: Path):

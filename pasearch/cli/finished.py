@@ -120,7 +120,10 @@ def predict(
     from pasearch.files import write_new
     from pasearch.results import load_result
 
-    text = _csv(load_result(path), data, probabilities=probabilities)
+    result = load_result(path)
+    text = _csv(result, data, probabilities=probabilities)
+    for line in result.misread(data):
+        typer.echo(shown(line), err=True)
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -165,12 +165,8 @@ class LstmInCode(LstmKernel):
         return found.view(steps, batch, 4 * units).transpose(0, 1)
 
     def _of_gates(self, cells: int, batch: int, units: int) -> tuple[Any, ...]:
-        wanted = {
-            "z": cells * 4 * units,
-            "memories": (cells + batch) * units,
-            "bent": cells * units,
-        }
-        return tuple(self._room(name, count).numpy() for name, count in wanted.items())
+        rooms = ("z", 4 * cells), ("memories", cells + batch), ("bent", cells)
+        return tuple(self._room(name, many * units).numpy() for name, many in rooms)
 
     def _room(self, name: str, count: int) -> Tensor:
         """Return room for so many numbers: the same from pass to pass."""

@@ -269,7 +269,9 @@ def observe(
 def noise_on_sums(patch: pytest.MonkeyPatch, share: float) -> None:
     honest = noise.Noise.add_to
     patch.setattr(
-        noise.Noise, "add_to", lambda self, sums, scale: honest(self, sums, share * scale)
+        noise.Noise,
+        "add_to",
+        lambda self, sums, scale, *rest: honest(self, sums, share * scale, *rest),
     )
 
 

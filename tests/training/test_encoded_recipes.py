@@ -417,7 +417,7 @@ def test_a_noise_multiplier_that_is_multiplied_is_caught(
 def test_a_sensitivity_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch):
     honest = Noise.add_to
     monkeypatch.setattr(
-        Noise, "add_to", lambda self, s, scale: honest(self, s, scale / BOUND.sensitivity)
+        Noise, "add_to", lambda self, s, scale, *_: honest(self, s, scale / BOUND.sensitivity)
     )
     assert law_pvalue(LAWS["student-t"]) < REJECT
 
@@ -482,7 +482,7 @@ def shallow() -> nn.Module:
 
 def silent(patch: pytest.MonkeyPatch) -> None:
     """Take the noise away, and nothing else."""
-    patch.setattr(Noise, "add_to", lambda self, sums, scale: None)
+    patch.setattr(Noise, "add_to", lambda *_: None)
 
 
 def step_sum(x: Tensor, y: Tensor, mask: Sequence[bool], made: Recipe) -> Tensor:

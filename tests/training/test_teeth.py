@@ -229,7 +229,7 @@ def forget_clipping(patch: pytest.MonkeyPatch) -> None:
 
 def shrink_noise(patch: pytest.MonkeyPatch) -> None:
     honest = Noise.add_to
-    patch.setattr(Noise, "add_to", lambda self, sums, scale: honest(self, sums, scale * 2 / 3))
+    patch.setattr(Noise, "add_to", lambda self, sums, scale, *_: honest(self, sums, scale * 2 / 3))
 
 
 def clip_to_twice_the_bound(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""What a trained model does not understand of new records, in words for whoever has them.
+
+A cell that is missing, or that cannot be read, is encoded as missing; a number beyond its bounds as
+the bound. No value stops a prediction, so somebody has to say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from pasearch.data import dates
+from pasearch.data.cells import as_numbers
+from pasearch.data.column import Column
+from pasearch.data.tables import TableSchema
+from pasearch.data.text_columns import TextTable
+
+SHOWN = 5
+"""How many records a line names."""
+
+
+def misread(schema: TableSchema, records: Any, used: Collection[str] | None = None) -> list[str]:
+    """Return a line for all records, and one a column and reason; none where all was understood.
+
+    Args:
+        schema: What the model was trained under.
+        records: As of `TableSchema.encode_new`, which has taken them.
+        used: The columns that the model looks at; None: all.
+    """
+    if hasattr(records, "columns"):
+        records = records.reindex(columns=[column.name for column in schema.columns])
+    cells = records if isinstance(records, TextTable) else np.asarray(records, object)
+    concerned, told = np.zeros(len(cells), bool), list[str]()
+    for place, column in enumerate(schema.columns):
+        if used is not None and column.name not in used:
+            continue
+        for which, why in _reasons(column, cells[:, place]):
+            if which.any():
+                concerned |= which
+                told.append(f"  column {column.name!r}: {why} ({_named(which)})")
+    if not told:
+        return []
+    return [
+        f"{concerned.sum():,} of {len(cells):,} records have cells that the model did not "
+        "understand, and were predicted as well as can be without them:",
+        *told,
+    ]
+
+
+def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield which cells are not understood, bool, (rows,), and why."""
+    if column.kind == "category":
+        codes, known = column.codes(cells), len(column.categories or ())
+        yield codes == known, "no known category"
+        yield codes > known, "missing"
+    elif column.kind in ("number", "date"):
+        dated = column.kind == "date"
+        values = column.days(cells) if dated else as_numbers(cells, column.reading)
+        low, high = _bounds(column)
+        with np.errstate(invalid="ignore"):
+            beyond = (values < low) | (values > high)
+        yield ~np.isfinite(values), f"missing, or no {column.kind}"
+        ends = (column.lower, column.upper) if dated else (f"{low:g}", f"{high:g}")
+        yield beyond & np.isfinite(values), f"beyond {ends[0]} to {ends[1]}, taken as the nearest"
+
+
+def _bounds(column: Column) -> tuple[float, float]:
+    if column.kind == "date":
+        assert column.lower is not None
+        assert column.upper is not None
+        return dates.day_number(column.lower), dates.day_number(column.upper) + 1 - 1 / dates.DAY
+    return column.bounds or (-np.inf, np.inf)
+
+
+def _named(which: np.ndarray) -> str:
+    """Name the first records, counted from 1."""
+    places = np.flatnonzero(which) + 1
+    more = f" and {len(places) - SHOWN:,} more" if len(places) > SHOWN else ""
+    word = "record" if len(places) == 1 else "records"
+    return f"{word} {', '.join(f'{place:,}' for place in places[:SHOWN])}{more}"
