@@ -240,28 +240,6 @@ class Result:
         """Return what maps encoded records."""
         raise NotImplementedError
 
-    def misread(self, records: Any) -> list[str]:
-        """Return in words what the model does not understand of new records of a table.
-
-        Args:
-            records: As of `predict`.
-
-        Returns:
-            list[str]: One line for all, and one a column and reason; none where all was understood.
-
-        Cost: none.
-        """
-        from pasearch.data.misread import misread
-        from pasearch.data.tables import TableSchema
-
-        table = isinstance(self.schema, TableSchema)
-        return misread(self.schema, self._cells(records), self._used) if table else []
-
-    @property
-    def _used(self) -> list[str] | None:
-        """Which columns the model looks at; None: all."""
-        return None
-
     def _cells(self, records: Any) -> Any:
         """Return new records, read if they are a file."""
         from pasearch.data.sources import new_records
@@ -356,10 +334,6 @@ class FeatureResult(Result):
 
     def _own_model(self) -> Any:
         return self.model
-
-    @property
-    def _used(self) -> list[str]:
-        return self.columns
 
     def predict(self, records: Any) -> np.ndarray:
         return self.model.predict(self._cells(records))

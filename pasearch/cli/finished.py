@@ -122,7 +122,7 @@ def predict(
 
     result = load_result(path)
     text = _csv(result, data, probabilities=probabilities)
-    for line in result.misread(data):
+    for line in _misread(result, data):
         typer.echo(shown(line), err=True)
     if out is None:
         typer.echo(text, nl=False)
@@ -151,6 +151,20 @@ def export(
     from pasearch.results import load_result
 
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
+
+
+def _misread(result: Result, data: Path) -> list[str]:
+    """Return in words what the model does not understand of new records of a table."""
+    from pasearch.data.misread import misread
+    from pasearch.data.sources import new_records
+    from pasearch.data.tables import TableSchema
+    from pasearch.results import FeatureResult
+
+    schema = result.schema
+    if not isinstance(schema, TableSchema):
+        return []
+    used = result.columns if isinstance(result, FeatureResult) else None
+    return misread(schema, new_records(str(data), schema), used)
 
 
 def _csv(result: Result, data: Path, *, probabilities: bool) -> str:
