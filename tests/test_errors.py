@@ -116,6 +116,7 @@ class TestSystemWords:
 
 @pytest.mark.unit
 def test_an_interrupted_run_says_what_finishes_it():
-    assert str(InterruptedRunError("runs/a")).endswith("finish it with `pasearch resume runs/a`.")
-    assert str(InterruptedRunError("x", "the same command")).endswith("with the same command.")
+    told = str(InterruptedRunError("runs/a"))
+    assert "finish it with `pasearch resume runs/a`. What was charged stays charged" in told
+    assert "with the same command. What" in str(InterruptedRunError("x", "the same command"))
     assert InterruptedRunError("x").exit_code == 130
