@@ -145,7 +145,7 @@ class Old:
     def __init__(self, numbers: np.ndarray):
         self._numbers = torch.from_numpy(numbers)
 
-    def add_to(self, each: list[Tensor], scale: float) -> None:
+    def add_to(self, each: list[Tensor], scale: float, team: object = None) -> None:
         parts = self._numbers.split([one.numel() for one in each])
         for one, part in zip(each, parts, strict=True):
             one.add_(part.view_as(one), alpha=scale)
