@@ -154,8 +154,6 @@ def resume(
     from pasearch.api.resume import resume as finish
 
     progress = False if quiet or as_json else None
-    if progress is None:
-        typer.echo(f"Finishing {shown(path)}: what is done already is not done again.", err=True)
     with interruptible():
         found = signed(finish(path, storage=storage, ray_address=ray_address, progress=progress))
     show_finished(found, as_json=as_json, quiet=quiet)
