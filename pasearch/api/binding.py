@@ -103,11 +103,11 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
         return
     if told:
         raise UsageError(
-            f"{private.parent} is not taken up, because something is not as it was when the run "
-            f"began: {'; '.join(told)}. Its noise belongs to sums that were computed so, to the "
-            "last digit. Nothing was opened, and nothing is lost: set that back, and give the same "
-            "command again. If it cannot be set back, start a new run, with a budget of its own: "
-            "what this one has spent stays spent."
+            f"{private.parent} is not resumed, because something is not as it was when the run "
+            f"began: {'; '.join(told)}. The last digits of a sum would differ, and the run's noise "
+            "must not be added to two sums. Nothing was opened, and nothing is lost: set that "
+            "back, and give the same command again. If it cannot be set back, start a new run, "
+            "with a budget of its own: what this one has spent stays spent."
         )
 
 

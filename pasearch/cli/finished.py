@@ -117,12 +117,14 @@ def predict(
 ) -> None:
     """Predict new records with a finished run's model. What it prints is as private as they are."""
     check_new_file(out, "out")
+    from pasearch.data.sources import new_records
     from pasearch.files import write_new
     from pasearch.results import load_result
 
     result = load_result(path)
-    text = _csv(result, data, probabilities=probabilities)
-    for line in _misread(result, data):
+    records = new_records(str(data), result.schema)
+    text = _csv(result, records, probabilities=probabilities)
+    for line in _misread(result, records):
         typer.echo(shown(line), err=True)
     if out is None:
         typer.echo(text, nl=False)
@@ -153,10 +155,9 @@ def export(
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
 
 
-def _misread(result: Result, data: Path) -> list[str]:
+def _misread(result: Result, records: Any) -> list[str]:
     """Return in words what the model does not understand of new records of a table."""
     from pasearch.data.misread import misread
-    from pasearch.data.sources import new_records
     from pasearch.data.tables import TableSchema
     from pasearch.results import FeatureResult
 
@@ -164,15 +165,15 @@ def _misread(result: Result, data: Path) -> list[str]:
     if not isinstance(schema, TableSchema):
         return []
     used = result.columns if isinstance(result, FeatureResult) else None
-    return misread(schema, new_records(str(data), schema), used)
+    return misread(schema, records, used)
 
 
-def _csv(result: Result, data: Path, *, probabilities: bool) -> str:
+def _csv(result: Result, records: Any, *, probabilities: bool) -> str:
     """Return predictions as .csv, a record a line."""
-    header, columns = ["prediction"], [result.predict(data)]
+    header, columns = ["prediction"], [result.predict(records)]
     if probabilities:
         header += [f"probability of {name}" for name in result.classes_]
-        columns += list(result.predict_proba(data).T)
+        columns += list(result.predict_proba(records).T)
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])

@@ -372,6 +372,12 @@ class Column:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
+    def day_bounds(self) -> tuple[float, float]:
+        """The first moment of a date's bounds and the last one, in days since 1970-01-01."""
+        first, last = dates.day_number(needed(self.lower)), dates.day_number(needed(self.upper))
+        return first, last + 1 - 1 / dates.DAY
+
+    @property
     def open_bins(self) -> bool:
         """Whether the edges between a number's bins are estimated where the rest of it is."""
         return self.bins in (None, QUANTILES)
@@ -459,9 +465,8 @@ class Column:
         """
         if self.kind != "date":
             return [self._encoded(cells)]
-        days = self.days(cells)
-        first, last = dates.day_number(needed(self.lower)), dates.day_number(needed(self.upper))
-        clamped = np.clip(days, first, last + 1 - 1 / dates.DAY)
+        days, (first, end) = self.days(cells), self.day_bounds
+        clamped = np.clip(days, first, end)
         found = [self.pieces[0]._encoded(clamped - first)]
         for part, piece in zip(self.told_parts, self.pieces[1:], strict=True):
             # A year beyond the bounds is the last one; a month is that of the day itself.

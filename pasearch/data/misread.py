@@ -11,27 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data import dates
-from pasearch.data.cells import as_numbers
+from pasearch.data.cells import TableCells, as_numbers
 from pasearch.data.column import Column
+from pasearch.data.schema import needed
 from pasearch.data.tables import TableSchema
-from pasearch.data.text_columns import TextTable
 
 SHOWN = 5
 """How many records a line names."""
 
 
-def misread(schema: TableSchema, records: Any, used: Collection[str] | None = None) -> list[str]:
+def misread(
+    schema: TableSchema, cells: TableCells, used: Collection[str] | None = None
+) -> list[str]:
     """Return a line for all records, and one a column and reason; none where all was understood.
 
     Args:
         schema: What the model was trained under.
-        records: As of `TableSchema.encode_new`, which has taken them.
+        cells: New records, (rows, columns), as of `TableSchema.encode`.
         used: The columns that the model looks at; None: all.
     """
-    if hasattr(records, "columns"):
-        records = records.reindex(columns=[column.name for column in schema.columns])
-    cells = records if isinstance(records, TextTable) else np.asarray(records, object)
     concerned, told = np.zeros(len(cells), bool), list[str]()
     for place, column in enumerate(schema.columns):
         if used is not None and column.name not in used:
@@ -58,20 +56,12 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
     elif column.kind in ("number", "date"):
         dated = column.kind == "date"
         values = column.days(cells) if dated else as_numbers(cells, column.reading)
-        low, high = _bounds(column)
-        with np.errstate(invalid="ignore"):
-            beyond = (values < low) | (values > high)
-        yield ~np.isfinite(values), f"missing, or no {column.kind}"
+        low, high = column.day_bounds if dated else needed(column.bounds)
+        known = np.isfinite(values)
+        yield ~known, f"missing, or no {column.kind}"
         ends = (column.lower, column.upper) if dated else (f"{low:g}", f"{high:g}")
-        yield beyond & np.isfinite(values), f"beyond {ends[0]} to {ends[1]}, taken as the nearest"
-
-
-def _bounds(column: Column) -> tuple[float, float]:
-    if column.kind == "date":
-        assert column.lower is not None
-        assert column.upper is not None
-        return dates.day_number(column.lower), dates.day_number(column.upper) + 1 - 1 / dates.DAY
-    return column.bounds or (-np.inf, np.inf)
+        why = f"beyond {ends[0]} to {ends[1]}, taken as the nearest"
+        yield known & (np.clip(values, low, high) != values), why
 
 
 def _named(which: np.ndarray) -> str:

@@ -164,7 +164,7 @@ def fast_tanh(x):
 
 
 @exact
-def _tanh_all(h, low, high):
+def tanh_all(h, low, high):
     """Put the hyperbolic tangents of some numbers in their place."""
     for k in range(low, high):
         h[k] = fast_tanh(h[k])
@@ -196,6 +196,39 @@ def _outward(h, d, at, outputs, y, numbers):
 
 
 @sums_of
+def eight(v, first, second, x, p, q, r, s, low, high, none):
+    """Return the products of two rows with four: of each, some numbers from its beginning on.
+
+    Args:
+        v: Where the two lie, one beginning at `first` and one at `second`.
+        first: See there.
+        second: See there.
+        x: Where the four lie.
+        p: Where the first of them begins; like q, r and s.
+        q: See there.
+        r: See there.
+        s: See there.
+        low: The first number of each row.
+        high: The one behind the last.
+        none: 0, of the kind that it is added up in.
+    """
+    a0, a1, a2, a3 = none, none, none, none
+    b0, b1, b2, b3 = none, none, none, none
+    for k in range(low, high):
+        a, b = v[first + k], v[second + k]
+        x0, x1, x2, x3 = x[p + k], x[q + k], x[r + k], x[s + k]
+        a0 += a * x0
+        a1 += a * x1
+        a2 += a * x2
+        a3 += a * x3
+        b0 += b * x0
+        b1 += b * x1
+        b2 += b * x2
+        b3 += b * x3
+    return (a0, a1, a2, a3), (b0, b1, b2, b3)
+
+
+@sums_of
 def _dots(x, rows, w, inputs, outputs, h, low):
     """Write x W^T of four records, two outputs at a time: each number is loaded for several."""
     i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
@@ -204,43 +237,15 @@ def _dots(x, rows, w, inputs, outputs, h, low):
         h[k] = ZERO
     for left in range(NONE, inputs, STRIP):
         right = min(left + STRIP, inputs)
-        for o in range(NONE, outputs - ONE, TWO):
-            line, next_line = o * inputs, (o + ONE) * inputs
-            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
-            t0, t1, t2, t3 = ZERO, ZERO, ZERO, ZERO
-            for k in range(left, right):
-                v, u = w[line + k], w[next_line + k]
-                x0, x1, x2, x3 = x[i0 + k], x[i1 + k], x[i2 + k], x[i3 + k]
-                s0 += v * x0
-                s1 += v * x1
-                s2 += v * x2
-                s3 += v * x3
-                t0 += u * x0
-                t1 += u * x1
-                t2 += u * x2
-                t3 += u * x3
-            at = to + o
-            h[at] += s0
-            h[at + outputs] += s1
-            h[at + TWO * outputs] += s2
-            h[at + THREE * outputs] += s3
-            h[at + ONE] += t0
-            h[at + outputs + ONE] += t1
-            h[at + TWO * outputs + ONE] += t2
-            h[at + THREE * outputs + ONE] += t3
-        if outputs % TWO:
-            line, at = (outputs - ONE) * inputs, to + outputs - ONE
-            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
-            for k in range(left, right):
-                v = w[line + k]
-                s0 += v * x[i0 + k]
-                s1 += v * x[i1 + k]
-                s2 += v * x[i2 + k]
-                s3 += v * x[i3 + k]
-            h[at] += s0
-            h[at + outputs] += s1
-            h[at + TWO * outputs] += s2
-            h[at + THREE * outputs] += s3
+        for o in range(NONE, outputs, TWO):
+            other = min(o + ONE, outputs - ONE)  # the last one stands for the one behind it
+            line, beside = o * inputs, other * inputs
+            first, second = eight(w, line, beside, x, i0, i1, i2, i3, left, right, ZERO)
+            for row in range(4):
+                at = to + unsigned(row) * outputs
+                h[at + o] += first[row]
+                if other > o:
+                    h[at + other] += second[row]
 
 
 @sums_of
@@ -285,7 +290,7 @@ def _activate(kind, bias, h, rows):
             for k in range(at, at + outputs):
                 h[k] = ZERO if h[k] < ZERO else h[k]  # NaN stays what it is
     if kind == TANH:
-        _tanh_all(h, NONE, rows * outputs)
+        tanh_all(h, NONE, rows * outputs)
 
 
 @exact

@@ -26,12 +26,14 @@ from pasearch.training.compiled import (
     TWO,
     UNIT,
     ZERO,
+    eight,
     exact,
     fast_tanh,
+    inlined,
     multiply,
     multiply_of,
     single,
-    sums_of,
+    tanh_all,
     unsigned,
 )
 
@@ -40,13 +42,6 @@ FOUR = unsigned(4)
 
 # A product and the sum it is added to may be rounded once.
 fused: Any = loop(fastmath={"contract"})
-
-
-@fused
-def _bend(z, low, high):
-    """Put the hyperbolic tangents of some numbers in their place."""
-    for k in range(low, high):
-        z[k] = fast_tanh(z[k])
 
 
 @fused
@@ -63,7 +58,7 @@ def _step(z, bias, memory, before, bent, state, units):
     for k in range(NONE, FOUR * units):
         z[k] += bias[k]
     _open(z, NONE, g)
-    _bend(z, g, o)
+    tanh_all(z, g, o)
     _open(z, o, FOUR * units)
     for k in range(NONE, units):
         memory[k] = z[f + k] * before[k] + z[k] * z[g + k]
@@ -177,24 +172,11 @@ def backward(asked, back, sizes, low, high, z, memories, bent, found, of_state, 
             )  # fmt: skip
 
 
-@sums_of
-def _eight(v, n, s, t):
-    """Return the products of two rows of v, from s on, with four, from t on; rows of n numbers."""
-    a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    first, second = s * n, (s + ONE) * n
-    p, q, r, u = t * n, (t + ONE) * n, (t + TWO) * n, (t + THREE) * n
-    for k in range(NONE, n):
-        x, y = v[first + k], v[second + k]
-        w0, w1, w2, w3 = v[p + k], v[q + k], v[r + k], v[u + k]
-        a += x * w0
-        b += x * w1
-        c += x * w2
-        d += x * w3
-        e += y * w0
-        f += y * w1
-        g += y * w2
-        h += y * w3
-    return (a, b, c, d), (e, f, g, h)
+@inlined
+def _grams(v, n, s, t):
+    """Return the products of rows s and s + 1 of v with t and the three behind it."""
+    p, q = t * n, (t + TWO) * n
+    return eight(v, s * n, (s + ONE) * n, v, p, p + n, q, q + n, NONE, n, 0.0)
 
 
 @exact
@@ -231,7 +213,7 @@ def squares(a, d, sizes, low, high, of_a, of_d, found):
         weight, bias, whole_a, whole_d = 0.0, 0.0, 0.0, 0.0
         for s in range(NONE, steps, TWO):
             for t in range(NONE, s + TWO, FOUR):
-                grams, others = _eight(of_a, width, s, t), _eight(of_d, wide, s, t)
+                grams, others = _grams(of_a, width, s, t), _grams(of_d, wide, s, t)
                 for up in range(2):
                     for on in range(4):
                         first, second = s + unsigned(up), t + unsigned(on)

@@ -10,7 +10,7 @@ Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -113,15 +113,8 @@ class LstmInCode(LstmKernel):
         if layer.weight.requires_grad:
             to = into.get(id(layer.weight))
             to = torch.empty_like(layer.weight) if to is None else to
-            flat = to.view(-1).numpy()
-
-            def rows(place: int, low: int, high: int) -> None:
-                with self._product.in_thread():
-                    slots, gemm = _slots(low, high), self._product.address
-                    code.sum_up(flat_a, flat_d, sizes, *slots, flat, gemm)
-
-            with self._product.in_process():
-                team.divided(4 * layer.units, rows)
+            given, own = (flat_a, flat_d, sizes), (to.view(-1).numpy(),)
+            self._divided(4 * layer.units, code.sum_up, given, own)
             yield layer.weight, to
         for bias in (layer.bias, layer.second_bias):
             if bias is not None and bias.requires_grad:
@@ -133,16 +126,12 @@ class LstmInCode(LstmKernel):
         last, cells = x.new_empty(batch, units), steps * batch
         bias = layer.bias if layer.second_bias is None else layer.bias + layer.second_bias
         a, rest = self._room("a", cells * (inputs + units)), self._of_gates(cells, batch, units)
-        given = x.contiguous().view(-1).numpy(), layer.weight.detach().view(-1).numpy()
-        sizes, to = _sizes(x, layer), (a.numpy(), *rest, last.view(-1).numpy())
-
-        def part(place: int, low: int, high: int) -> None:
-            with self._product.in_thread():
-                slots, gemm = _slots(low, high), self._product.address
-                self._code.forward(*given, bias.detach().numpy(), sizes, *slots, *to, gemm)
-
-        with self._product.in_process():
-            self._team.divided(batch, part)
+        given = (
+            x.contiguous().view(-1).numpy(), layer.weight.detach().view(-1).numpy(),
+            bias.detach().numpy(), _sizes(x, layer),
+        )  # fmt: skip
+        own = a.numpy(), *rest, last.view(-1).numpy()
+        self._divided(batch, self._code.forward, given, own)
         return last, a.view(steps, batch, inputs + units).transpose(0, 1)
 
     def go_back(self, layer: Lstm, sizes: tuple[int, ...], gradient: Tensor) -> Tensor:
@@ -152,17 +141,22 @@ class LstmInCode(LstmKernel):
         found = self._room("found", cells * 4 * units)
         rooms = [self._room(name, batch * units).numpy() for name in ("of state", "of memory")]
         back = layer.weight.detach()[:, inputs:].contiguous().view(-1).numpy()
-        asked, given = gradient.contiguous().view(-1).numpy(), self._of_gates(cells, batch, units)
-        to = found.numpy(), *rooms
+        given = gradient.contiguous().view(-1).numpy(), back, _slots(*sizes)
+        own = *self._of_gates(cells, batch, units), found.numpy(), *rooms
+        self._divided(batch, self._code.backward, given, own)
+        return found.view(steps, batch, 4 * units).transpose(0, 1)
+
+    def _divided(
+        self, count: int, loop: Callable[..., None], given: tuple[Any, ...], own: tuple[Any, ...]
+    ) -> None:
+        """Divide so many records or rows among the threads, for a loop that multiplies."""
 
         def part(place: int, low: int, high: int) -> None:
             with self._product.in_thread():
-                slots, gemm = _slots(low, high), self._product.address
-                self._code.backward(asked, back, _slots(*sizes), *slots, *given, *to, gemm)
+                loop(*given, *_slots(low, high), *own, self._product.address)
 
         with self._product.in_process():
-            self._team.divided(batch, part)
-        return found.view(steps, batch, 4 * units).transpose(0, 1)
+            self._team.divided(count, part)
 
     def _of_gates(self, cells: int, batch: int, units: int) -> tuple[Any, ...]:
         rooms = ("z", 4 * cells), ("memories", cells + batch), ("bent", cells)
@@ -226,21 +220,18 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, team: Team) -> bool:
     Raises:
         MachineError: As of `machine_code.loops`.
     """
-    layers = {layer: given.shape[1] for layer, given, _ in watched.inputs(x)
-              if isinstance(layer, Lstm) and type(watched.kernels[layer]) is LstmKernel
-              and given.dtype is torch.float32}  # fmt: skip
-    if not layers or {(p.dtype, p.device.type) for p in watched.parameters} != KIND:
+    own = [layer for layer, kernel in watched.kernels.items() if type(kernel) is LstmKernel]
+    if not own or {(p.dtype, p.device.type) for p in watched.parameters} != machine_code.KNOWN:
         return False
+    layers = {layer: given.shape[1] for layer, given, _ in watched.inputs(x)
+              if isinstance(layer, Lstm) and layer in own
+              and given.dtype is torch.float32}  # fmt: skip
     batch = recipe.expected_batch_size
     saved = sum(steps * (CALLS + UNIT * batch * each.units) for each, steps in layers.items())
-    if recipe.steps * saved < machine_code.WORTH or (code := loops()) is None:
+    if not layers or recipe.steps * saved < machine_code.WORTH or (code := loops()) is None:
         return False
     watched.take({layer: LstmInCode(code, team) for layer in layers})
     return True
-
-
-KIND = {(torch.float32, "cpu")}
-"""Of parameters that machine code knows."""
 
 
 @cache

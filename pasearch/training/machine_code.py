@@ -19,7 +19,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,8 @@ most so many trained numbers, as each has a sum of its own."""
 OFF = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
 
-KINDS = nn.Tanh, nn.ReLU
+KINDS, KNOWN = (nn.Tanh, nn.ReLU), {(torch.float32, "cpu")}
+"""What may follow a layer, and of what kind the numbers have to be, and where."""
 
 UNBOUNDED = math.inf, 0.0, 1.0
 """The terms of factors that are all 1."""
@@ -104,8 +104,8 @@ class MachineCode:
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        shape = _Shape(recipe.expected_batch_size, recipe.chunk, team.threads)
-        self._team, self._sum = team, _Sum(dense, slots, terms, weights, loops, shape, team)
+        of_batch = recipe.expected_batch_size, recipe.chunk
+        self._team, self._sum = team, _Sum(dense, slots, terms, weights, loops, *of_batch, team)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -133,8 +133,7 @@ class MachineCode:
             weights: The network's parameters, flat.
             team: The threads of a step: one where several would be slower.
         """
-        threads = team.threads
-        if not fits(watched, slots, recipe, threads=threads) or (code := loops()) is None:
+        if not fits(watched, slots, recipe, team.threads) or (code := loops()) is None:
             return None
         assert watched.dense is not None
         return cls(watched.dense, slots, recipe, streams, room, weights[0], team, code)
@@ -158,29 +157,6 @@ class MachineCode:
             denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What decides how a sum is divided: public numbers.
-
-    Args:
-        expected: Records of a batch, in the mean.
-        chunk: Most records that are fetched at once.
-        threads: Each takes every so many-th block of records, and has a sum of its own.
-    """
-
-    expected: int
-    chunk: int
-    threads: int
-
-    def rows(self, width: int, *, copied: bool) -> int:
-        """Return how many records a block has, so that most batches are whole blocks."""
-        least, numbers = COPIED if copied else READ
-        most = min(MOST, max(least, numbers // width))
-        usual = self.expected + 2.0 * math.sqrt(self.expected)
-        blocks = max(1, round(usual / (self.threads * most)))
-        return math.ceil(usual / (self.threads * blocks))
-
-
 class _Sum:
     """What `compiled.bounded_sum` is given, made once a training."""
 
@@ -191,7 +167,8 @@ class _Sum:
         terms: tuple[float, float, float] | None,
         weights: Tensor,
         loops: ModuleType,
-        shape: _Shape,
+        expected: int,
+        chunk: int,
         team: Team,
     ):
         assert terms is not None
@@ -206,16 +183,17 @@ class _Sum:
         inputs = dense.weights[0].shape[1]
         copied = inputs if outputs[0] >= NARROW else 0
         self._product = product() if copied or len(outputs) > 1 else NO_PRODUCT
-        rows = shape.rows(inputs + sum(outputs), copied=bool(copied))
+        width = inputs + sum(outputs)
+        rows = rows_of_a_block(expected, team.threads, width, copied=bool(copied))
         room = LINE * math.ceil((rows + int(loops.SPARE)) / LINE)
-        together = rows * shape.threads
-        self._most = together * max(1, min(shape.chunk, slots.rows) // together)
+        together = rows * team.threads
+        self._most = together * max(1, min(chunk, slots.rows) // together)
         self._rows, self._weights = rows, weights.detach().numpy()
         top, plus, most = terms
         self._form = _form(dense, weights, room), (top, plus, SLACK, most)
         sizes = rows * copied, room * sum(outputs), room * sum(outputs)
-        self._rooms = [_room(*sizes, rows) for _ in range(shape.threads)]
-        self._others = [_zeros(len(weights)) for _ in range(shape.threads - 1)]
+        self._rooms = [_room(*sizes, rows) for _ in range(team.threads)]
+        self._others = [_zeros(len(weights)) for _ in range(team.threads - 1)]
         self._team = team
 
     def __call__(self, places: Any, total: Any) -> None:
@@ -260,6 +238,22 @@ class _Sum:
             total[low:high] += each[low:high]
 
 
+def rows_of_a_block(expected: int, threads: int, width: int, *, copied: bool) -> int:
+    """Return how many records a block has, so that most batches are whole blocks.
+
+    Args:
+        expected: Records of a batch, in the mean.
+        threads: Each takes every so many-th block.
+        width: Numbers of a record, its own and in the network.
+        copied: Whether records are copied for a product.
+    """
+    least, numbers = COPIED if copied else READ
+    most = min(MOST, max(least, numbers // width))
+    usual = expected + 2.0 * math.sqrt(expected)
+    blocks = max(1, round(usual / (threads * most)))
+    return math.ceil(usual / (threads * blocks))
+
+
 def _room(copies: int, h: int, d: int, rows: int) -> tuple[Any, ...]:
     """Return a thread's own places: see `compiled.bounded_sum`."""
     return _zeros(copies), _zeros(h), _zeros(d), np.zeros(rows), _zeros(rows)
@@ -275,7 +269,7 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
-def fits(watched: Watched, slots: Slots, recipe: Recipe, *, threads: int) -> bool:
+def fits(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
     Not where each of several threads would have few records, but a sum of all numbers to add to.
@@ -293,9 +287,7 @@ def fits(watched: Watched, slots: Slots, recipe: Recipe, *, threads: int) -> boo
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and outputs[-1] == 1)
     known &= dense.takes(x) and (type(x) is not Tensor or x.is_contiguous())
-    return (
-        (threads == 1 or shared) and saved >= WORTH and known and kinds == {(torch.float32, "cpu")}
-    )
+    return (threads == 1 or shared) and saved >= WORTH and known and kinds == KNOWN
 
 
 def _has_terms(bounding: Bound) -> bool:
@@ -365,7 +357,7 @@ def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
         told = system_words(error) or f"numba ended with {type(error).__name__}."
     raise MachineError(
-        f"The machine code that trains small networks cannot be used here. {told} If its files are "
+        f"The machine code that trains networks cannot be used here. {told} If its files are "
         "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
         f"command again, or resume the run. A new run with {OFF}=1 does without, more slowly."
     )
@@ -396,6 +388,6 @@ def _agrees(outputs: tuple[int, ...], kind: type[nn.Module], code: ModuleType) -
     loss = LossOf(y, slots.squares)
     dense.sums(x, loss, bounding, valid, None, room.of)
     total = np.empty(len(weights), np.float32)
-    shape = _Shape(len(x), len(x), threads=1)
-    _Sum(dense, slots, bounding.terms, weights, code, shape, Team(1))(np.arange(9), total)
+    made = _Sum(dense, slots, bounding.terms, weights, code, len(x), len(x), Team(1))
+    made(np.arange(9), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

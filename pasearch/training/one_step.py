@@ -131,8 +131,8 @@ def batch_sum(
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
     The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a thread is
-    spare, noise is drawn in it.
+    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a team has
+    several threads, noise is drawn beside the gradients, or added by all of them.
     """
     watched = Watched.of(network)
     n, state = len(slots.y), state or State.start(watched, recipe)

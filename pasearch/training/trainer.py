@@ -166,10 +166,11 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._watched, recipe)
-        rows = rows_at_once(self._watched, _made_up(self._slots.x), device)
+        made_up = _made_up(self._slots.x)
+        rows = rows_at_once(self._watched, made_up, device)
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
-        self._splits, small = splits, device == "cpu" and self._is_small()
+        self._splits, small = splits, device == "cpu" and self._is_small(made_up)
         self._threads = 1 if small else torch.get_num_threads()
         self._team = Team(self._threads)
         self._average = _Average(self._weights, recipe)
@@ -190,13 +191,12 @@ class Training:
                 self._watched, self._slots, recipe, streams, self._sums, self._weights,
                 team=self._team,
             )  # fmt: skip
-            made_up = _made_up(self._slots.x)
             if take_over(self._watched, recipe, made_up, self._team):
                 self._threads = 1  # of torch, whose threads would wait, and keep others waiting
 
-    def _is_small(self) -> bool:
+    def _is_small(self, made_up: Tensor) -> bool:
         """Whether a step is so small that one thread is faster: from public numbers alone."""
-        made_up, batch = _made_up(self._slots.x), self._recipe.expected_batch_size
+        batch = self._recipe.expected_batch_size
         rows = min(batch, self._recipe.chunk, self._slots.rows)
         product = self._watched.product(made_up) * rows
         return product < SHARED and batch * made_up[0].numel() < MOVED
@@ -223,13 +223,13 @@ class Training:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
         self._check_place()
-        if self._in_code is None:
+        if self._in_code is not None:
+            with threads(1):  # those of torch would wait, and take the processor from others
+                self._in_code.sum(self._finished, sigma, self._state)
+                self._move()
+        else:
             with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care
             self._sum(with_care, sigma)
-            self._move()
-            return True
-        with threads(1):  # those of torch would wait, and take the processor from others
-            self._in_code.sum(self._finished, sigma, self._state)
             self._move()
         return True
 

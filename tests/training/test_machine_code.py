@@ -331,13 +331,13 @@ def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays(scale: float):
 def test_tanh_and_exp_are_right_to_a_few_units():
     x = np.linspace(-30.0, 30.0, 600_001).astype(np.float32)
     found = x.copy()
-    compiled._tanh_all(found, np.uint64(0), np.uint64(len(x)))
+    compiled.tanh_all(found, np.uint64(0), np.uint64(len(x)))
     assert np.abs(found - np.tanh(x.astype(float))).max() < 5e-7
     small = np.abs(x) < 0.6
     exact = np.tanh(x[small].astype(float))
     assert np.abs(found[small] / np.where(exact, exact, 1.0) - 1.0)[exact != 0].max() < 5e-7
     odd = np.array([math.nan, math.inf, -math.inf, 0.0, 1e30], np.float32)
-    compiled._tanh_all(odd, np.uint64(0), np.uint64(5))
+    compiled.tanh_all(odd, np.uint64(0), np.uint64(5))
     assert np.array_equal(odd, np.array([math.nan, 1, -1, 0, 1], np.float32), equal_nan=True)
     h, d = np.zeros(5, np.float32), np.zeros(5, np.float32)
     for outputs in (x[i : i + 5] for i in range(0, 600_000, 6007)):
@@ -661,11 +661,10 @@ def test_a_thread_that_fails_is_an_error_and_no_sum(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("expected", [1, 2, 63, 64, 100, 129, 500, 2048, 30_000])
 @each_number_of_threads
 def test_most_batches_are_whole_blocks_for_every_thread(expected: int, threads: int):
-    shape = machine_code._Shape(expected, 4096, threads)
     for width in (2, 110, 794, 4000):
         for copied in (True, False):
             least, numbers = machine_code.COPIED if copied else machine_code.READ
-            rows = shape.rows(width, copied=copied)
+            rows = machine_code.rows_of_a_block(expected, threads, width, copied=copied)
             assert 1 <= rows <= 1.5 * min(machine_code.MOST, max(least, numbers // width))
             usual = expected + 2 * expected**0.5
             turns = math.ceil(usual / (rows * threads))

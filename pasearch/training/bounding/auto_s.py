@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound
-
-if TYPE_CHECKING:
-    pass
 
 
 def _gamma(name: str, value: object) -> float:
