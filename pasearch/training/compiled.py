@@ -171,7 +171,7 @@ def tanh_all(h, low, high):
 
 
 @exact
-def _outward(h, d, at, outputs, y, numbers):
+def outward(h, d, at, outputs, y, numbers):
     """Write the loss's gradient of one record: softmax - [class = y], or the error.
 
     A class that is none makes it NaN, so that the record adds 0.
@@ -269,7 +269,7 @@ def _add(sums, inputs, outputs, x, rows, d, low):
 
 
 @sums_of
-def _square(values, low, high):
+def square(values, low, high):
     """Return the squared norm of some numbers, float64."""
     total = 0.0
     for k in range(low, high):
@@ -279,7 +279,7 @@ def _square(values, low, high):
 
 
 @exact
-def _activate(kind, bias, h, rows):
+def activate(kind, bias, h, rows):
     """Add a bias to what came out of a layer, and put it through what follows."""
     outputs = unsigned(len(bias))
     for row in range(NONE, rows):
@@ -294,7 +294,7 @@ def _activate(kind, bias, h, rows):
 
 
 @exact
-def _bend(kind, h, d, many):
+def bend(kind, h, d, many):
     """Multiply gradients by the derivative of what follows a layer, from what came out."""
     if kind == TANH:
         for k in range(NONE, many):
@@ -340,9 +340,9 @@ def _forward(x, places, w, form, room, gemm):
             multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
         bias = biases[layer]
         if bias >= 0:
-            _activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
+            activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
         else:
-            _activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
+            activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
 
 
 @exact
@@ -356,16 +356,16 @@ def _backward(places, squares, w, form, room, gemm):
         inputs, outputs, at, before = widths[layer], widths[layer + 1], ats[layer + 1], ats[layer]
         size = unsigned(many) * outputs
         own, come = d[at : at + size], h[at : at + size]
-        _bend(kinds[layer], come, own, size)
+        bend(kinds[layer], come, own, size)
         one = 1.0 if biases[layer] >= 0 else 0.0
         for row in range(many):
             low = unsigned(row) * outputs
             if layer:
                 first = before + unsigned(row) * inputs
-                given = _square(h, first, first + inputs)
+                given = square(h, first, first + inputs)
             else:
                 given = np.float64(squares[places[row]])
-            mine = _square(own, low, low + outputs)
+            mine = square(own, low, low + outputs)
             if not (given <= LARGEST and mine <= LARGEST):
                 found[row] = math.nan
             lost, missed = np.float64(outputs) * LOST, np.float64(inputs) * LOST
@@ -377,7 +377,7 @@ def _backward(places, squares, w, form, room, gemm):
 
 
 @exact
-def _factors(y, valid, shares, numbers, places, terms, room):
+def factors_of(y, valid, shares, numbers, places, terms, room):
     """Write what gradients are multiplied by; return a row that counts, or -1: none does."""
     top, plus, slack, most = terms
     found, factors, some = room[3], room[4], -1
@@ -491,9 +491,9 @@ def bounded_sum(
         own = places[low : low + rows]
         _forward(x, own, w, form, room, gemm)
         for row in range(len(own)):
-            _outward(h, d, last + unsigned(row) * outputs, outputs, y[own[row]], numbers)
+            outward(h, d, last + unsigned(row) * outputs, outputs, y[own[row]], numbers)
         _backward(own, squares, w, form, room, gemm)
-        some = _factors(y, valid, shares, numbers, own, terms, room)
+        some = factors_of(y, valid, shares, numbers, own, terms, room)
         if some >= 0:
             _weigh(form, room, len(own))
             _sum_up(x, own, some, form, room, sums, kept, gemm)

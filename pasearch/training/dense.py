@@ -84,6 +84,11 @@ class Dense:
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
         return cls(layers, activations, first > 0) if len(kinds) == 1 else None
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that come out at last."""
+        return len(self.weights[-1])
+
     def takes(self, x: Tensor) -> bool:
         """Whether rows like these are one input of the first layer each."""
         return len(x.shape) == 2 or self.flattened

@@ -1,9 +1,10 @@
-"""Steps of dense networks in machine code: a call each for their batch, their sum and their noise.
+"""Steps of chains of layers in machine code: a call each for their batch, sum and noise.
 
 A step of a small network takes longer to be called than to be computed: a logistic regression's
-has some hundred calls of torch, and of .6 ms they compute for .06. Here slots and bits are those of
-`one_step`, and the formulas too, but for roundings of the sum: a step in machine code and one by
-torch release other grid points where these differ, under the same price.
+has some hundred calls of torch, and of .6 ms they compute for .06. That of a convolutional one goes
+through memory again and again. Here slots and bits are those of `one_step`, and the formulas too,
+but for roundings of the sum: a step in machine code and one by torch release other grid points
+where these differ, under the same price.
 
 Whether a training goes this way follows from its network, its recipe, n and how many threads it
 has, which are public; a run that is resumed finds all of them as they were, or is refused.
@@ -19,6 +20,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from pasearch.runs.team import Team
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.convolutional import LANES, Convolutional
 from pasearch.training.dense import CODES, NARROW, Dense
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
@@ -48,8 +51,9 @@ WORTH = 1.0
 """Seconds that a training must save for the loops to be loaded: that takes half a second a process,
 and some eight where they have to be compiled."""
 
-CALLS, ROW = 5e-4, 2e-7
-"""Seconds that a step saves, and each record of it: of a logistic regression, on one core."""
+CALLS, ROW, IMAGE = 5e-4, 2e-7, 1e-5
+"""Seconds that a step saves, and each record of it: of a logistic regression, on one core, and of a
+small convolutional network."""
 
 COPIED, READ, MOST = (256, 2**19), (16, 2**16), 1024
 """Records that are worked on at once: at least so many, and as many as have so many numbers, their
@@ -66,6 +70,9 @@ most so many trained numbers, as each has a sum of its own."""
 OFF = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
 
+Chain = Dense | Convolutional
+"""A network as loops know it."""
+
 KINDS, KNOWN = (nn.Tanh, nn.ReLU), {(torch.float32, "cpu")}
 """What may follow a layer, and of what kind the numbers have to be, and where."""
 
@@ -80,32 +87,27 @@ class MachineCode:
     """The sums of a training's steps: see `of`.
 
     Args:
-        dense: The network, of float32 on a processor.
-        slots: The records; of a tensor, with the squared norms of what the first layer is given.
+        plan: What computes the sums of the network, of float32 on a processor.
+        slots: The records; of a dense network's tensor, with the squared norms of its rows.
         recipe: One that `fits`.
         streams: As for `trainer.train`.
         room: Where sums go: one flat place.
-        weights: The network's parameters, flat.
         team: The threads of a step.
-        loops: `compiled`.
     """
 
     def __init__(
         self,
-        dense: Dense,
+        plan: Plan,
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         room: Room,
-        weights: Tensor,
         team: Team,
-        loops: ModuleType,
     ):
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        of_batch = recipe.expected_batch_size, recipe.chunk
-        self._team, self._sum = team, _Sum(dense, slots, terms, weights, loops, *of_batch, team)
+        self._team, self._sum = team, _Sum(plan, slots, terms, recipe.chunk, team)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -133,10 +135,13 @@ class MachineCode:
             weights: The network's parameters, flat.
             team: The threads of a step: one where several would be slower.
         """
-        if not fits(watched, slots, recipe, team.threads) or (code := loops()) is None:
+        chain = chain_of(watched, slots.x)
+        if chain is None or not fits(watched, chain, slots, recipe, team.threads):
             return None
-        assert watched.dense is not None
-        return cls(watched.dense, slots, recipe, streams, room, weights[0], team, code)
+        if (code := loops_of(chain)) is None:
+            return None
+        plan = Plan.of(chain, weights[0], recipe.expected_batch_size, team.threads, code)
+        return cls(plan, slots, recipe, streams, room, team)
 
     def sum(self, step: int, sigma: float | None, state: State) -> None:
         """Leave a step's noisy sum in the room, and move the state on: see `one_step.batch_sum`."""
@@ -157,44 +162,88 @@ class MachineCode:
             denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a network's sums are computed by.
+
+    Args:
+        loop: A `bounded_sum`.
+        form: What that is told of the network.
+        weights: The network's parameters, flat.
+        outputs: Of the network.
+        squares: From records to what the loop asks of each beside: the squared norm of its input,
+            where that goes to a linear layer.
+        rows: Records of a block, at most.
+        rooms: Of each thread.
+        product: What multiplies.
+    """
+
+    loop: Callable[..., None]
+    form: tuple[Any, ...]
+    weights: Tensor
+    outputs: int
+    squares: Callable[[Tensor], Tensor]
+    rows: int
+    rooms: list[tuple[Any, ...]]
+    product: Product
+
+    @classmethod
+    def of(
+        cls, chain: Chain, weights: Tensor, expected: int, threads: int, code: ModuleType
+    ) -> Plan:
+        """Return the plan of a network.
+
+        Args:
+            chain: The network.
+            weights: Its parameters, flat.
+            expected: Records of a batch, in the mean.
+            threads: Of a step.
+            code: `loops_of` the network.
+        """
+        if isinstance(chain, Convolutional):
+            return cls(
+                loop=code.bounded_sum, form=chain.form(weights), weights=weights,
+                outputs=chain.outputs, squares=lambda x: x.new_zeros(len(x)),
+                rows=LANES, rooms=[chain.room() for _ in range(threads)],
+                product=product(),
+            )  # fmt: skip
+        outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
+        copied = inputs if outputs[0] >= NARROW else 0
+        rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=bool(copied))
+        room = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
+        sizes = rows * copied, room * sum(outputs), room * sum(outputs)
+        return cls(
+            loop=code.bounded_sum, form=_form(chain, weights, room), weights=weights,
+            outputs=chain.outputs, squares=chain.squares_of_inputs, rows=rows,
+            rooms=[_room(*sizes, rows) for _ in range(threads)],
+            product=product() if copied or len(outputs) > 1 else NO_PRODUCT,
+        )  # fmt: skip
+
+
 class _Sum:
-    """What `compiled.bounded_sum` is given, made once a training."""
+    """What a plan's loop is given, made once a training."""
 
     def __init__(
         self,
-        dense: Dense,
+        plan: Plan,
         slots: Slots,
         terms: tuple[float, float, float] | None,
-        weights: Tensor,
-        loops: ModuleType,
-        expected: int,
         chunk: int,
         team: Team,
     ):
         assert terms is not None
-        self._dense, self._slots, self._loop = dense, slots, loops.bounded_sum
-        alike = torch.ones(len(dense.weights[-1]))
-        shares = alike if slots.shares is None else slots.shares
-        self._shares = shares.numpy(), slots.y.is_floating_point()
+        self._plan, self._slots, self._team = plan, slots, team
+        alike = torch.ones(plan.outputs) if slots.shares is None else slots.shares
+        self._shares = alike.numpy(), slots.y.is_floating_point()
         self._records = None
-        if slots.squares is not None:
-            self._records = _flat(slots.x, slots.y, slots.valid, slots.squares)
-        outputs = [len(weight) for weight in dense.weights]
-        inputs = dense.weights[0].shape[1]
-        copied = inputs if outputs[0] >= NARROW else 0
-        self._product = product() if copied or len(outputs) > 1 else NO_PRODUCT
-        width = inputs + sum(outputs)
-        rows = rows_of_a_block(expected, team.threads, width, copied=bool(copied))
-        room = LINE * math.ceil((rows + int(loops.SPARE)) / LINE)
-        together = rows * team.threads
+        if type(slots.x) is Tensor:
+            squares = plan.squares(slots.x) if slots.squares is None else slots.squares
+            self._records = _flat(slots.x, slots.y, slots.valid, squares)
+        together = plan.rows * team.threads
         self._most = together * max(1, min(chunk, slots.rows) // together)
-        self._rows, self._weights = rows, weights.detach().numpy()
         top, plus, most = terms
-        self._form = _form(dense, weights, room), (top, plus, SLACK, most)
-        sizes = rows * copied, room * sum(outputs), room * sum(outputs)
-        self._rooms = [_room(*sizes, rows) for _ in range(team.threads)]
-        self._others = [_zeros(len(weights)) for _ in range(team.threads - 1)]
-        self._team = team
+        self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, SLACK, most)
+        self._others = [_zeros(len(plan.weights)) for _ in range(team.threads - 1)]
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
@@ -215,22 +264,22 @@ class _Sum:
         for low in range(0, len(places), self._most):
             part = torch.from_numpy(places[low : low + self._most])
             x, loss, mask = self._slots.at(part)
-            own = _flat(x, loss.y, mask, self._dense.squares_of_inputs(x))
+            own = _flat(x, loss.y, mask, self._plan.squares(x))
             self._add(own, np.arange(len(part)), 1.0 if low else 0.0, total)
 
     def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
         """Let every thread add its blocks to its own sum; that of the first is the total."""
-        sums, threads = (total, *self._others), self._team.threads
+        sums, threads, plan = (total, *self._others), self._team.threads, self._plan
 
         def blocks(thread: int) -> None:
-            with self._product.in_thread():
-                self._loop(
-                    *records, *self._shares, places, np.float32(kept), self._rows, thread, threads,
-                    self._weights, *self._form, self._rooms[thread], sums[thread],
-                    self._product.address,
+            with plan.product.in_thread():
+                plan.loop(
+                    *records, *self._shares, places, np.float32(kept), plan.rows, thread, threads,
+                    self._weights, plan.form, self._terms, plan.rooms[thread], sums[thread],
+                    plan.product.address,
                 )  # fmt: skip
 
-        with self._product.in_process():
+        with plan.product.in_process():
             self._team.all(blocks)
 
     def _join(self, total: Any, low: int, high: int) -> None:
@@ -269,25 +318,52 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
-def fits(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> bool:
+def chain_of(watched: Watched, x: Tensor) -> Chain | None:
+    """Return a network as loops know it; None if they do not.
+
+    Args:
+        watched: The network.
+        x: Records, (batch, ...), or what is fetched as such.
+    """
+    if watched.dense is not None:
+        return watched.dense if watched.dense.takes(x) else None
+    return Convolutional.of(watched.modules, tuple(x.shape[1:]))
+
+
+def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe, threads: int) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
     Not where each of several threads would have few records, but a sum of all numbers to add to.
-    Arguments as of `MachineCode.of`.
+
+    Args:
+        watched: As for `MachineCode.of`; like the rest.
+        chain: The network as loops know it.
+        slots: See there.
+        recipe: See there.
+        threads: Of a step.
     """
-    bounding, dense, x, y = recipe.bounding, watched.dense, slots.x, slots.y
+    bounding, x, y, batch = recipe.bounding, slots.x, slots.y, recipe.expected_batch_size
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None and not watched.keyed
-    if dense is None or not (plain and (bounding is None or _has_terms(bounding))):
+    if not (plain and (bounding is None or _has_terms(bounding))):
         return False
-    outputs = [len(weight) for weight in dense.weights]
-    saved = recipe.steps * (CALLS + ROW * recipe.expected_batch_size)
+    of_record = IMAGE if isinstance(chain, Convolutional) else ROW
     numbers = sum(p.numel() for p in watched.parameters)
-    shared = recipe.expected_batch_size >= EACH * threads and numbers <= WIDE
+    shared = threads == 1 or (batch >= EACH * threads and numbers <= WIDE)
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
-    known = y.dtype is torch.int64 or (y.dtype is torch.float32 and outputs[-1] == 1)
-    known &= dense.takes(x) and (type(x) is not Tensor or x.is_contiguous())
-    return (threads == 1 or shared) and saved >= WORTH and known and kinds == KNOWN
+    known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
+    known &= type(x) is not Tensor or x.is_contiguous()
+    saved = recipe.steps * (CALLS + of_record * batch)
+    return shared and saved >= WORTH and known and kinds == KNOWN
+
+
+def divides_images(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> bool:
+    """Whether a convolutional network's steps are in machine code, by so many threads.
+
+    They then pay for steps that torch takes faster alone. Arguments as for `fits`.
+    """
+    chain = chain_of(watched, slots.x)
+    return isinstance(chain, Convolutional) and fits(watched, chain, slots, recipe, threads)
 
 
 def _has_terms(bounding: Bound) -> bool:
@@ -326,15 +402,34 @@ def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
     )
 
 
+def loops_of(chain: Chain) -> ModuleType | None:
+    """Load the loops of such a network: see `loaded`."""
+    return convolutional_loops() if isinstance(chain, Convolutional) else loops()
+
+
 @cache
 def loops() -> ModuleType | None:
     """Load the loops of dense networks and try them on public numbers: see `loaded`."""
 
     def agrees(code: ModuleType) -> bool:
         nets = ((each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS)
-        return _adds_the_same() and all(_agrees(*each, code) for each in nets)
+        return _adds_the_same() and all(_agrees(_made_up(*each), (5,), code) for each in nets)
 
     return loaded("pasearch.training.compiled", agrees)
+
+
+@cache
+def convolutional_loops() -> ModuleType | None:
+    """Load those of convolutional networks and try them on public numbers: see `loaded`."""
+
+    def agrees(code: ModuleType) -> bool:
+        layers = (
+            nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
+            nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3),
+        )  # fmt: skip
+        return loops() is not None and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
+
+    return loaded("pasearch.training.compiled_convolutions", agrees)
 
 
 def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
@@ -375,19 +470,22 @@ def _adds_the_same() -> bool:
     return np.array_equal(totals[0], totals[1])
 
 
-def _agrees(outputs: tuple[int, ...], kind: type[nn.Module], code: ModuleType) -> bool:
-    """Whether the loops find torch's sums, of made-up records of five numbers and three classes."""
+def _made_up(outputs: tuple[int, ...], kind: type[nn.Module]) -> nn.Sequential:
     layers = [nn.Linear(*each) for each in zip((5, *outputs), outputs, strict=False)]
-    dense = Dense(layers, [*(kind for _ in outputs[:-1]), None], flattened=False)
-    parameters = [p for layer in layers for p in layer.parameters()]
-    (weights,), x = flattened(parameters), torch.linspace(-2.0, 2.0, 45).view(9, 5)
+    modules = [module for layer in layers[:-1] for module in (layer, kind())]
+    return nn.Sequential(*modules, layers[-1])
+
+
+def _agrees(network: nn.Sequential, shape: tuple[int, ...], code: ModuleType) -> bool:
+    """Whether loops find torch's sums, of made-up weights and records and three classes."""
+    (weights,), watched = flattened(list(network.parameters())), Watched(network)
     weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())
-    valid, y = torch.arange(9) != 4, torch.arange(9) % 3
-    slots, bounding = Slots(x, y, valid, dense.squares_of_inputs(x)), Flat(clip_norm=0.5)
-    room = Room(parameters)
-    loss = LossOf(y, slots.squares)
-    dense.sums(x, loss, bounding, valid, None, room.of)
-    total = np.empty(len(weights), np.float32)
-    made = _Sum(dense, slots, bounding.terms, weights, code, len(x), len(x), Team(1))
-    made(np.arange(9), total)
+    x = torch.linspace(-2.0, 2.0, 21 * math.prod(shape)).sin_().view(21, *shape)
+    valid, y, bounding = torch.arange(21) != 4, torch.arange(21) % 3, Flat(clip_norm=0.5)
+    slots, room = Slots(x, y, valid).known_to(watched), Room(watched.parameters)
+    bounding.sums(watched, x, LossOf(y, slots.squares), mask=valid, room=room)
+    chain = chain_of(watched, x)
+    assert chain is not None, "it is one"
+    total, plan = np.empty(len(weights), np.float32), Plan.of(chain, weights, 21, 1, code)
+    _Sum(plan, slots, bounding.terms, 21, Team(1))(np.arange(21), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))

@@ -24,7 +24,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.lstm_in_code import take_over
-from pasearch.training.machine_code import MachineCode
+from pasearch.training.machine_code import MachineCode, divides_images
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
@@ -170,8 +170,9 @@ class Training:
         rows = rows_at_once(self._watched, made_up, device)
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
-        self._splits, small = splits, device == "cpu" and self._is_small(made_up)
-        self._threads = 1 if small else torch.get_num_threads()
+        self._splits, self._threads = splits, torch.get_num_threads()
+        if device == "cpu" and self._is_small(made_up):
+            self._threads = 1
         self._team = Team(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -196,6 +197,8 @@ class Training:
 
     def _is_small(self, made_up: Tensor) -> bool:
         """Whether a step is so small that one thread is faster: from public numbers alone."""
+        if divides_images(self._watched, self._slots, self._recipe, self._threads):
+            return False
         batch = self._recipe.expected_batch_size
         rows = min(batch, self._recipe.chunk, self._slots.rows)
         product = self._watched.product(made_up) * rows

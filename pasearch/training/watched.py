@@ -63,7 +63,12 @@ class Watched:
         ]
         self._chain = _chain(network, self.kernels)
         self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
-        self.dense = None if self._chain is None else Dense.of([m for m, _ in self._chain])
+        self.dense = None if self.modules is None else Dense.of(self.modules)
+
+    @property
+    def modules(self) -> list[nn.Module] | None:
+        """What a chain calls one after another; None of another network."""
+        return None if self._chain is None else [module for module, _ in self._chain]
 
     def take(self, kernels: Mapping[nn.Module, Kernel]) -> None:
         """Let some layers have other kernels."""

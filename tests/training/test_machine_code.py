@@ -24,6 +24,7 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
+from pasearch.spaces.modules import WeightStandardisedConv2d
 from pasearch.training import compiled, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -48,6 +49,16 @@ NETWORKS = {
     "deep": lambda: nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, 30), nn.Tanh(),
                                   nn.Linear(30, 17, bias=False), nn.ReLU(), nn.Linear(17, 9),
                                   nn.Linear(9, CLASSES)),
+    "a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(24, CLASSES),
+    ),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 5, (1, 3), padding="same", bias=False), nn.Tanh(),
+        nn.MaxPool2d((1, 2), 1), nn.Conv2d(5, 3, 2, stride=(2, 1), padding=1), nn.ReLU(),
+        nn.AvgPool2d((2, 1)), nn.Flatten(), nn.Linear(9, 7), nn.Tanh(),
+        nn.Linear(7, CLASSES, bias=False),
+    ),
     "an activation at the end": lambda: nn.Sequential(nn.Linear(INPUTS, 20),
                                                       nn.Linear(20, CLASSES), nn.Tanh()),
 }  # fmt: skip
@@ -97,7 +108,7 @@ def both(
         torch.manual_seed(3)
         made.append(Training(NETWORKS[name](), data, recipe, streams()))
     assert made[0]._in_code is not None
-    assert len(made[0]._in_code._sum._rooms) == threads
+    assert len(made[0]._in_code._sum._plan.rooms) == threads
     assert made[1]._in_code is None
     return made[0], made[1]
 
@@ -409,11 +420,11 @@ def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
     assert Training(NETWORKS["deep"](), records(), recipe, streams())._in_code is None
     usual = Training(NETWORKS["deep"](), records(), recipe_of(), streams())
     assert usual._in_code is not None
-    assert len(usual._in_code._sum._rooms) == 1
+    assert len(usual._in_code._sum._plan.rooms) == 1
     large = recipe_of(expected_batch_size=2 * EACH)
     shared = Training(NETWORKS["linear"](), records(), large, streams())
     assert shared._in_code is not None
-    assert len(shared._in_code._sum._rooms) == 2
+    assert len(shared._in_code._sum._plan.rooms) == 2
     numbers = sum(p.numel() for p in NETWORKS["linear"]().parameters())
     with monkeypatch.context() as patch:
         patch.setattr(machine_code, "WIDE", numbers - 1)
@@ -421,9 +432,50 @@ def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
     assert (
         Training(NETWORKS["deep"]().double(), as_doubles(), recipe_of(), streams())._in_code is None
     )
-    convolved = nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 2), nn.Flatten(),
-                              nn.Linear(12, CLASSES))  # fmt: skip
-    assert Training(convolved, records(), recipe_of(), streams())._in_code is None
+
+
+OTHERS = {
+    "nothing linear at its end": (nn.Conv2d(1, CLASSES, (3, 4)), nn.Flatten()),
+    "a linear layer along one axis": (nn.Conv2d(1, 1, (3, 1)), nn.Linear(4, CLASSES), nn.Flatten()),
+    "groups": (nn.Conv2d(1, 2, 2, groups=1), nn.Conv2d(2, 2, 2, groups=2), nn.Flatten(),
+               nn.Linear(4, CLASSES)),
+    "dilated": (nn.Conv2d(1, 2, 2, dilation=2), nn.Flatten(), nn.Linear(4, CLASSES)),
+    "padding that is not 0": (nn.Conv2d(1, 2, 2, padding=1, padding_mode="reflect"), nn.Flatten(),
+                              nn.Linear(40, CLASSES)),
+    "a pooling with padding": (nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, padding=1), nn.Flatten(),
+                               nn.Linear(8, CLASSES)),
+    "a pooling that rounds up": (nn.Conv2d(1, 2, 2), nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(),
+                                 nn.Linear(8 // 2, CLASSES)),
+    "a dilated pooling": (nn.Conv2d(1, 2, 2), nn.MaxPool2d((1, 2), 1, dilation=2), nn.Flatten(),
+                          nn.Linear(4, CLASSES)),
+    "a mean of another count": (nn.Conv2d(1, 2, 2), nn.AvgPool2d((2, 1), divisor_override=3),
+                                nn.Flatten(), nn.Linear(6, CLASSES)),
+    "a frozen layer": (nn.Conv2d(1, 2, 2).requires_grad_(False), nn.Conv2d(2, 2, 2), nn.Flatten(),
+                       nn.Linear(4, CLASSES)),
+    "two activations": (nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Tanh(), nn.Flatten(),
+                        nn.Linear(12, CLASSES)),
+    "another activation": (nn.Conv2d(1, 2, 2), nn.GELU(), nn.Flatten(), nn.Linear(12, CLASSES)),
+    "an activation of a pooling": (nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, 1), nn.ReLU(), nn.Flatten(),
+                                   nn.Linear(4, CLASSES)),
+    "filters that are standardised": (WeightStandardisedConv2d(1, 2, 2), nn.Flatten(),
+                                      nn.Linear(12, CLASSES)),
+    "more norms than gradients": (nn.Conv2d(1, 40, 3), nn.Conv2d(40, 40, (1, 2)), nn.Flatten(),
+                                  nn.Linear(40, CLASSES)),
+    "a wide linear layer": (nn.Conv2d(1, 64, 2, padding=1), nn.Flatten(), nn.Linear(64 * 20, 500),
+                            nn.Linear(500, CLASSES)),
+}  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", OTHERS)
+def test_which_convolutional_networks_are_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_code, "WORTH", 0.0)
+    known = NETWORKS["a convolution"]()
+    assert Training(known, records(), recipe_of(), streams())._in_code is not None
+    other = nn.Sequential(nn.Unflatten(1, (1, 3, 4)), *OTHERS[name])
+    training = Training(other, records(), recipe_of(), streams())
+    assert training._in_code is None
+    training.step()  # and torch can
 
 
 def as_doubles() -> Records:
@@ -623,7 +675,7 @@ def test_either_product_finds_torchs_sums(
     monkeypatch.setattr(machine_code, "product", lambda: made)
     fast, plain = both("deep", recipe_of(), records(), monkeypatch, threads)
     assert fast._in_code is not None
-    assert fast._in_code._sum._product is made
+    assert fast._in_code._sum._plan.product is made
     torch.testing.assert_close(sums_of(fast), sums_of(plain), rtol=1e-5, atol=2e-5)
 
 
@@ -651,7 +703,7 @@ def test_a_thread_that_fails_is_an_error_and_no_sum(monkeypatch: pytest.MonkeyPa
             raise ValueError("thread 1")
         ended.append(thread)
 
-    monkeypatch.setattr(made, "_loop", loop)
+    monkeypatch.setattr(made, "_plan", replace(made._plan, loop=loop))
     with pytest.raises(ValueError, match="thread 1"):
         sums_of(fast)
     assert sorted(ended) == [0, 2]
