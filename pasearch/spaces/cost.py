@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Shape
+from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Cost:
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
-        dense: Whether it is a plain chain of dense layers, whose steps may be in machine code.
+        known: Whether machine code knows all layers, so that steps may be made in it.
     """
 
     operations: float
@@ -84,7 +84,7 @@ class Cost:
     layers: int
     parameters: int
     trained: int
-    dense: bool = False
+    known: bool = False
 
     def moved(self, batch: float) -> float:
         """Return bytes that go through memory in a step."""
@@ -104,7 +104,7 @@ def planned_seconds(work: Cost, batch: float) -> float:
         batch: Records of a step.
     """
     by_torch = BY_TORCH.seconds(work, batch)
-    if not work.dense:
+    if not work.known:
         return by_torch
     share = BOTH if batch * work.held >= MANY else 1.0
     return min(by_torch, IN_MACHINE_CODE.seconds(work, batch, share))
@@ -138,15 +138,21 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        dense=all(map(_is_plain, layers)),
+        known=all(map(_is_known, layers)),
     )  # fmt: skip
 
 
-def _is_plain(layer: Layer) -> bool:
-    """Whether a layer is one that machine code knows: see `training.dense`."""
-    if not isinstance(layer, Dense) or layer.joined or layer.dropout:
+def _is_known(layer: Layer) -> bool:
+    """Whether machine code knows a layer: see `training.dense` and `training.convolutional`."""
+    if isinstance(layer, Pool):
+        return True
+    if isinstance(layer, Conv):
+        plain = layer.groups == layer.dilation == 1 and not layer.weight_standardised
+    elif isinstance(layer, Dense):
+        plain = not (layer.joined or layer.dropout)
+    else:
         return False
-    return layer.trainable and layer.activation in ("linear", "relu", "tanh")
+    return plain and layer.trainable and layer.activation in ("linear", "relu", "tanh")
 
 
 def positions(layer: Layer, shape: Shape) -> int:
