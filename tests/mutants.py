@@ -472,6 +472,18 @@ MUTANTS = (
         "training/test_convolutional.py",
     ),
     Mutant(
+        "cancelling: views are added up in float32",
+        "            wide = torch.float64 if views > 1 else factors.dtype\n",
+        "            wide = factors.dtype\n",
+        "training/test_cancelling.py",
+    ),
+    Mutant(
+        "cancelling: steps are added up in float32",
+        "torch.mm(wide.T, a.flatten(0, -2).double())",
+        "torch.mm(wide.float().T, a.flatten(0, -2))",
+        "training/test_cancelling.py",
+    ),
+    Mutant(
         "rounds: a note is not read",
         "if wrong := self._rounds.wrong():",
         "if wrong := False:",

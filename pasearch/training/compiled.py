@@ -113,13 +113,13 @@ def multiply(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
     BLAS has columns side by side where we have rows, so it is given B^T and A^T.
     """
     lda = m if turn_a == TURNED else k
-    multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, kept, c)
+    ldb = k if turn_b == TURNED else n
+    multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c)
 
 
 @inlined
-def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, kept, c):
-    """Do the same with some columns of a matrix that has lda of them."""
-    ldb = k if turn_b == TURNED else n
+def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c):
+    """Do the same with some columns of matrices that have lda and ldb of them."""
     _gemm(
         np.int64(gemm), np.int64(turn_b), np.int64(turn_a), np.int64(n), np.int64(m), np.int64(k),
         np.int64(b.ctypes.data), np.int64(ldb), np.int64(a.ctypes.data), np.int64(lda), kept,

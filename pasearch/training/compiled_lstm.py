@@ -258,8 +258,11 @@ def weigh(d, factors, sizes, low, high, bias):
 
 
 @exact
-def sum_up(a, d, sizes, first, end, sums, gemm):
+def sum_up(a, d, sizes, first, end, sums, room, gemm):
     """Write some rows of the sum of dz_t a_t^T over records and steps.
+
+    Each record's is formed, and then added: where its steps cancel, they do so among themselves,
+    and no digits of the others are lost by it.
 
     Args:
         a: As `forward` left them.
@@ -268,10 +271,19 @@ def sum_up(a, d, sizes, first, end, sums, gemm):
         first: The first row.
         end: The one behind the last.
         sums: Where the sum goes, (4 units * (inputs + units),).
+        room: As large.
         gemm: As for `forward`.
     """
     batch, steps, inputs, units = sizes
     width, wide = inputs + units, FOUR * units
-    to = sums[first * width : end * width]
-    rows = end - first
-    multiply_of(gemm, TURNED, PLAIN, rows, width, steps * batch, d[first:], wide, a, ZERO, to)
+    low, high = first * width, end * width
+    own, to = room[low:high], sums[low:high]
+    to[:] = ZERO
+    for record in range(NONE, batch):
+        of_d, of_a = d[record * wide + first :], a[record * width :]
+        multiply_of(
+            gemm, TURNED, PLAIN, end - first, width, steps, of_d, batch * wide, of_a, batch * width,
+            ZERO, own,
+        )  # fmt: skip
+        for k in range(NONE, high - low):
+            to[k] += own[k]

@@ -22,7 +22,7 @@ Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d). Proof: docs/guarantee
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -124,10 +124,17 @@ class Kernel:
         raise NotImplementedError
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each trainable parameter with sum_i c_i g_i, i over rows.
 
+        Where a record has several positions or views their terms may cancel, and be far larger than
+        what is left: such sums are in float64, lest they round away what other records add.
         What stands in `into`, by a parameter's id, may be overwritten and be what is yielded.
         """
         raise NotImplementedError
@@ -173,24 +180,28 @@ class LinearKernel(Kernel):
         return squares * row_squares(d)
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """(c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
-        d = _rows(weighted(seen.output_gradient, factors))
+        a, d = seen.input, weighted(seen.output_gradient, factors)
+        if a.ndim > 2 or views > 1:
+            yield from _summed_wide(layer.weight, (layer.bias,), a, d)
+            return
         if layer.weight.requires_grad:
-            room = into.get(id(layer.weight))
-            yield layer.weight, torch.mm(d.T, _rows(seen.input), out=room)
+            yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
         if layer.bias is not None and layer.bias.requires_grad:
             yield layer.bias, torch.sum(d, dim=0, out=into.get(id(layer.bias)))
 
 
 class Conv2dKernel(Kernel):
     """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
-
-    summed_in: torch.dtype | None = None
-    """What the sum over records is added up in; None for the layer's own."""
 
     def places(self, output: Tensor) -> int:
         return output[0, 0].numel()
@@ -238,7 +249,12 @@ class Conv2dKernel(Kernel):
         return gradient
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """The weight's gradient of an ordinary convolution, for the output gradient c * d.
 
@@ -254,16 +270,16 @@ class Conv2dKernel(Kernel):
         d = weighted(seen.output_gradient, factors)
         if layer.weight.requires_grad:
             gradient = conv2d_weight(
-                _padded(layer, seen.input).to(self.summed_in),
+                _padded(layer, seen.input).double(),
                 layer.weight.shape,
-                d.to(self.summed_in),
+                d.double(),
                 stride=layer.stride,  # pyright: ignore[reportArgumentType]
                 dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
                 groups=layer.groups,
             )
             yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, d.sum(dim=(0, 2, 3))
+            yield layer.bias, d.sum(dim=(0, 2, 3), dtype=torch.float64).to(d.dtype)
 
 
 class WeightStandardisedKernel(Conv2dKernel):
@@ -274,11 +290,8 @@ class WeightStandardisedKernel(Conv2dKernel):
         g = C G / s - v <v, G> / s^3,
 
     which is linear in G, so the weighted sum goes through it once. A norm needs every record's G:
-    it is formed. A record's G may be far larger than its g; the sum of all G is in float64, so that
-    it does not round away what the others add.
+    it is formed. A record's G may be far larger than its g, too: another reason for float64.
     """
-
-    summed_in = torch.float64
 
     def _position_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
@@ -337,16 +350,21 @@ class NormKernel(Kernel):
         return squares
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """The same sums of c * d, over the records too."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         d = weighted(d, factors)
         if layer.weight.requires_grad:
-            yield layer.weight, (xhat * d).sum(dim=(0, 2)).view_as(layer.weight)
+            yield layer.weight, _summed(xhat * d).view_as(layer.weight)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, d.sum(dim=(0, 2)).view_as(layer.bias)
+            yield layer.bias, _summed(d).view_as(layer.bias)
 
     def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
         """Return xhat and d as (batch, weights, positions)."""
@@ -397,18 +415,19 @@ class LstmKernel(Kernel):
         return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """(c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
         # Step by step, as the pass has made them: nothing is copied.
-        d, a = (v.transpose(0, 1).flatten(0, 1) for v in (weighted(d, factors), a))
-        if layer.weight.requires_grad:
-            yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
-        for bias in (layer.bias, layer.second_bias):
-            if bias is not None and bias.requires_grad:
-                yield bias, d.sum(dim=0)
+        d, a = (v.transpose(0, 1) for v in (weighted(d, factors), a))
+        yield from _summed_wide(layer.weight, (layer.bias, layer.second_bias), a, d)
 
     def gradients(self, seen: Captured) -> dict[str, Tensor]:
         """Form them from the gates' gradients: no pass a record."""
@@ -448,7 +467,12 @@ class AnyKernel(Kernel):
         return torch.stack([squares_of(g, views) for g in self.gradients(seen).values()]).sum(0)
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Contract the formed gradients with the factors."""
         own = dict(seen.layer.named_parameters(recurse=False))
@@ -456,7 +480,9 @@ class AnyKernel(Kernel):
         for name, gradient in self.gradients(seen).items():
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
-            yield own[name], torch.einsum("b,b...->...", factors, kept)
+            wide = torch.float64 if views > 1 else factors.dtype
+            found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
+            yield own[name], found.to(factors.dtype)
 
 
 KERNELS: dict[type[nn.Module], Kernel] = {
@@ -521,6 +547,21 @@ def _unfolded(values: Tensor) -> int:
     return UNFOLDED.get(values.device.type, UNFOLDED["cpu"])
 
 
-def _rows(values: Tensor) -> Tensor:
-    """(batch, ..., numbers) to (rows, numbers)."""
-    return values if values.ndim == 2 else values.flatten(0, -2)
+def _summed_wide(
+    weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a weight with d^T a, and biases with the sum of d, added up in float64.
+
+    a is (..., inputs), d (..., outputs).
+    """
+    wide = d.flatten(0, -2).double()
+    if weight.requires_grad:
+        yield weight, torch.mm(wide.T, a.flatten(0, -2).double()).to(d.dtype)
+    for bias in biases:
+        if bias is not None and bias.requires_grad:
+            yield bias, wide.sum(dim=0).to(d.dtype)
+
+
+def _summed(values: Tensor) -> Tensor:
+    """Return the sum over records and positions, of (batch, numbers, positions)."""
+    return values.sum(dim=(0, 2), dtype=torch.float64).to(values.dtype)

@@ -96,9 +96,17 @@ class LstmInCode(LstmKernel):
         return squares
 
     def weighted_sum(
-        self, seen: Captured, factors: Tensor, into: Mapping[int, Tensor] = NOWHERE
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """(c * d)^T a and the sum of c * d, over records and steps; d is overwritten."""
+        if views > 1:
+            yield from super().weighted_sum(seen, factors, into, views=views)
+            return
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
         del seen.kept["replayed"]
@@ -113,7 +121,8 @@ class LstmInCode(LstmKernel):
         if layer.weight.requires_grad:
             to = into.get(id(layer.weight))
             to = torch.empty_like(layer.weight) if to is None else to
-            given, own = (flat_a, flat_d, sizes), (to.view(-1).numpy(),)
+            given = flat_a, flat_d, sizes
+            own = to.view(-1).numpy(), self._room("formed", to.numel()).numpy()
             self._divided(4 * layer.units, code.sum_up, given, own)
             yield layer.weight, to
         for bias in (layer.bias, layer.second_bias):

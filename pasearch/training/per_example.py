@@ -99,18 +99,24 @@ def _summed(
         captured = [each.without(bad.repeat_interleave(views)) for each in captured]
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
-    _write_sums(watched, captured, factors, layered, room)
+    _write_sums(watched, captured, factors, views, layered, room)
     return norms
 
 
 def _write_sums(
-    watched: Watched, captured: list[Captured], factors: Tensor, layered: bool, room: Room
+    watched: Watched,
+    captured: list[Captured],
+    factors: Tensor,
+    views: int,
+    layered: bool,
+    room: Room,
 ) -> None:
     """Write the sums over rows of gradients times factors into a room."""
     left = dict(room.of)
     for place, each in enumerate(captured):
         bound = factors[place] if layered else factors
-        for parameter, value in watched.kernels[each.layer].weighted_sum(each, bound, room.of):
+        kernel = watched.kernels[each.layer]
+        for parameter, value in kernel.weighted_sum(each, bound, room.of, views=views):
             view = left.pop(id(parameter))
             if value is not view:
                 view.copy_(value)

@@ -442,7 +442,8 @@ class TestRuns:
                 data, strategy="paas", candidates=3, generations=1, steps=5, **given
             )
         else:
-            found = api.select_features(data, method="pafs", **given)
+            few = {"population": 2, "generations": 2}
+            found = api.select_features(data, method="pafs", **few, **given)
         metric, score = METRICS[name], found.document["score"]
         assert score["metric"] == metric.noun
         if not metric.summed:

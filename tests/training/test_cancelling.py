@@ -1,0 +1,104 @@
+"""A record whose positions or views cancel takes no digits from what the others add.
+
+What is left of it is small, so it is hardly clipped, but while a part of it stands in a float32 sum
+the others' terms are rounded to its size: with it and without, their sum would be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.runs.team import Team
+from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training import lstm_in_code
+from pasearch.training.kernels import (
+    AnyKernel,
+    Captured,
+    Conv2dKernel,
+    Kernel,
+    LinearKernel,
+    LstmKernel,
+    NormKernel,
+    WeightStandardisedKernel,
+)
+from pasearch.training.lstm_in_code import LstmInCode
+
+RECORDS, HALF, LARGE = 40, 8, 1e6
+Case = tuple[Kernel, nn.Module, Tensor, Tensor, int]
+
+
+def halves(*numbers: int) -> Tensor:
+    """Each record's numbers twice: in the last one's second half they are to be taken off again."""
+    return torch.randn(RECORDS, HALF, *numbers).repeat(1, 2, *(1 for _ in numbers))
+
+
+def gradients(*numbers: int) -> Tensor:
+    d = torch.randn(RECORDS, 2 * HALF, *numbers)
+    d[-1] *= LARGE
+    d[-1, HALF:] = -d[-1, :HALF]
+    return d
+
+
+def in_code() -> LstmInCode:
+    code = lstm_in_code.loops()
+    assert code is not None
+    return LstmInCode(code, Team(2))
+
+
+def of_lstm(kernel: Kernel) -> Case:
+    layer, a, d = Lstm(3, 2), halves(5), gradients(8)
+    return kernel, layer, a, d, 1
+
+
+def images(values: Tensor) -> Tensor:
+    return values.transpose(1, 2)[..., None].contiguous()
+
+
+def of_views(kernel: Kernel) -> Case:
+    """Two rows a record."""
+    a, d = halves(5)[:, [0, HALF]], gradients(4)[:, [0, HALF]]
+    return kernel, nn.Linear(5, 4), a.flatten(0, 1), d.flatten(0, 1), 2
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "linear": lambda: (LinearKernel(), nn.Linear(5, 4), halves(5), gradients(4), 1),
+    "convolution": lambda: (Conv2dKernel(), nn.Conv2d(5, 4, 1), images(halves(5)),
+                            images(gradients(4)), 1),
+    "standardised": lambda: (WeightStandardisedKernel(), WeightStandardisedConv2d(5, 4, 1),
+                             images(halves(5)), images(gradients(4)), 1),
+    "norm": lambda: (NormKernel(), nn.GroupNorm(1, 4), images(halves(4)), images(gradients(4)), 1),
+    "lstm": lambda: of_lstm(LstmKernel()),
+    "lstm in machine code": lambda: of_lstm(in_code()),
+    "views of a linear layer": lambda: of_views(LinearKernel()),
+    "views of any layer": lambda: of_views(AnyKernel()),
+    "views of an lstm in machine code": lambda: (*of_lstm(in_code())[:4], 2),
+}  # fmt: skip
+
+
+def sums(case: Case, factors: Tensor) -> list[Tensor]:
+    kernel, layer, a, d, views = case
+    seen = Captured(layer, a, d)
+    if isinstance(layer, Lstm):
+        # As a pass leaves them: step after step.
+        seen.kept["replayed"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
+    found = kernel.weighted_sum(seen, factors, views=views)
+    return [value.detach().clone() for _, value in found]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", CASES)
+def test_its_cancelling_moves_nobody_elses_digits(name: str):
+    torch.manual_seed(2)
+    case = CASES[name]()
+    rows = len(case[2])
+    last = torch.arange(rows) >= rows - rows // RECORDS
+    found = [sums(case, chosen.float()) for chosen in (torch.ones(rows), ~last, last)]
+    for together, others, own in zip(*found, strict=True):
+        size = float(torch.cat([others, own]).abs().max())
+        assert size > 1.0
+        moved = (together.double() - others.double() - own.double()).abs().max()
+        assert float(moved) <= 2.0 * torch.finfo(torch.float32).eps * size
