@@ -63,7 +63,7 @@ product, of those that are read where they lie, and at most."""
 LINE = 16
 """Numbers of a line of a processor's cache: what comes out of each layer begins with one."""
 
-EACH, WIDE = 64, 2**20
+EACH, EACH_OF_IMAGES, WIDE = 64, 2 * LANES, 2**20
 """Several threads pay where each has so many records of a batch, in the mean, and the network at
 most so many trained numbers, as each has a sum of its own."""
 
@@ -347,9 +347,9 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe, threads: 
     plain &= recipe.augmentation is None and not watched.keyed
     if not (plain and (bounding is None or _has_terms(bounding))):
         return False
-    of_record = IMAGE if isinstance(chain, Convolutional) else ROW
+    of_record, each = (IMAGE, EACH_OF_IMAGES) if isinstance(chain, Convolutional) else (ROW, EACH)
     numbers = sum(p.numel() for p in watched.parameters)
-    shared = threads == 1 or (batch >= EACH * threads and numbers <= WIDE)
+    shared = threads == 1 or (batch >= each * threads and numbers <= WIDE)
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
     known &= type(x) is not Tensor or x.is_contiguous()
@@ -357,13 +357,17 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe, threads: 
     return shared and saved >= WORTH and known and kinds == KNOWN
 
 
-def divides_images(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> bool:
-    """Whether a convolutional network's steps are in machine code, by so many threads.
+def threads_of_images(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> int | None:
+    """Return how many threads a convolutional network's steps have in machine code, at most.
 
-    They then pay for steps that torch takes faster alone. Arguments as for `fits`.
+    They pay for steps that torch takes faster alone. None: its steps are torch's. Arguments as for
+    `fits`.
     """
     chain = chain_of(watched, slots.x)
-    return isinstance(chain, Convolutional) and fits(watched, chain, slots, recipe, threads)
+    if not isinstance(chain, Convolutional):
+        return None
+    fitting = (each for each in (threads, 1) if fits(watched, chain, slots, recipe, each))
+    return next(fitting, None)
 
 
 def _has_terms(bounding: Bound) -> bool:

@@ -24,7 +24,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.lstm_in_code import take_over
-from pasearch.training.machine_code import MachineCode, divides_images
+from pasearch.training.machine_code import MachineCode, threads_of_images
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
@@ -170,9 +170,7 @@ class Training:
         rows = rows_at_once(self._watched, made_up, device)
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
-        self._splits, self._threads = splits, torch.get_num_threads()
-        if device == "cpu" and self._is_small(made_up):
-            self._threads = 1
+        self._splits, self._threads = splits, self._threads_of(made_up, device)
         self._team = Team(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -195,14 +193,16 @@ class Training:
             if take_over(self._watched, recipe, made_up, self._team):
                 self._threads = 1  # of torch, whose threads would wait, and keep others waiting
 
-    def _is_small(self, made_up: Tensor) -> bool:
-        """Whether a step is so small that one thread is faster: from public numbers alone."""
-        if divides_images(self._watched, self._slots, self._recipe, self._threads):
-            return False
-        batch = self._recipe.expected_batch_size
-        rows = min(batch, self._recipe.chunk, self._slots.rows)
-        product = self._watched.product(made_up) * rows
-        return product < SHARED and batch * made_up[0].numel() < MOVED
+    def _threads_of(self, made_up: Tensor, device: str) -> int:
+        """Return by how many threads a step is fastest: from public numbers alone."""
+        most, recipe = torch.get_num_threads(), self._recipe
+        if device != "cpu":
+            return most
+        if of_images := threads_of_images(self._watched, self._slots, recipe, most):
+            return of_images
+        batch = recipe.expected_batch_size
+        product = self._watched.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
+        return 1 if product < SHARED and batch * made_up[0].numel() < MOVED else most
 
     def _do_ahead(self) -> None:
         """Do to all records, once, what the network does to them before its first layer.

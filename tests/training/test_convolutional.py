@@ -165,7 +165,7 @@ def test_a_training_goes_that_way_where_it_saves_a_second(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ):
     torch.set_num_threads(threads)
-    batch = machine_code.EACH * threads
+    batch = machine_code.EACH_OF_IMAGES * threads
     saved = machine_code.CALLS + machine_code.IMAGE * batch
     steps = math.ceil(machine_code.WORTH / saved)
     x = torch.rand(300, 8, 8)

@@ -103,6 +103,7 @@ def both(
     torch.set_num_threads(threads)
     monkeypatch.setattr(trainer, "SHARED", 0.0)
     monkeypatch.setattr(machine_code, "EACH", 0)
+    monkeypatch.setattr(machine_code, "EACH_OF_IMAGES", 0)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(machine_code, "WORTH", worth)
         torch.manual_seed(3)
