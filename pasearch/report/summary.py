@@ -109,9 +109,9 @@ def _degree(told: Values) -> str:
 def _found(told: Values) -> str:
     """Return how many of 100 people an attacker finds."""
     return (
-        f"somebody who knows all other records, and wrongly names {told['wrong']} of 100 people "
-        f"whose record was not used, rightly names at most {told['right']} of 100 whose record "
-        f"was (blind guessing: {told['wrong']})."
+        "suppose somebody knows all other records, and says whose were used. If they are wrong "
+        f"about {told['wrong']} of 100 people whose records were not, they are right about at most "
+        f"{told['right']} of 100 whose records were (blind guessing: {told['wrong']})."
     )
 
 

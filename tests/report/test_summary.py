@@ -45,19 +45,19 @@ def network(*layers: dict[str, Any]) -> str:
 class TestOdds:
     def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
         assert summary.odds_line(summary.meaning(document(STRONG))) == (
-            "That means: somebody who knows all other records, and wrongly names 1 of 100 people "
-            "whose record was not used, rightly names at most 5 of 100 whose record was (blind "
-            "guessing: 1)."
+            "That means: suppose somebody knows all other records, and says whose were used. If "
+            "they are wrong about 1 of 100 people whose records were not, they are right about at "
+            "most 5 of 100 whose records were (blind guessing: 1)."
         )
 
     @pytest.mark.parametrize(
         ("attack", "begins"),
         [
-            (STRONG, "That means: somebody"),
-            ([[0.01, 0.2], [0.1, 0.5]], "That means: somebody"),
-            (WEAK, "That is little protection: somebody"),
-            ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: somebody"),
-            (NONE, "That protects nobody: somebody"),
+            (STRONG, "That means: suppose somebody"),
+            ([[0.01, 0.2], [0.1, 0.5]], "That means: suppose somebody"),
+            (WEAK, "That is little protection: suppose somebody"),
+            ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: suppose somebody"),
+            (NONE, "That protects nobody: suppose somebody"),
         ],
     )
     def test_a_large_price_is_said_to_protect_little_or_nobody(self, attack: Any, begins: str):
@@ -74,7 +74,7 @@ class TestOdds:
 class TestProtection:
     @pytest.mark.parametrize(
         ("attack", "begins"),
-        [(STRONG, "somebody"), (WEAK, "little: somebody"), (NONE, "none: somebody"),
+        [(STRONG, "suppose somebody"), (WEAK, "little: suppose somebody"), (NONE, "none: suppose somebody"),
          (None, "no bound")],
     )  # fmt: skip
     def test_it_is_said_how_little_it_is(self, attack: Any, begins: str):
