@@ -279,8 +279,8 @@ MUTANTS = (
     ),
     Mutant(
         "in code: norms without the bias",
-        "(given + missed + one)",
-        "(given + missed)",
+        "(mine + lost) * (given + missed + one)",
+        "(mine + lost) * (given + missed)",
         "training/test_machine_code.py",
     ),
     Mutant(
@@ -309,8 +309,8 @@ MUTANTS = (
     ),
     Mutant(
         "in code: every thread adds all blocks",
-        "    for low in range(first * rows, len(places), apart * rows):",
-        "    for low in range(0, len(places), rows):",
+        "apart * rows):\n        own = places[low : low + rows]\n        _forward(",
+        "rows):\n        own = places[low : low + rows]\n        _forward(",
         "training/test_machine_code.py",
     ),
     Mutant(
@@ -410,6 +410,12 @@ MUTANTS = (
         "if type(kernel) is LstmKernel]",
         "]",
         "training/test_lstm_in_code.py",
+    ),
+    Mutant(
+        "convolutions in code: norms without a linear layer's bias",
+        "(norm + lost) * (given + missed + one)",
+        "(norm + lost) * (given + missed)",
+        "training/test_convolutional.py",
     ),
     Mutant(
         "convolutions in code: norms without what a bias adds",
