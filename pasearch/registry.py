@@ -218,6 +218,8 @@ def extension_files() -> list[Path]:
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
     own = {_file_of(kind) for kind in outside}
     folders = {each.parent for each in own}
+    if not folders:
+        return []  # the usual case: thousands of modules are not looked through, once a run
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     beside = {Path(each) for each in loaded if each and Path(each).parent in folders}
     return sorted(own | {each for each in beside if each.suffix == ".py"})

@@ -13,6 +13,7 @@ import pytest
 
 import pasearch
 from pasearch import Budget, UsageError
+from pasearch.data import whitening
 from pasearch.results import Result
 
 onnx = pytest.importorskip("onnx", reason="needs pasearch[onnx]")
@@ -78,7 +79,11 @@ class TestEqualToPredict:
     @pytest.mark.parametrize(
         "front", ["raw", "max_pool:2", "pca:5", "standardise", "centred", "scattering", "whitened"]
     )
-    def test_behind_every_front_end(self, front: str, tmp_path: Path):
+    def test_behind_every_front_end(
+        self, front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(whitening, "MOST_IMAGES", 240)  # of as many directions as images / 2
+        whitening.learned.cache_clear()
         rng = np.random.default_rng(1)
         x, y = rng.random((200, 16, 16)), rng.integers(0, 2, 200)
         result = pasearch.search_architecture(
@@ -87,6 +92,7 @@ class TestEqualToPredict:
             out=tmp_path / "run",
         )  # fmt: skip
         check_classes(result, result.to_onnx(tmp_path / "m.onnx"), {"x": x[:9]}, x[:9])
+        whitening.learned.cache_clear()
 
     @pytest.mark.parametrize("task", ["search", "features", "features by steps"])
     def test_of_a_table_with_an_input_a_column(self, task: str, tmp_path: Path):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pasearch.accounting.accountants import delta_for, price
 from pasearch.accounting.checks import fraction
@@ -40,7 +41,11 @@ def true_positive_rate(event: Event, false_positive_rate: float) -> float:
 
     Cost: nothing; this is arithmetic on public numbers.
     """
-    alpha = fraction("false_positive_rate", false_positive_rate)
+    return _rate(event, fraction("false_positive_rate", false_positive_rate))
+
+
+@lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
+def _rate(event: Event, alpha: float) -> float:
     if not parts(event):
         return alpha
     top = max(1e-3, min(price(event, 1e-9).epsilon, 700.0))

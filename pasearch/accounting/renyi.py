@@ -78,15 +78,16 @@ def rdp(event: Event, orders: Array = ORDERS) -> Array:
 def rdp_epsilon(event: Event, delta: float) -> float:
     """The least epsilon for delta by RDP; `inf` if no delta is left after what leaks."""
     left = delta - leaked_delta(event)
-    curve = _curve(event, ORDERS)
+    curve = _on_the_grid(event)
     return epsilon_from_rdp(curve, left) if left > 0 else math.inf
 
 
 def rdp_delta(event: Event, epsilon: float) -> float:
     """The least delta for epsilon >= 0 by RDP, with what leaks."""
-    return min(1.0, leaked_delta(event) + delta_from_rdp(_curve(event, ORDERS), epsilon))
+    return min(1.0, leaked_delta(event) + delta_from_rdp(_on_the_grid(event), epsilon))
 
 
+@lru_cache(maxsize=256)
 def leaked_delta(event: Event) -> float:
     """The most probability with which an event tells all; what no epsilon can pay for."""
     leaks = (count * _leak(atom) for atom, count in parts(event).items())
@@ -136,6 +137,13 @@ def _curve(event: Event, orders: Array) -> Array:
         # A NaN or negative bound is a numerical failure at that order: no bound there.
         total = total + count * np.where(values >= 0, values, np.inf)
     return total
+
+
+@lru_cache(maxsize=256)  # a profile asks for one event's at a hundred epsilons
+def _on_the_grid(event: Event) -> Array:
+    curve = _curve(event, ORDERS)
+    curve.flags.writeable = False  # whoever asks again is given the same
+    return curve
 
 
 def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> float:

@@ -65,6 +65,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return high
 
 
+@lru_cache(maxsize=4096)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Sensitivity / sigma of a Gaussian release of about this epsilon, the inverse of the other."""
     low, high = 1e-9, 1e3

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import logsumexp
@@ -94,6 +95,11 @@ def loss_curve(event: Event, failure: float) -> Array:
         (orders + 1,) bounds at ORDERS and, last, on the loss itself, 0 or above; all infinite where
         the profile does not reach `failure`.
     """
+    return _loss_curve(event, failure).copy()
+
+
+@lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
+def _loss_curve(event: Event, failure: float) -> Array:
     if not parts(event):
         return np.zeros(len(ORDERS) + 1)
     top = price(event, failure / 2).epsilon

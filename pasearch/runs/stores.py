@@ -187,13 +187,25 @@ def _postgres(address: Address, optuna: Any) -> Store:
             link.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
             yield
 
+    first: list[Any] = []
+
+    def connected() -> Any:
+        link = address.connect()
+        first[:] = first or [link]
+        return link
+
     with exclusive(""):  # or two processes would make the tables at once
-        storage = optuna.storages.RDBStorage(
-            "postgresql+psycopg://",
-            engine_kwargs={
-                "hide_parameters": True, "pool_pre_ping": True, "creator": address.connect,
-            },
-        )  # fmt: skip
+        try:
+            storage = optuna.storages.RDBStorage(
+                "postgresql+psycopg://",
+                engine_kwargs={
+                    "hide_parameters": True, "pool_pre_ping": True, "creator": connected,
+                },
+            )  # fmt: skip
+        except BaseException:
+            for link in first:  # Optuna leaves it open, in an engine that nobody has
+                link.close()
+            raise
     return Store(storage=storage, exclusive=exclusive, close=_closing(storage))
 
 

@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta, timezone
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data import dates
@@ -155,6 +155,7 @@ class TestFormats:
 class TestFitting:
     @pytest.mark.oracle
     @pytest.mark.parametrize("pattern", PATTERNS)
+    @settings(max_examples=30)  # of each pattern
     @given(moments=st.lists(MOMENTS, min_size=1, max_size=20))
     def test_the_format_that_wrote_them_is_among_those_that_fit(
         self, pattern: str, moments: list[datetime]

@@ -696,6 +696,15 @@ def test_a_curve_of_a_noisy_count_is_its_two_valued_law(epsilon: float):
 
 
 @pytest.mark.unit
+def test_a_curve_that_is_kept_is_not_changed_by_who_is_given_it():
+    first = loss_curve(Geometric(epsilon=0.7), 1e-7).copy()
+    for _ in range(2):
+        curve = loss_curve(Geometric(epsilon=0.7), 1e-7)
+        assert np.array_equal(curve, first)
+        curve *= 0.0
+
+
+@pytest.mark.unit
 def test_a_curve_without_a_bound_is_infinite():
     assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=1.0), 1e-16)))
     assert np.all(np.isinf(loss_curve(Gaussian(noise_multiplier=0.01), 1e-6)))

@@ -334,7 +334,10 @@ with Cluster(2) as executor:
     strangers = [
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env=other | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "0" * 64, "HOME": str(folder)},
+            env=other | {
+                "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "0" * 64, "HOME": str(folder),
+                "RAY_NUM_REDIS_GET_RETRIES": "5",  # not 20, a second each: the token needs one
+            },
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
         for mode in ("disabled", "token")
