@@ -412,6 +412,12 @@ MUTANTS = (
         "training/test_lstm_in_code.py",
     ),
     Mutant(
+        "convolutions in code: a parameter may have any size",
+        "        if found is not None and tuple(found.shape) != shape:\n",
+        "        if False:\n",
+        "training/test_convolutional.py",
+    ),
+    Mutant(
         "convolutions in code: norms without a linear layer's bias",
         "(norm + lost) * (given + missed + one)",
         "(norm + lost) * (given + missed)",

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.dense import CODES, FLATTEN
+from pasearch.training.dense import CODES, check_parts, flattens
 from pasearch.training.norms import ROUNDINGS
 
 Shape = tuple[int, ...]
@@ -107,6 +107,11 @@ class Stage:
         """How many numbers a convolution's gradient has, of a record."""
         return self.made[0] * (self.taps + 1)
 
+    def parts(self, weights: Tensor) -> list[tuple[int, int]]:
+        """Return where its weights and its bias are in the flat ones, and how many numbers."""
+        sizes = (self.weight, self.made[0] * self.taps), (self.bias, self.made[0])
+        return [(_place(of, weights), size) for of, size in sizes if of is not None]
+
     @property
     def hiding(self) -> tuple[float, float]:
         """What roundings hide of a convolution's norm, and ||A_i|| over ||x_i|| at most.
@@ -139,7 +144,7 @@ class Convolutional:
                 return None
             if type(module) is nn.Unflatten and not stages:  # another shape of the same numbers
                 shape = tuple(module(torch.empty(1, *shape, device="meta")).shape[1:])
-            elif repr(module) == FLATTEN:
+            elif flattens(module):
                 flat = True
             elif type(module) in CODES and stages and _may_be_bent(stages[-1]):
                 stages[-1] = replace(stages[-1], bent=type(module))
@@ -162,21 +167,21 @@ class Convolutional:
             The numbers of `NAMES`, uint64, (stages, names); `Stage.hiding`, float64, (stages, 2);
             and which stage is the first with weights.
         """
+        parts = [part for each in self.stages for part in each.parts(weights)]
+        check_parts(parts, len(weights))
+        told = np.array(self._told(weights), np.uint64)
         hiding = np.array([each.hiding for each in self.stages])
         lowest = next(k for k, each in enumerate(self.stages) if each.weight is not None)
-        return np.array(self._told(weights), np.uint64), hiding, lowest
+        return told, hiding, lowest
 
     def _told(self, weights: Tensor) -> list[list[int]]:
-        def place(of: Tensor | None) -> int:
-            return 0 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
-
         given, made, met, formed = 0, math.prod(self.stages[0].given), 0, 0
         told: list[list[int]] = []
         for each in self.stages:
             numbers = (
                 STAGES[type(each.module)], *each.given, *each.made, *each.sides, *each.strides,
-                *each.before, CODES[each.bent], place(each.weight), each.bias is not None,
-                place(each.bias), LANES * given, LANES * made,
+                *each.before, CODES[each.bent], _place(each.weight, weights), each.bias is not None,
+                _place(each.bias, weights), LANES * given, LANES * made,
                 LANES * met if each.is_convolution else each.of_image, LANES * formed,
             )  # fmt: skip
             assert len(numbers) == len(NAMES), "one of each"
@@ -213,6 +218,11 @@ def _zeros(count: int) -> Array:
     return torch.zeros(count).numpy()
 
 
+def _place(of: Tensor | None, weights: Tensor) -> int:
+    """Return where a parameter begins in the flat weights; 0 of none."""
+    return 0 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
+
+
 def _may_be_bent(stage: Stage) -> bool:
     return stage.weight is not None and stage.bent is None
 
@@ -223,7 +233,7 @@ def _stage(module: nn.Module, before: list[Stage], shape: Shape, flat: bool) -> 
     if type(module) is nn.Linear and flat and before:
         made, of_image = (module.out_features, 1, 1), type(before[-1].module) is not nn.Linear
         given = (math.prod(given), 1, 1)
-        fits = given[0] == module.in_features  # else torch says what is wrong
+        fits = given[0] == module.in_features and min(given[0], made[0]) > 0  # else torch's
         return Stage(module=module, given=given, made=made, of_image=of_image) if fits else None
     if type(module) not in STAGES or flat or type(module) is nn.Linear or len(given) != 3:
         return None
@@ -243,7 +253,7 @@ def _stage(module: nn.Module, before: list[Stage], shape: Shape, flat: bool) -> 
         (size + low + more - side) // step + 1
         for size, low, more, side, step in zip(given[1:], *padding, sides, strides, strict=True)
     )
-    if min(high, wide) < 1:
+    if min(channels, high, wide) < 1:
         return None
     return Stage(
         module=module, given=given, made=(channels, high, wide), sides=sides, strides=strides,

@@ -67,7 +67,7 @@ class Dense:
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
         """Return a chain of modules as this; None if it is another."""
-        first = next((k for k, each in enumerate(chain) if repr(each) != FLATTEN), len(chain))
+        first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
         for module in chain[first:]:
@@ -155,6 +155,26 @@ class Dense:
             if bias is not None:
                 torch.sum(d, 0, out=into[id(bias)])
         return norm
+
+
+def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
+    """See that parts, (place, numbers) each, fill a flat buffer, and none meets another.
+
+    Machine code looks at no end of an array: where it went by other sizes than the buffer's,
+    gradients of one layer would be added to those of another.
+    """
+    behind = 0
+    for place, numbers in sorted(parts):
+        if place != behind:
+            raise ValueError(f"A layer's numbers begin at {place}: expected {behind}.")
+        behind = place + numbers
+    if behind != count:
+        raise ValueError(f"The layers have {behind} numbers: expected {count}.")
+
+
+def flattens(module: nn.Module) -> bool:
+    """Whether a module makes one row of each record, and does nothing else."""
+    return type(module) is nn.Flatten and repr(module) == FLATTEN
 
 
 def _trained(layer: nn.Linear) -> bool:

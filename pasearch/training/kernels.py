@@ -105,6 +105,14 @@ class Kernel:
         """
         return layer(x), ()
 
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that a layer's settings give its parameters, where they are relied on.
+
+        One that was replaced may have another, and torch may go by that: norms and sums would be
+        of different numbers.
+        """
+        return {}
+
     def places(self, output: Tensor) -> int:
         """Return at how many places of a record one product takes the weight."""
         return 0
@@ -157,6 +165,10 @@ class Kernel:
 class LinearKernel(Kernel):
     """nn.Linear on (batch, inputs), or (batch, ..., inputs): the middle axes are positions."""
 
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, nn.Linear)
+        return {"weight": (layer.out_features, layer.in_features), "bias": (layer.out_features,)}
+
     def places(self, output: Tensor) -> int:
         return output[0].numel() // output.shape[-1]
 
@@ -202,6 +214,12 @@ class LinearKernel(Kernel):
 
 class Conv2dKernel(Kernel):
     """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, nn.Conv2d)
+        channels = layer.in_channels // layer.groups
+        filters = (layer.out_channels, channels, *layer.kernel_size)
+        return {"weight": filters, "bias": (layer.out_channels,)}
 
     def places(self, output: Tensor) -> int:
         return output[0, 0].numel()
@@ -332,6 +350,12 @@ class NormKernel(Kernel):
     xhat is the input, normalised; the sums go over the positions that share a weight.
     """
 
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        if isinstance(layer, nn.GroupNorm):
+            return dict.fromkeys(self.names, (layer.num_channels,))
+        assert isinstance(layer, nn.LayerNorm)
+        return dict.fromkeys(self.names, tuple(layer.normalized_shape))
+
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
         """Sum over positions, too large by what rounding may hide, as `positions` is."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
@@ -389,6 +413,12 @@ class LstmKernel(Kernel):
     """
 
     names = frozenset({"weight", "bias", "second_bias"})
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, Lstm)
+        gates = 4 * layer.units
+        weight = gates, layer.inputs + layer.units
+        return {"weight": weight, "bias": (gates,), "second_bias": (gates,)}
 
     def places(self, output: Tensor) -> int:
         """One: a step waits for the one before it."""

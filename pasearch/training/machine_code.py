@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
-from pasearch.training.dense import CODES, NARROW, Dense
+from pasearch.training.dense import CODES, NARROW, Dense, check_parts
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
 from pasearch.training.products import Product, product
@@ -353,6 +354,7 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe, threads: 
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
     known &= type(x) is not Tensor or x.is_contiguous()
+    known &= all(p.numel() for p in watched.parameters)
     saved = recipe.steps * (CALLS + of_record * batch)
     return shared and saved >= WORTH and known and kinds == KNOWN
 
@@ -396,14 +398,16 @@ def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
         return -1 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
 
     outputs = [len(weight) for weight in dense.weights]
-    ats = [0, *(room * np.cumsum([0, *outputs[:-1]])).tolist()]
+    widths = [dense.weights[0].shape[1], *outputs]
+    starts, biases = ([place(each) for each in of] for of in (dense.weights, dense.biases))
+    parts = [(start, math.prod(pair)) for start, pair in zip(starts, pairwise(widths), strict=True)]
+    parts += [each for each in zip(biases, outputs, strict=True) if each[0] >= 0]
+    check_parts(parts, len(weights))
     return (
-        np.array([place(each) for each in dense.weights], np.uint64),
-        np.array([place(each) for each in dense.biases], np.int64),
-        np.array([dense.weights[0].shape[1], *outputs], np.uint64),
+        np.array(starts, np.uint64), np.array(biases, np.int64), np.array(widths, np.uint64),
         np.array([CODES[each] for each in dense.activations], np.int64),
-        np.array(ats, np.uint64),
-    )
+        np.array([0, *(room * np.cumsum([0, *outputs[:-1]])).tolist()], np.uint64),
+    )  # fmt: skip
 
 
 def loops_of(chain: Chain) -> ModuleType | None:
@@ -431,7 +435,7 @@ def convolutional_loops() -> ModuleType | None:
             nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
             nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3),
         )  # fmt: skip
-        return loops() is not None and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
+        return _adds_the_same() and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
 
     return loaded("pasearch.training.compiled_convolutions", agrees)
 

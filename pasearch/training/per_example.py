@@ -204,6 +204,13 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
     norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
     if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
         yield "divides by a deviation, which is 0 of a record that is constant; eps=1e-5."
+    for name, shape in kernel_of(module).shapes(module).items():
+        found = getattr(module, name)
+        if found is not None and tuple(found.shape) != shape:
+            yield (
+                f"has a {name} of shape {tuple(found.shape)}, where its settings say {shape}; make "
+                "a new layer of the size that you want."
+            )
     if any(True for _ in module.buffers(recurse=False)):
         yield "keeps buffers, which records could reach; use parameters."
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:

@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
-from pasearch.errors import MachineError
+from pasearch.errors import MachineError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.training import convolutional, machine_code
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
+from pasearch.training.dense import check_parts
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots
+from pasearch.training.per_example import validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 from pasearch.training.watched import Room, Watched, flattened
@@ -209,6 +211,76 @@ def test_what_does_not_fit_is_left_for_torch_to_say(network: list[nn.Module]):
     assert Convolutional.of(network, (1, 4, 4)) is None
     with pytest.raises(RuntimeError):
         nn.Sequential(*network)(torch.zeros(1, 1, 4, 4))
+
+
+def cut(layer: nn.Module, name: str, *rows: slice) -> nn.Module:
+    """A layer one of whose parameters was replaced by a part of it."""
+    setattr(layer, name, nn.Parameter(getattr(layer, name).detach()[rows].clone()))
+    return layer
+
+
+CUT = {
+    "a kernel": [cut(nn.Conv2d(1, 1, 3), "weight", slice(None), slice(None), slice(2), slice(2)),
+                 nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3)],
+    "filters": [cut(cut(nn.Conv2d(1, 4, 3), "weight", slice(2)), "bias", slice(2)), nn.Flatten(),
+                nn.Linear(32, 3)],
+    "channels": [nn.Conv2d(1, 2, 1), cut(nn.Conv2d(4, 2, 1), "weight", slice(None), slice(2)),
+                 nn.Flatten(), nn.Linear(72, 3)],
+    "a head": [nn.Conv2d(1, 2, 3), nn.Flatten(),
+               cut(cut(nn.Linear(32, 9), "weight", slice(3)), "bias", slice(3))],
+    "a bias": [nn.Conv2d(1, 2, 3), nn.Flatten(), cut(nn.Linear(32, 3), "bias", slice(1))],
+    "a bias of a chain": [nn.Flatten(), cut(nn.Linear(36, 3), "bias", slice(1))],
+    "a kernel, by torch": [cut(nn.Conv2d(1, 9, 3, groups=1, dilation=1, padding_mode="reflect",
+                                         padding=1), "weight", slice(None), slice(None), slice(2)),
+                           nn.Flatten(), nn.Linear(378, 3)],
+}  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", CUT)
+def test_a_parameter_of_another_size_than_its_layer_says_is_refused(name: str):
+    """Torch goes by the parameter, and loops by the layer: a sum would have no bound."""
+    network = nn.Sequential(*CUT[name])
+    assert network(torch.rand(2, 1, 6, 6)).shape == (2, 3)  # torch finds nothing wrong
+    (problem,) = [each for each in validate(network) if "weight" in each] or validate(network)
+    assert "where its settings say" in problem
+    assert "make a new layer" in problem
+    data = Records(x=torch.rand(50, 1, 6, 6), y=torch.arange(50) % 3, valid=torch.ones(50) > 0,
+                   public=True)  # fmt: skip
+    recipe = Recipe(expected_batch_size=10, steps=10**6, learning_rate=0.1, noise_multiplier=1.0,
+                    bounding=Flat(clip_norm=0.5))  # fmt: skip
+    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+    with pytest.raises(UsageError, match="where its settings say"):
+        Training(network, data, recipe, streams)
+
+
+@pytest.mark.unit
+def test_parts_of_a_buffer_that_meet_or_leave_something_out_are_an_error():
+    check_parts([(4, 2), (0, 4)], 6)
+    for parts, count in (
+        ([(0, 4), (3, 3)], 6),
+        ([(0, 4), (5, 1)], 6),
+        ([(0, 4)], 6),
+        ([(0, 7)], 6),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            check_parts(parts, count)
+
+
+@pytest.mark.unit
+def test_layers_without_numbers_and_other_flattenings_are_left_to_torch():
+    class Flatten(nn.Flatten):
+        pass
+
+    def taken(*modules: nn.Module) -> object:
+        return machine_code.chain_of(Watched(nn.Sequential(*modules)), torch.rand(2, 1, 3, 3))
+
+    layers = nn.Conv2d(1, 2, 2), nn.Linear(8, 3)
+    assert taken(layers[0], nn.Flatten(), layers[1]) is not None
+    assert taken(layers[0], Flatten(), layers[1]) is None
+    assert taken(Flatten(), nn.Linear(9, 3)) is None
+    none = [nn.utils.skip_init(nn.Linear, *sizes) for sizes in ((8, 0), (0, 3))]
+    assert taken(layers[0], nn.Flatten(), *none) is None
 
 
 @pytest.mark.unit
