@@ -74,9 +74,13 @@ class TestOdds:
 class TestProtection:
     @pytest.mark.parametrize(
         ("attack", "begins"),
-        [(STRONG, "suppose somebody"), (WEAK, "little: suppose somebody"), (NONE, "none: suppose somebody"),
-         (None, "no bound")],
-    )  # fmt: skip
+        [
+            (STRONG, "suppose somebody"),
+            (WEAK, "little: suppose somebody"),
+            (NONE, "none: suppose somebody"),
+            (None, "no bound"),
+        ],
+    )
     def test_it_is_said_how_little_it_is(self, attack: Any, begins: str):
         assert summary.protection_line(document(attack)).startswith(begins)
 
