@@ -496,6 +496,18 @@ MUTANTS = (
         "training/test_cancelling.py",
     ),
     Mutant(
+        "ahead: a trained layer is taken for a frozen one",
+        "        return not any(p.requires_grad for p in module.parameters())\n",
+        "        return True\n",
+        "training/test_ahead_of_layers.py",
+    ),
+    Mutant(
+        "ahead: any tempered sigmoid is taken for a tanh",
+        "        return nn.Tanh if usual else None\n",
+        "        return nn.Tanh\n",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
         "rounds: a note is not read",
         "if wrong := self._rounds.wrong():",
         "if wrong := False:",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
@@ -59,6 +60,10 @@ WINDOWS = 4
 
 GATES = 32
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
+
+
+PLAIN = ("linear", "relu", "tanh", "tempered_sigmoid")
+"""Activations that machine code knows; of tempered sigmoids the usual one, which is tanh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +143,7 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        known=all(map(_is_known, layers)),
+        known=all(map(_is_known, dropwhile(_is_ahead, layers))),
     )  # fmt: skip
 
 
@@ -152,7 +157,13 @@ def _is_known(layer: Layer) -> bool:
         plain = not (layer.joined or layer.dropout)
     else:
         return False
-    return plain and layer.trainable and layer.activation in ("linear", "relu", "tanh")
+    return plain and layer.trainable and layer.activation in PLAIN
+
+
+def _is_ahead(layer: Layer) -> bool:
+    """Whether a layer that stands before all trained ones is gone through once a training."""
+    frozen = not getattr(layer, "trainable", False)
+    return frozen and isinstance(layer, (Conv, Dense)) and not getattr(layer, "dropout", 0.0)
 
 
 def positions(layer: Layer, shape: Shape) -> int:

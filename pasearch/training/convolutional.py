@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.dense import CODES, check_parts, flattens
+from pasearch.training.dense import CODES, bent_by, check_parts, flattens
 from pasearch.training.norms import ROUNDINGS
 
 Shape = tuple[int, ...]
@@ -146,8 +146,8 @@ class Convolutional:
                 shape = tuple(module(torch.empty(1, *shape, device="meta")).shape[1:])
             elif flattens(module):
                 flat = True
-            elif type(module) in CODES and stages and _may_be_bent(stages[-1]):
-                stages[-1] = replace(stages[-1], bent=type(module))
+            elif (bent := bent_by(module)) and stages and _may_be_bent(stages[-1]):
+                stages[-1] = replace(stages[-1], bent=bent)
             elif (stage := _stage(module, stages, shape, flat)) is not None:
                 stages.append(stage)
             else:

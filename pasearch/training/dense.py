@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from pasearch.spaces.modules import TemperedSigmoid
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
 
@@ -71,14 +72,13 @@ class Dense:
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
         for module in chain[first:]:
-            kind = type(module)
             if module._forward_hooks or module._forward_pre_hooks:
                 return None
-            if isinstance(module, nn.Linear) and kind is nn.Linear and _trained(module):
+            if type(module) is nn.Linear and _trained(module):
                 layers.append(module)
                 activations.append(None)
-            elif kind in ACTIVATIONS and activations and activations[-1] is None:
-                activations[-1] = kind
+            elif (bent := bent_by(module)) and activations and activations[-1] is None:
+                activations[-1] = bent
             else:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
@@ -170,6 +170,17 @@ def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
         behind = place + numbers
     if behind != count:
         raise ValueError(f"The layers have {behind} numbers: expected {count}.")
+
+
+def bent_by(module: nn.Module) -> type[nn.Module] | None:
+    """Return which of `ACTIVATIONS` a module is; None if it is another.
+
+    2 sigmoid(2 x) - 1, the tempered sigmoid that is usual, is the hyperbolic tangent.
+    """
+    if type(module) is TemperedSigmoid:
+        usual = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
+        return nn.Tanh if usual else None
+    return type(module) if type(module) in ACTIVATIONS else None
 
 
 def flattens(module: nn.Module) -> bool:

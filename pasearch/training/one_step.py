@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-AHEAD = 4096
-"""Records that go at once through what comes before a network's first layer."""
+AHEAD, HELD = 4096, 2**28
+"""Records that go at once through what comes before a network's first trained layer, and bytes of
+what comes out of all records that are held in any case."""
 
 
 _Part = tuple[Tensor, LossOf, Tensor]
@@ -69,14 +70,14 @@ class Slots:
 
     def after(self, ahead: nn.Sequential) -> Slots | None:
         """Return the same with their x as the modules leave it; None if that takes much memory."""
-        if type(self.x) is not Tensor:
+        if type(self.x) is not Tensor or not len(self.x):
             return None
         with torch.no_grad():
             first = self.x[:1]
             done = ahead(first)
             if done.data_ptr() == first.data_ptr():  # another shape, and no copy
                 return replace(self, x=ahead(self.x))
-            if 2 * done.nbytes > first.nbytes:
+            if done.nbytes * len(self.x) > HELD and 2 * done.nbytes > first.nbytes:
                 return None
             return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
 

@@ -205,14 +205,17 @@ class Training:
         return 1 if product < SHARED and batch * made_up[0].numel() < MOVED else most
 
     def _do_ahead(self) -> None:
-        """Do to all records, once, what the network does to them before its first layer.
+        """Do to all records, once, what the network does to them before its first trained layer.
 
-        Where that would take much memory it is done at every step.
+        Of what would take much memory, the last modules are left to every step.
         """
         ahead, rest = parted(self._watched.network)
-        done = self._slots.after(ahead) if len(ahead) else None
-        if done is not None:
-            self._slots, self._watched = done, Watched(rest)
+        with threads(1), full_precision():  # as in every process
+            for many in range(len(ahead), 0, -1):
+                if (done := self._slots.after(ahead[:many])) is not None:
+                    left = nn.Sequential(*ahead[many:], *rest.children())
+                    self._slots, self._watched = done, Watched(left)
+                    return
 
     def step(self) -> bool:
         """Draw a batch, take its noisy sum, and move the weights by it.

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
+from pasearch.spaces.modules import TemperedSigmoid
 from pasearch.training.dense import ACTIVATIONS, Dense
 from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
 from pasearch.training.losses import LossOf
@@ -226,8 +227,12 @@ class _Seen:
     """What the layer's kernel watches inside it; the first has a gradient."""
 
 
+SAME = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
+"""Modules that do the same to each record at every step, where they are not trained."""
+
+
 def parted(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
-    """Return what a chain does before its first layer, the same at every step, and the rest of it.
+    """Return what a chain does before its first trained layer, at every step alike, and the rest.
 
     Another network is all rest.
     """
@@ -246,6 +251,8 @@ def _fixed(module: nn.Module | None) -> bool:
         return module.start_dim == 1 and module.end_dim == -1
     if type(module) is nn.Unflatten:
         return isinstance(module.dim, int) and module.dim >= 1
+    if isinstance(module, SAME) and type(module) in SAME:
+        return not any(p.requires_grad for p in module.parameters())
     return type(module) in (nn.MaxPool2d, nn.AvgPool2d)
 
 

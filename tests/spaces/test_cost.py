@@ -96,14 +96,20 @@ def test_a_plan_reckons_with_a_step_its_operations_and_its_numbers():
 def test_machine_code_is_reckoned_with_where_it_is_faster():
     wide = cost(Architecture(layers=(Dense(units=2000),)), (784,), 10)
     assert planned_seconds(wide, 5000) == BY_TORCH.seconds(wide, 5000)
+    first = Dense(units=6)
     for layer in (
         Dense(units=5, joined=True), Dense(units=5, dropout=0.1), Dense(units=5, trainable=False),
         Dense(units=5, activation="sigmoid"),
     ):  # fmt: skip
-        other = cost(Architecture(layers=(layer,)), (7,), 3)
+        other = cost(Architecture(layers=(first, layer)), (7,), 3)
         assert planned_seconds(other, 10) == BY_TORCH.seconds(other, 10)
-    convolved = cost(Architecture(layers=(Conv(filters=2, kernel=3),)), (1, 6, 6), 3)
-    assert planned_seconds(convolved, 10) == BY_TORCH.seconds(convolved, 10)
+    for layer in (Conv(filters=2, kernel=3, groups=2), Conv(filters=2, kernel=3, dilation=2)):
+        other = cost(Architecture(layers=(layer,)), (2, 6, 6), 3)
+        assert planned_seconds(other, 10) == BY_TORCH.seconds(other, 10)
+    kept = Conv(filters=2, kernel=3, trainable=False)  # gone through once a training
+    for layers in ((Conv(filters=2, kernel=3), Pool()), (kept, Conv(filters=2, kernel=2))):
+        convolved = cost(Architecture(layers=layers), (1, 6, 6), 3)
+        assert planned_seconds(convolved, 10) == IN_MACHINE_CODE.seconds(convolved, 10)
 
 
 @pytest.mark.unit

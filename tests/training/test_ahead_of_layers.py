@@ -13,7 +13,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import one_step, trainer, watched
+from pasearch.training import machine_code, one_step, trainer, watched
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.pooling import pooled
 from pasearch.training.recipe import Recipe
@@ -80,10 +80,58 @@ def test_the_records_are_pooled_once_and_keep_their_slots():
 
 
 @pytest.mark.unit
-def test_what_would_take_much_memory_is_done_at_every_step():
+def test_what_would_take_much_memory_is_done_at_every_step(monkeypatch: pytest.MonkeyPatch):
     data = images()
     wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
-    assert one_step.Slots.on("cpu", data.x, data.y, data.valid).after(wide) is None
+    slots = one_step.Slots.on("cpu", data.x, data.y, data.valid)
+    monkeypatch.setattr(one_step, "HELD", data.x.nbytes)
+    assert slots.after(wide) is not None
+    monkeypatch.setattr(one_step, "HELD", data.x.nbytes - 1)
+    assert slots.after(wide) is None
+
+
+def frozen() -> nn.Sequential:
+    """A network whose first convolution keeps its random start (Bao et al., section IX-A)."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 10)), nn.MaxPool2d(2), nn.Conv2d(1, 30, 2).requires_grad_(False),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(30, 5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(5, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("held", [2**28, 40 * 120 * 4, 40 * 120 * 4 - 1, 0])
+def test_what_is_frozen_before_the_first_trained_layer_is_done_once(
+    held: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of what takes much memory the last modules are left to every step: pooled, or all of it."""
+    monkeypatch.setattr(one_step, "HELD", held)
+    first, second = frozen(), frozen()
+    made = []
+    honest = trainer.Training._do_ahead
+
+    def looking(self: trainer.Training) -> None:
+        honest(self)
+        made.append((tuple(self._slots.x.shape[1:]), len(list(self._watched.network.children()))))
+
+    monkeypatch.setattr(trainer.Training, "_do_ahead", looking)
+    trained(first)
+    assert made == [((30, 2, 2), 4) if held >= 40 * 120 * 4 else ((1, 5, 5), 7)]
+    monkeypatch.setattr(trainer.Training, "_do_ahead", lambda self: None)
+    trained(second)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert torch.equal(first[2].weight, frozen()[2].weight), "it is as it was"
+
+
+@pytest.mark.unit
+def test_what_is_frozen_is_done_once_and_the_rest_goes_by_machine_code(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(machine_code, "WORTH", 0.0)
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    training = trainer.Training(frozen(), images(), RECIPE, streams)
+    assert training._in_code is not None
 
 
 @pytest.mark.unit
@@ -106,6 +154,9 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
         (nn.Sequential(KeyedDropout(0.5), nn.Flatten(), nn.Linear(100, 3)), 0),
         (nn.Sequential(nn.Linear(10, 3), nn.Flatten()), 0),
         (nn.Sequential(nn.Flatten(0, 1), nn.Linear(10, 3)), 0),
+        (nn.Sequential(nn.Tanh(), nn.Flatten(), nn.Linear(100, 3)), 2),
+        (nn.Sequential(nn.Linear(10, 3).requires_grad_(False), nn.Flatten(), nn.Linear(30, 3)), 2),
+        (nn.Sequential(nn.GELU(), nn.Flatten(), nn.Linear(100, 3)), 0),
         (nn.Sequential(nn.Unflatten(0, (1, -1)), nn.MaxPool2d(2), nn.Linear(5, 3)), 0),
         (nn.Linear(10, 3), 0),
     ],
@@ -113,7 +164,7 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
 def test_only_what_is_the_same_at_every_step_is_done_ahead(model: nn.Module, ahead: int):
     done, rest = parted(model)
     assert len(done) == ahead
-    assert list(rest.parameters()) == list(model.parameters())
+    assert list(rest.parameters()) == [p for p in model.parameters() if p.requires_grad]
 
 
 @pytest.mark.unit

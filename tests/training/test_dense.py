@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
+from pasearch.spaces.modules import TemperedSigmoid
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
@@ -33,6 +34,7 @@ NETWORKS = {
     "without biases": lambda: nn.Sequential(nn.Linear(12, 6, bias=False), nn.Tanh(),
                                             nn.Linear(6, 3, bias=False)),
     "no activation": lambda: nn.Sequential(nn.Linear(12, 6), nn.Linear(6, 3), nn.Tanh()),
+    "tempered": lambda: nn.Sequential(nn.Linear(12, 6), TemperedSigmoid(), nn.Linear(6, 3)),
 }  # fmt: skip
 
 

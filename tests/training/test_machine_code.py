@@ -24,7 +24,7 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.spaces.modules import WeightStandardisedConv2d
+from pasearch.spaces.modules import TemperedSigmoid, WeightStandardisedConv2d
 from pasearch.training import compiled, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -59,6 +59,8 @@ NETWORKS = {
         nn.AvgPool2d((2, 1)), nn.Flatten(), nn.Linear(9, 7), nn.Tanh(),
         nn.Linear(7, CLASSES, bias=False),
     ),
+    "a tempered sigmoid": lambda: nn.Sequential(nn.Linear(INPUTS, 20), TemperedSigmoid(),
+                                                nn.Linear(20, CLASSES)),
     "an activation at the end": lambda: nn.Sequential(nn.Linear(INPUTS, 20),
                                                       nn.Linear(20, CLASSES), nn.Tanh()),
 }  # fmt: skip
@@ -451,10 +453,12 @@ OTHERS = {
                           nn.Linear(4, CLASSES)),
     "a mean of another count": (nn.Conv2d(1, 2, 2), nn.AvgPool2d((2, 1), divisor_override=3),
                                 nn.Flatten(), nn.Linear(6, CLASSES)),
-    "a frozen layer": (nn.Conv2d(1, 2, 2).requires_grad_(False), nn.Conv2d(2, 2, 2), nn.Flatten(),
+    "a frozen layer": (nn.Conv2d(1, 2, 2), nn.Conv2d(2, 2, 2).requires_grad_(False), nn.Flatten(),
                        nn.Linear(4, CLASSES)),
     "two activations": (nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Tanh(), nn.Flatten(),
                         nn.Linear(12, CLASSES)),
+    "another tempered sigmoid": (nn.Conv2d(1, 2, 2), TemperedSigmoid(2.0, 1.0, 1.0), nn.Flatten(),
+                                 nn.Linear(12, CLASSES)),
     "another activation": (nn.Conv2d(1, 2, 2), nn.GELU(), nn.Flatten(), nn.Linear(12, CLASSES)),
     "an activation of a pooling": (nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, 1), nn.ReLU(), nn.Flatten(),
                                    nn.Linear(4, CLASSES)),
