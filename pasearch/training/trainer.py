@@ -207,11 +207,14 @@ class Training:
     def _do_ahead(self) -> None:
         """Do to all records, once, what the network does to them before its first trained layer.
 
-        Of what would take much memory, the last modules are left to every step.
+        Of what would take much memory, the last modules are left to every step; so are layers,
+        where the steps have fewer records together than there are.
         """
         ahead, rest = parted(self._watched.network)
+        few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
+        layers = (place for place, each in enumerate(ahead) if few and list(each.parameters()))
         with threads(1), full_precision():  # as in every process
-            for many in range(len(ahead), 0, -1):
+            for many in range(next(layers, len(ahead)), 0, -1):
                 if (done := self._slots.after(ahead[:many])) is not None:
                     left = nn.Sequential(*ahead[many:], *rest.children())
                     self._slots, self._watched = done, Watched(left)

@@ -125,6 +125,14 @@ def test_what_is_frozen_before_the_first_trained_layer_is_done_once(
 
 
 @pytest.mark.unit
+def test_a_short_training_does_no_layer_to_all_records():
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    for steps, shape in ((4, (30, 2, 2)), (3, (1, 5, 5))):  # of 12 records; there are 40
+        training = trainer.Training(frozen(), images(), replace(RECIPE, steps=steps), streams)
+        assert tuple(training._slots.x.shape[1:]) == shape
+
+
+@pytest.mark.unit
 def test_what_is_frozen_is_done_once_and_the_rest_goes_by_machine_code(
     monkeypatch: pytest.MonkeyPatch,
 ):
