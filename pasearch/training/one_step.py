@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-AHEAD, HELD = 4096, 2**28
+AHEAD, HELD = 4096, 2**27
 """Records that go at once through what comes before a network's first trained layer, and bytes of
 what comes out of all records that are held in any case."""
 
