@@ -491,8 +491,8 @@ MUTANTS = (
     ),
     Mutant(
         "cancelling: steps are added up in float32",
-        "torch.mm(wide.T, a.flatten(0, -2).double())",
-        "torch.mm(wide.float().T, a.flatten(0, -2))",
+        "            found.addmm_(own_d.T, own_a)\n",
+        "            found += torch.mm(own_d.float().T, own_a.float())\n",
         "training/test_cancelling.py",
     ),
     Mutant(

@@ -22,17 +22,17 @@ Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d). Proof: docs/guarantee
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.grad import conv2d_weight
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training import wide_sums
 from pasearch.training.norms import (
     FORMED,
     ROUNDINGS,
@@ -204,7 +204,7 @@ class LinearKernel(Kernel):
         assert isinstance(layer, nn.Linear)
         a, d = seen.input, weighted(seen.output_gradient, factors)
         if a.ndim > 2 or views > 1:
-            yield from _summed_wide(layer.weight, (layer.bias,), a, d)
+            yield from wide_sums.products(layer.weight, (layer.bias,), a, d)
             return
         if layer.weight.requires_grad:
             yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
@@ -287,17 +287,10 @@ class Conv2dKernel(Kernel):
             return
         d = weighted(seen.output_gradient, factors)
         if layer.weight.requires_grad:
-            gradient = conv2d_weight(
-                _padded(layer, seen.input).double(),
-                layer.weight.shape,
-                d.double(),
-                stride=layer.stride,  # pyright: ignore[reportArgumentType]
-                dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
-                groups=layer.groups,
-            )
+            gradient = wide_sums.of_filters(layer, _padded(layer, seen.input), d)
             yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, d.sum(dim=(0, 2, 3), dtype=torch.float64).to(d.dtype)
+            yield layer.bias, wide_sums.over(d, 0, 2, 3)
 
 
 class WeightStandardisedKernel(Conv2dKernel):
@@ -386,9 +379,9 @@ class NormKernel(Kernel):
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         d = weighted(d, factors)
         if layer.weight.requires_grad:
-            yield layer.weight, _summed(xhat * d).view_as(layer.weight)
+            yield layer.weight, wide_sums.over(xhat * d, 0, 2).view_as(layer.weight)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, _summed(d).view_as(layer.bias)
+            yield layer.bias, wide_sums.over(d, 0, 2).view_as(layer.bias)
 
     def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
         """Return xhat and d as (batch, weights, positions)."""
@@ -457,7 +450,7 @@ class LstmKernel(Kernel):
         assert isinstance(layer, Lstm)
         # Step by step, as the pass has made them: nothing is copied.
         d, a = (v.transpose(0, 1) for v in (weighted(d, factors), a))
-        yield from _summed_wide(layer.weight, (layer.bias, layer.second_bias), a, d)
+        yield from wide_sums.products(layer.weight, (layer.bias, layer.second_bias), a, d)
 
     def gradients(self, seen: Captured) -> dict[str, Tensor]:
         """Form them from the gates' gradients: no pass a record."""
@@ -575,23 +568,3 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 def _unfolded(values: Tensor) -> int:
     return UNFOLDED.get(values.device.type, UNFOLDED["cpu"])
-
-
-def _summed_wide(
-    weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a weight with d^T a, and biases with the sum of d, added up in float64.
-
-    a is (..., inputs), d (..., outputs).
-    """
-    wide = d.flatten(0, -2).double()
-    if weight.requires_grad:
-        yield weight, torch.mm(wide.T, a.flatten(0, -2).double()).to(d.dtype)
-    for bias in biases:
-        if bias is not None and bias.requires_grad:
-            yield bias, wide.sum(dim=0).to(d.dtype)
-
-
-def _summed(values: Tensor) -> Tensor:
-    """Return the sum over records and positions, of (batch, numbers, positions)."""
-    return values.sum(dim=(0, 2), dtype=torch.float64).to(values.dtype)
