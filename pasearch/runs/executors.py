@@ -11,6 +11,7 @@ Source: docs/rules.md, rules 8, 10, 11 and 12.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -184,4 +185,19 @@ class Automatic(Processes):
 
 
 def _placed(place: int, work: Work) -> tuple[int, bytes]:
-    return place, work.done()
+    try:
+        return place, work.done()
+    finally:
+        give_memory_back()
+
+
+def give_memory_back() -> None:
+    """Let this process have no more memory than it uses, where its C library can do that.
+
+    What a training has kept for its next step would look like a leak: joblib ends such a process,
+    begins another, and warns its user.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):  # another system's library
+        return

@@ -5,6 +5,7 @@ What needs a Ray cluster is in tests/runs/test_cluster.py.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -278,3 +279,45 @@ def test_an_example_of_a_cluster_asks_for_a_token_and_hides_its_files():
     for each in starts:
         assert "--temp-dir=$HOME/.ray-files/ray" in each
         assert "--disable-usage-stats" in each
+
+
+KEEPS = r"""
+import re
+from pathlib import Path
+import numpy as np
+from pasearch.runs import executors
+from pasearch.training.memory import keep_memory
+
+
+def held():
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
+
+
+class Large:
+    def done(self):
+        pieces = [np.ones(2**22) for _ in range(12)]  # of 32 MiB
+        return b"%d" % len(pieces)
+
+
+assert keep_memory()
+executors._placed(0, Large())
+before = held()
+executors.give_memory_back = lambda: None
+executors._placed(0, Large())
+print(before, held())
+"""
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another system's C library"
+)
+def test_a_process_gives_memory_back_after_each_work():
+    """Else joblib takes what is kept for a leak: it ends the process, and warns the user."""
+    told = subprocess.run(
+        [sys.executable, "-c", KEEPS], capture_output=True, text=True, check=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))},
+    )  # fmt: skip
+    given_back, kept = map(int, told.stdout.split())
+    assert kept - given_back > 2**28, "a process that does not would hold them"
