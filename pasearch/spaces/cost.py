@@ -161,9 +161,12 @@ def _is_known(layer: Layer) -> bool:
 
 
 def _is_ahead(layer: Layer) -> bool:
-    """Whether a layer that stands before all trained ones is gone through once a training."""
-    frozen = not getattr(layer, "trainable", False)
-    return frozen and isinstance(layer, (Conv, Dense)) and not getattr(layer, "dropout", 0.0)
+    """Whether a layer before all trained ones is gone through once a training: see `watched`."""
+    if isinstance(layer, Conv):
+        return not (layer.trainable or layer.weight_standardised)
+    if isinstance(layer, Dense):
+        return not (layer.trainable or layer.joined or layer.dropout)
+    return isinstance(layer, Pool)
 
 
 def positions(layer: Layer, shape: Shape) -> int:

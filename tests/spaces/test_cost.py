@@ -107,7 +107,10 @@ def test_machine_code_is_reckoned_with_where_it_is_faster():
         other = cost(Architecture(layers=(layer,)), (2, 6, 6), 3)
         assert planned_seconds(other, 10) == BY_TORCH.seconds(other, 10)
     kept = Conv(filters=2, kernel=3, trainable=False)  # gone through once a training
-    for layers in ((Conv(filters=2, kernel=3), Pool()), (kept, Conv(filters=2, kernel=2))):
+    for layers in (
+        (Conv(filters=2, kernel=3), Pool()), (kept, Conv(filters=2, kernel=2)),
+        (Pool(size=1), kept, Pool(), Conv(filters=2, kernel=2), Dense(units=4)),
+    ):  # fmt: skip
         convolved = cost(Architecture(layers=layers), (1, 6, 6), 3)
         assert planned_seconds(convolved, 10) == IN_MACHINE_CODE.seconds(convolved, 10)
 
