@@ -35,12 +35,14 @@ LOST = 2.0 * float(np.finfo(np.float32).tiny)
 """What a number of a row may lose to underflow, of a squared norm: in it, or times its factor."""
 TANH, RELU = CODES[nn.Tanh], CODES[nn.ReLU]
 
-NONE, ONE, TWO, THREE = (unsigned(each) for each in range(4))
+NONE, ONE, TWO, THREE, FOUR = (unsigned(each) for each in range(5))
 ZERO, UNIT, TWICE = single(0.0), single(1.0), single(2.0)
 
 # Sums may be added up in any order, as a library's products are; NaN and infinity are kept.
 sums_of: Any = loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
 inlined: Any = njit(inline="always")
+# A product and the sum it is added to may be rounded once.
+fused: Any = loop(fastmath={"contract"})
 # Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
 exact: Any = loop(fastmath=False)
 
@@ -279,6 +281,27 @@ def square(values, low, high):
 
 
 @exact
+def norm_of_linear(given, mine, inputs, outputs, biased):
+    """Return a record's squared norm of a linear layer, with what underflow may lose of it.
+
+    Args:
+        given: ||a_i||^2, float64.
+        mine: ||d_i||^2, float64.
+        inputs: Numbers of a_i.
+        outputs: Numbers of d_i.
+        biased: Whether there is a bias.
+
+    Returns:
+        Not a number where a part is none, or above what float32 holds.
+    """
+    if not (given <= LARGEST and mine <= LARGEST):
+        return math.nan
+    lost, missed = np.float64(outputs) * LOST, np.float64(inputs) * LOST
+    one = 1.0 if biased else 0.0
+    return (mine + lost) * (given + missed + one)
+
+
+@exact
 def activate(kind, bias, h, rows):
     """Add a bias to what came out of a layer, and put it through what follows."""
     outputs = unsigned(len(bias))
@@ -357,7 +380,6 @@ def _backward(places, squares, w, form, room, gemm):
         size = unsigned(many) * outputs
         own, come = d[at : at + size], h[at : at + size]
         bend(kinds[layer], come, own, size)
-        one = 1.0 if biases[layer] >= 0 else 0.0
         for row in range(many):
             low = unsigned(row) * outputs
             if layer:
@@ -366,10 +388,7 @@ def _backward(places, squares, w, form, room, gemm):
             else:
                 given = np.float64(squares[places[row]])
             mine = square(own, low, low + outputs)
-            if not (given <= LARGEST and mine <= LARGEST):
-                found[row] = math.nan
-            lost, missed = np.float64(outputs) * LOST, np.float64(inputs) * LOST
-            found[row] += (mine + lost) * (given + missed + one)
+            found[row] += norm_of_linear(given, mine, inputs, outputs, biases[layer] >= 0)
         if layer:
             start = starts[layer]
             of = w[start : start + inputs * outputs]

@@ -23,11 +23,11 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from pasearch.runs.compiled import instruction, loop
+from pasearch.runs.compiled import instruction
 from pasearch.training import convolutional
 from pasearch.training.compiled import (
+    FOUR,
     LARGEST,
-    LOST,
     NONE,
     ONE,
     PLAIN,
@@ -42,8 +42,10 @@ from pasearch.training.compiled import (
     bend,
     exact,
     factors_of,
+    fused,
     inlined,
     multiply,
+    norm_of_linear,
     outward,
     single,
     square,
@@ -53,16 +55,12 @@ from pasearch.training.compiled import (
 from pasearch.training.convolutional import NAMES, STAGES
 
 LANES = unsigned(convolutional.LANES)
-FOUR = unsigned(4)
 
 LINEAR, CONVOLUTION, LARGEST_OF, MEAN_OF = (unsigned(each) for each in STAGES.values())
 (
     KIND, CHANNELS, HEIGHT, WIDTH, OUTPUTS, HIGH, WIDE, DOWN, RIGHT, DOWNWARD, RIGHTWARD, ABOVE,
     BESIDE, BENT, WEIGHT, BIASED, BIAS, GIVEN, MADE, MET, FORMED,
 ) = range(len(NAMES))  # fmt: skip
-
-# A product and the sum it is added to may be rounded once.
-fused: Any = loop(fastmath={"contract"})
 
 
 @exact
@@ -212,39 +210,24 @@ def _pool_back(own, h, d):
 
 
 @exact
-def _mean(own, h):
-    """Write the mean of each window."""
-    plane, size, to = own[GIVEN], own[HEIGHT] * own[WIDTH] * LANES, own[MADE]
-    share = UNIT / single(own[DOWN] * own[RIGHT])
-    for _ in range(NONE, own[CHANNELS]):
-        for i in range(NONE, own[HIGH]):
-            for j in range(NONE, own[WIDE]):
-                for lane in range(NONE, LANES):
-                    h[to + lane] = ZERO
-                for down in range(NONE, own[DOWN]):
-                    for right in range(NONE, own[RIGHT]):
-                        of = plane + _corner(own, i, j) + (down * own[WIDTH] + right) * LANES
-                        for lane in range(NONE, LANES):
-                            h[to + lane] += h[of + lane] * share
-                to += LANES
-        plane += size
-
-
-@exact
-def _mean_back(own, d):
-    """Write the gradients of what means were taken of."""
-    plane, size, of = own[GIVEN], own[HEIGHT] * own[WIDTH] * LANES, own[MADE]
-    d[plane : plane + own[CHANNELS] * size] = ZERO
+def _mean(own, values, back):
+    """Write the mean of each window; going back, the gradients of what means were taken of."""
+    plane, size, made = own[GIVEN], own[HEIGHT] * own[WIDTH] * LANES, own[MADE]
+    if back:
+        values[plane : plane + own[CHANNELS] * size] = ZERO
+    else:
+        values[made : made + own[CHANNELS] * own[HIGH] * own[WIDE] * LANES] = ZERO
     share = UNIT / single(own[DOWN] * own[RIGHT])
     for _ in range(NONE, own[CHANNELS]):
         for i in range(NONE, own[HIGH]):
             for j in range(NONE, own[WIDE]):
                 for down in range(NONE, own[DOWN]):
                     for right in range(NONE, own[RIGHT]):
-                        to = plane + _corner(own, i, j) + (down * own[WIDTH] + right) * LANES
+                        pixel = plane + _corner(own, i, j) + (down * own[WIDTH] + right) * LANES
+                        to, of = (pixel, made) if back else (made, pixel)
                         for lane in range(NONE, LANES):
-                            d[to + lane] += d[of + lane] * share
-                of += LANES
+                            values[to + lane] += values[of + lane] * share
+                made += LANES
         plane += size
 
 
@@ -363,7 +346,7 @@ def _forward(w, stages, room, gemm):
         elif own[KIND] == LARGEST_OF:
             _pool(own, h)
         else:
-            _mean(own, h)
+            _mean(own, h, False)
 
 
 @exact
@@ -398,8 +381,6 @@ def _backward(w, stages, hiding, lowest, room, gemm):
             bend(np.int64(own[BENT]), out, mine, size)
             if own[MET]:
                 _squares(h, own[GIVEN], inputs, squares)
-            one = 1.0 if own[BIASED] else 0.0
-            lost, missed = np.float64(outputs) * LOST, np.float64(inputs) * LOST
             for lane in range(NONE, LANES):
                 if own[MET]:
                     given = squares[lane]
@@ -407,9 +388,7 @@ def _backward(w, stages, hiding, lowest, room, gemm):
                     low = own[GIVEN] + lane * inputs
                     given = square(h, low, low + inputs)
                 norm = square(mine, lane * outputs, (lane + ONE) * outputs)
-                if not (given <= LARGEST and norm <= LARGEST):
-                    found[lane] = math.nan
-                found[lane] += (norm + lost) * (given + missed + one)
+                found[lane] += norm_of_linear(given, norm, inputs, outputs, own[BIASED] > NONE)
             if stage > lowest:
                 of = w[start : start + inputs * outputs]
                 to = d[own[GIVEN] : own[GIVEN] + inputs * LANES]
@@ -438,7 +417,7 @@ def _backward(w, stages, hiding, lowest, room, gemm):
         elif own[KIND] == LARGEST_OF:
             _pool_back(own, h, d)
         else:
-            _mean_back(own, d)
+            _mean(own, d, True)
 
 
 @exact

@@ -12,12 +12,10 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from pasearch.runs.compiled import loop
 from pasearch.training.compiled import (
+    FOUR,
     NONE,
     ONE,
     PLAIN,
@@ -29,6 +27,7 @@ from pasearch.training.compiled import (
     eight,
     exact,
     fast_tanh,
+    fused,
     inlined,
     multiply,
     multiply_of,
@@ -38,10 +37,6 @@ from pasearch.training.compiled import (
 )
 
 HALF = single(0.5)
-FOUR = unsigned(4)
-
-# A product and the sum it is added to may be rounded once.
-fused: Any = loop(fastmath={"contract"})
 
 
 @fused

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.dense import CODES, bent_by, check_parts, flattens
+from pasearch.training.dense import CODES, bent_by, check_parts, flattens, place_of, zeros
 from pasearch.training.norms import ROUNDINGS
 
 Shape = tuple[int, ...]
@@ -110,7 +110,7 @@ class Stage:
     def parts(self, weights: Tensor) -> list[tuple[int, int]]:
         """Return where its weights and its bias are in the flat ones, and how many numbers."""
         sizes = (self.weight, self.made[0] * self.taps), (self.bias, self.made[0])
-        return [(_place(of, weights), size) for of, size in sizes if of is not None]
+        return [(place_of(of, weights), size) for of, size in sizes if of is not None]
 
     @property
     def hiding(self) -> tuple[float, float]:
@@ -178,11 +178,12 @@ class Convolutional:
         given, made, met, formed = 0, math.prod(self.stages[0].given), 0, 0
         told: list[list[int]] = []
         for each in self.stages:
+            weight, bias = (0 if of is None else place_of(of, weights)
+                            for of in (each.weight, each.bias))  # fmt: skip
             numbers = (
                 STAGES[type(each.module)], *each.given, *each.made, *each.sides, *each.strides,
-                *each.before, CODES[each.bent], _place(each.weight, weights), each.bias is not None,
-                _place(each.bias, weights), LANES * given, LANES * made,
-                LANES * met if each.is_convolution else each.of_image, LANES * formed,
+                *each.before, CODES[each.bent], weight, each.bias is not None, bias, LANES * given,
+                LANES * made, LANES * met if each.is_convolution else each.of_image, LANES * formed,
             )  # fmt: skip
             assert len(numbers) == len(NAMES), "one of each"
             told.append([int(each) for each in numbers])
@@ -206,21 +207,11 @@ class Convolutional:
 
     def room(self) -> tuple[Any, ...]:
         """Return a thread's own places: see `compiled_convolutions.bounded_sum`."""
-        made, met, back, formed = map(_zeros, self.sizes)
+        made, met, back, formed = map(zeros, self.sizes)
         return (
-            _zeros(0), made, _zeros(len(made)), np.zeros(LANES), _zeros(LANES), met, back, formed,
+            zeros(0), made, zeros(len(made)), np.zeros(LANES), zeros(LANES), met, back, formed,
             np.zeros(4 * LANES),
         )  # fmt: skip
-
-
-def _zeros(count: int) -> Array:
-    """Return float32 numbers where torch puts them."""
-    return torch.zeros(count).numpy()
-
-
-def _place(of: Tensor | None, weights: Tensor) -> int:
-    """Return where a parameter begins in the flat weights; 0 of none."""
-    return 0 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
 
 
 def _may_be_bent(stage: Stage) -> bool:

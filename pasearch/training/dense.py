@@ -15,7 +15,9 @@ Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -155,6 +157,16 @@ class Dense:
             if bias is not None:
                 torch.sum(d, 0, out=into[id(bias)])
         return norm
+
+
+def place_of(parameter: Tensor, weights: Tensor) -> int:
+    """Return where a parameter begins in the flat weights."""
+    return (parameter.data_ptr() - weights.data_ptr()) // parameter.element_size()
+
+
+def zeros(count: int) -> np.ndarray[Any, Any]:
+    """Return float32 numbers where torch puts them: products may round by where they lie."""
+    return torch.zeros(count).numpy()
 
 
 def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:

@@ -39,7 +39,7 @@ from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
-from pasearch.training.dense import CODES, NARROW, Dense, check_parts
+from pasearch.training.dense import CODES, NARROW, Dense, check_parts, place_of, zeros
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise
 from pasearch.training.products import Product, product
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 WORTH = 1.0
 """Seconds that a training must save for the loops to be loaded: that takes half a second a process,
-and some eight where they have to be compiled."""
+and some ten where they have to be compiled."""
 
 CALLS, ROW, IMAGE = 5e-4, 2e-7, 1e-5
 """Seconds that a step saves, and each record of it: of a logistic regression, on one core, and of a
@@ -244,7 +244,7 @@ class _Sum:
         self._most = together * max(1, min(chunk, slots.rows) // together)
         top, plus, most = terms
         self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, SLACK, most)
-        self._others = [_zeros(len(plan.weights)) for _ in range(team.threads - 1)]
+        self._others = [zeros(len(plan.weights)) for _ in range(team.threads - 1)]
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
@@ -306,12 +306,7 @@ def rows_of_a_block(expected: int, threads: int, width: int, *, copied: bool) ->
 
 def _room(copies: int, h: int, d: int, rows: int) -> tuple[Any, ...]:
     """Return a thread's own places: see `compiled.bounded_sum`."""
-    return _zeros(copies), _zeros(h), _zeros(d), np.zeros(rows), _zeros(rows)
-
-
-def _zeros(count: int) -> Any:
-    """Return float32 numbers where torch puts them: products may round by where they lie."""
-    return torch.zeros(count).numpy()
+    return zeros(copies), zeros(h), zeros(d), np.zeros(rows), zeros(rows)
 
 
 def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
@@ -393,13 +388,10 @@ def _batches(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
 
 def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
     """Return what `compiled.bounded_sum` is told of the layers, with room for so many records."""
-
-    def place(of: Tensor | None) -> int:
-        return -1 if of is None else (of.data_ptr() - weights.data_ptr()) // of.element_size()
-
     outputs = [len(weight) for weight in dense.weights]
     widths = [dense.weights[0].shape[1], *outputs]
-    starts, biases = ([place(each) for each in of] for of in (dense.weights, dense.biases))
+    starts = [place_of(each, weights) for each in dense.weights]
+    biases = [-1 if each is None else place_of(each, weights) for each in dense.biases]
     parts = [(start, math.prod(pair)) for start, pair in zip(starts, pairwise(widths), strict=True)]
     parts += [each for each in zip(biases, outputs, strict=True) if each[0] >= 0]
     check_parts(parts, len(weights))
