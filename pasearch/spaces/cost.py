@@ -62,7 +62,7 @@ GATES = 32
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
 
 
-PLAIN = ("linear", "relu", "tanh", "tempered_sigmoid")
+PLAIN = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
 """Activations that machine code knows; of tempered sigmoids the usual one, which is tanh."""
 
 
@@ -154,7 +154,7 @@ def _is_known(layer: Layer) -> bool:
     if isinstance(layer, Conv):
         plain = layer.groups == layer.dilation == 1 and not layer.weight_standardised
     elif isinstance(layer, Dense):
-        plain = not (layer.joined or layer.dropout)
+        plain = not layer.joined
     else:
         return False
     return plain and layer.trainable and layer.activation in PLAIN

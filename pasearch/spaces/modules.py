@@ -66,19 +66,27 @@ class KeyedDropout(nn.Module):
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
-        self._seed = 0
+        self.seed = 0
         self._draws = 0
 
     def reseed(self, seed64: int) -> None:
         """Start the masks of one step from 64 bits of its key."""
-        self._seed, self._draws = seed64, 0
+        self.seed, self._draws = seed64, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Zero each element with probability `rate` in training, and rescale the others."""
+        return self.dropped(x, self.kept(x))
+
+    def kept(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Return which elements are kept, bool, by the next mask of this step; None: all are."""
         if not self.training or not self.rate:
-            return x
+            return None
         self._draws += 1
-        return x * (self._uniform(x) >= self.rate) / (1.0 - self.rate)
+        return self._uniform(x) >= self.rate
+
+    def dropped(self, x: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        """Return x, or its gradient, with 0 for what is not kept, and the others rescaled."""
+        return x if kept is None else x * kept / (1.0 - self.rate)
 
     def _uniform(self, x: torch.Tensor) -> torch.Tensor:
         """Return float32 in [0, 1), of the form of x: from Philox, on the CPU numpy's.
@@ -86,11 +94,11 @@ class KeyedDropout(nn.Module):
         Torch's generator on the CPU keeps 32 bits of a seed, so two steps would share masks.
         """
         if x.device.type == "cpu":
-            philox = np.random.Philox(key=(self._draws << 64) | self._seed)
+            philox = np.random.Philox(key=(self._draws << 64) | self.seed)
             drawn = np.random.Generator(philox).random(tuple(x.shape), dtype=np.float32)
             return torch.from_numpy(drawn)
         generator = torch.Generator(device=x.device)
-        generator.manual_seed((self._seed + 0x9E3779B97F4A7C15 * self._draws) % 2**64)
+        generator.manual_seed((self.seed + 0x9E3779B97F4A7C15 * self._draws) % 2**64)
         return torch.rand(x.shape, generator=generator, device=x.device)
 
     def extra_repr(self) -> str:

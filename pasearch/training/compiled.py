@@ -4,7 +4,6 @@ The formulas are those of `dense`. Products are a library's (`products`), but fo
 few outputs: that reads the records where they lie. Norms are added up in float64. A record
 that is null, or whose norm is not finite, adds exactly 0.
 
-exp: the polynomial of Cephes (Moshier 1989); tanh: the fraction that Eigen has (Guennebaud et al.).
 Proof: docs/guarantees/dp-sgd.md.
 """
 
@@ -15,13 +14,25 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from torch import nn
+from numba import types
 
-from pasearch.runs.compiled import bits_of, instruction, loop, number_of
-from pasearch.training.dense import CODES
-
-single, whole, unsigned = np.float32, np.int32, np.uint64
+from pasearch.runs.compiled import instruction
+from pasearch.training.compiled_activations import (
+    NONE,
+    ONE,
+    THREE,
+    TWO,
+    UNIT,
+    ZERO,
+    activate,
+    exact,
+    fast_exp,
+    inlined,
+    single,
+    sums_of,
+    unsigned,
+)
+from pasearch.training.compiled_dropout import bend_all, drop
 
 ROWS = unsigned(4)
 """Records that go through a first layer of few outputs at once; of their sum, twice as many."""
@@ -33,45 +44,8 @@ LARGEST = float(np.finfo(np.float32).max)
 """Of a squared norm: as far as float32 goes, so that a factor is a normal float32."""
 LOST = 2.0 * float(np.finfo(np.float32).tiny)
 """What a number of a row may lose to underflow, of a squared norm: in it, or times its factor."""
-TANH, RELU = CODES[nn.Tanh], CODES[nn.ReLU]
-
-NONE, ONE, TWO, THREE, FOUR = (unsigned(each) for each in range(5))
-ZERO, UNIT, TWICE = single(0.0), single(1.0), single(2.0)
-
-# Sums may be added up in any order, as a library's products are; NaN and infinity are kept.
-sums_of: Any = loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
-inlined: Any = njit(inline="always")
-# A product and the sum it is added to may be rounded once.
-fused: Any = loop(fastmath={"contract"})
-# Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
-exact: Any = loop(fastmath=False)
 
 PLAIN, TURNED = (np.int64(ord(each)) for each in "NT")
-
-MAGIC = single(1.5 * 2**23)
-LOG_2_E, LOG_2, LOG_2_REST = single(math.log2(math.e)), single(0.693359375), single(-2.12194440e-4)
-LEAST, MOST = single(-87.0), single(88.0)
-E0, E1, E2, E3, E4, E5 = (
-    single(each)
-    for each in (
-        1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
-        5.0000001201e-1,
-    )
-)  # fmt: skip
-BEYOND = single(7.9053111)
-"""From here on float32's hyperbolic tangent is 1, but for a unit."""
-P0, P1, P2, P3, P4, P5, P6 = (
-    single(each)
-    for each in (
-        -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-8,
-        1.48572235717979e-5, 6.37261928875436e-4, 4.89352455891786e-3,
-    )
-)  # fmt: skip
-Q0, Q1, Q2, Q3 = (
-    single(each)
-    for each in (1.19825839466702e-6, 1.18534705686654e-4, 2.26843463243900e-3,
-                 4.89352518554385e-3)
-)  # fmt: skip
 
 
 @instruction
@@ -129,49 +103,6 @@ def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c):
     )  # fmt: skip
 
 
-@inlined
-def _exp(x):
-    """Return e^x, of -87 to 88; beyond, that of the nearest of them."""
-    x = LEAST if x < LEAST else x  # NaN stays what it is
-    x = MOST if x > MOST else x
-    shifted = x * LOG_2_E + MAGIC  # its last bits are the nearest whole number
-    power = shifted - MAGIC
-    x = x - power * LOG_2 - power * LOG_2_REST
-    p = E0 * x + E1
-    p = p * x + E2
-    p = p * x + E3
-    p = p * x + E4
-    p = p * x + E5
-    return (p * x * x + x + UNIT) * number_of(
-        whole(whole(bits_of(shifted) + whole(127)) << whole(23))
-    )
-
-
-@inlined
-def fast_tanh(x):
-    """Return the hyperbolic tangent: an odd polynomial over an even one."""
-    x = -BEYOND if x < -BEYOND else x  # NaN stays what it is
-    x = BEYOND if x > BEYOND else x
-    z = x * x
-    p = P0 * z + P1
-    p = p * z + P2
-    p = p * z + P3
-    p = p * z + P4
-    p = p * z + P5
-    p = p * z + P6
-    q = Q0 * z + Q1
-    q = q * z + Q2
-    q = q * z + Q3
-    return x * p / q
-
-
-@exact
-def tanh_all(h, low, high):
-    """Put the hyperbolic tangents of some numbers in their place."""
-    for k in range(low, high):
-        h[k] = fast_tanh(h[k])
-
-
 @exact
 def outward(h, d, at, outputs, y, numbers):
     """Write the loss's gradient of one record: softmax - [class = y], or the error.
@@ -185,7 +116,7 @@ def outward(h, d, at, outputs, y, numbers):
     for k in range(at + ONE, at + outputs):
         most = h[k] if h[k] > most else most
     for k in range(at, at + outputs):
-        d[k] = _exp(h[k] - most)
+        d[k] = fast_exp(h[k] - most)
     total = ZERO
     for k in range(at, at + outputs):
         total += d[k]
@@ -302,32 +233,6 @@ def norm_of_linear(given, mine, inputs, outputs, biased):
 
 
 @exact
-def activate(kind, bias, h, rows):
-    """Add a bias to what came out of a layer, and put it through what follows."""
-    outputs = unsigned(len(bias))
-    for row in range(NONE, rows):
-        at = row * outputs
-        for k in range(NONE, outputs):
-            h[at + k] += bias[k]
-        if kind == RELU:
-            for k in range(at, at + outputs):
-                h[k] = ZERO if h[k] < ZERO else h[k]  # NaN stays what it is
-    if kind == TANH:
-        tanh_all(h, NONE, rows * outputs)
-
-
-@exact
-def bend(kind, h, d, many):
-    """Multiply gradients by the derivative of what follows a layer, from what came out."""
-    if kind == TANH:
-        for k in range(NONE, many):
-            d[k] *= UNIT - h[k] * h[k]
-    elif kind == RELU:
-        for k in range(NONE, many):
-            d[k] = ZERO if h[k] <= ZERO else d[k]
-
-
-@exact
 def _four(places, low):
     """Return four places from one on; the last of all stands for those behind it."""
     last = len(places) - 1
@@ -338,7 +243,7 @@ def _four(places, low):
 
 
 @exact
-def _forward(x, places, w, form, room, gemm):
+def _forward(x, places, begin, w, form, drops, room, gemm):
     """Write what records become in every layer, and their copy where a product needs one."""
     starts, biases, widths, kinds, ats = form
     copied, h = room[0], room[1]
@@ -366,10 +271,12 @@ def _forward(x, places, w, form, room, gemm):
             activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
         else:
             activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
+        if drops[1][layer]:
+            drop(layer, kinds[layer], h, ats[layer + 1], outputs, many, begin, drops, room)
 
 
 @exact
-def _backward(places, squares, w, form, room, gemm):
+def _backward(places, squares, w, form, drops, room, gemm):
     """Write the gradients of every layer's outputs, and the squared norm of each record's."""
     starts, biases, widths, kinds, ats = form
     h, d, found = room[1], room[2], room[3]
@@ -378,8 +285,8 @@ def _backward(places, squares, w, form, room, gemm):
     for layer in range(len(kinds) - 1, -1, -1):
         inputs, outputs, at, before = widths[layer], widths[layer + 1], ats[layer + 1], ats[layer]
         size = unsigned(many) * outputs
-        own, come = d[at : at + size], h[at : at + size]
-        bend(kinds[layer], come, own, size)
+        own = d[at : at + size]
+        bend_all(layer, kinds[layer], h, d, at, size, drops, room)
         for row in range(many):
             low = unsigned(row) * outputs
             if layer:
@@ -474,8 +381,8 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
 
 @exact
 def bounded_sum(
-    x, y, valid, squares, shares, numbers, places, kept, rows, first, apart, w, form, terms, room,
-    sums, gemm,
+    x, y, valid, squares, shares, numbers, places, begin, kept, rows, first, apart, w, form, drops,
+    terms, room, sums, gemm,
 ):  # fmt: skip
     """Write the sum of the bounded gradients of some records.
 
@@ -487,6 +394,7 @@ def bounded_sum(
         shares: What each class's bounded gradients are multiplied by, float32.
         numbers: Whether y are numbers.
         places: The chosen records, int64.
+        begin: Which of its batch's records the first of them is.
         kept: What stood in the sums is multiplied by it first: 0 or 1, float32.
         rows: How many are worked on at once, at most: a block of the places.
         first: The first block that is summed.
@@ -495,11 +403,13 @@ def bounded_sum(
         form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
             what they are given and of what comes out at last; codes of what follows; where in the
             room what comes out of each stands, behind a number for the first one's input.
+        drops: Of dropout: see `compiled_dropout.drop`.
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few
             outputs reads them where they lie; for what comes out of the layers and for its
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
-            for factors, (rows,).
+            for factors, (rows,); where there is dropout, once more as for gradients, and for bits,
+            uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer.
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
@@ -508,10 +418,10 @@ def bounded_sum(
     last, outputs = ats[len(kinds)], widths[len(kinds)]
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
-        _forward(x, own, w, form, room, gemm)
+        _forward(x, own, unsigned(begin + low), w, form, drops, room, gemm)
         for row in range(len(own)):
             outward(h, d, last + unsigned(row) * outputs, outputs, y[own[row]], numbers)
-        _backward(own, squares, w, form, room, gemm)
+        _backward(own, squares, w, form, drops, room, gemm)
         some = factors_of(y, valid, shares, numbers, own, terms, room)
         if some >= 0:
             _weigh(form, room, len(own))

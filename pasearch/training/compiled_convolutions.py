@@ -26,32 +26,37 @@ from numba.core import cgutils
 from pasearch.runs.compiled import instruction
 from pasearch.training import convolutional
 from pasearch.training.compiled import (
-    FOUR,
     LARGEST,
+    PLAIN,
+    TURNED,
+    factors_of,
+    multiply,
+    norm_of_linear,
+    outward,
+    square,
+)
+from pasearch.training.compiled_activations import (
+    FOUR,
     NONE,
     ONE,
-    PLAIN,
     RELU,
+    SIGMOID,
     TANH,
     THREE,
-    TURNED,
     TWO,
     UNIT,
     ZERO,
     activate,
     bend,
     exact,
-    factors_of,
     fused,
     inlined,
-    multiply,
-    norm_of_linear,
-    outward,
+    sigmoid_all,
     single,
-    square,
     tanh_all,
     unsigned,
 )
+from pasearch.training.compiled_dropout import bend_all, drop
 from pasearch.training.convolutional import NAMES, STAGES
 
 LANES = unsigned(convolutional.LANES)
@@ -157,6 +162,8 @@ def _activate_image(own, w, h):
                 h[k] = ZERO if h[k] < ZERO else h[k]  # NaN stays what it is
         if own[BENT] == TANH:
             tanh_all(h, at, at + size)
+        elif own[BENT] == SIGMOID:
+            sigmoid_all(h, at, at + size)
 
 
 @inlined
@@ -315,9 +322,9 @@ def _squares(v, low, count, to):
 
 
 @exact
-def _forward(w, stages, room, gemm):
+def _forward(w, stages, begin, drops, room, gemm):
     """Write what the lanes' records become in every stage."""
-    h, p = room[1], room[5]
+    h, p = room[1], room[7]
     for stage in range(len(stages)):
         own = stages[stage]
         inputs, outputs, start = own[CHANNELS], own[OUTPUTS], own[WEIGHT]
@@ -332,6 +339,9 @@ def _forward(w, stages, room, gemm):
                 activate(np.int64(own[BENT]), bias, out, LANES)
             else:
                 activate(np.int64(own[BENT]), np.zeros(np.int64(outputs), np.float32), out, LANES)
+            if drops[1][stage]:
+                kind = np.int64(own[BENT])
+                drop(stage, kind, h, own[MADE], outputs, LANES, begin, drops, room)
         elif own[KIND] == CONVOLUTION:
             _unfold(h, own, p)
             taps = inputs * own[DOWN] * own[RIGHT]
@@ -367,18 +377,18 @@ def _add_norms(found, own, hidden, reach, squares):
 
 
 @exact
-def _backward(w, stages, hiding, lowest, room, gemm):
+def _backward(w, stages, hiding, lowest, drops, room, gemm):
     """Write the gradients of what comes out of every stage, and each lane's squared norm."""
-    h, d, found, p = room[1], room[2], room[3], room[5]
-    back, formed, squares = room[6], room[7], room[8]
+    h, d, found, p = room[1], room[2], room[3], room[7]
+    back, formed, squares = room[8], room[9], room[10]
     found[:] = 0.0
     for stage in range(len(stages) - 1, lowest - 1, -1):
         own = stages[stage]
         inputs, outputs, start = own[CHANNELS], own[OUTPUTS], own[WEIGHT]
         if own[KIND] == LINEAR:
             size = outputs * LANES
-            mine, out = d[own[MADE] : own[MADE] + size], h[own[MADE] : own[MADE] + size]
-            bend(np.int64(own[BENT]), out, mine, size)
+            mine = d[own[MADE] : own[MADE] + size]
+            bend_all(stage, np.int64(own[BENT]), h, d, own[MADE], size, drops, room)
             if own[MET]:
                 _squares(h, own[GIVEN], inputs, squares)
             for lane in range(NONE, LANES):
@@ -423,7 +433,7 @@ def _backward(w, stages, hiding, lowest, room, gemm):
 @exact
 def _silence(own, room, lane):
     """Let a lane that counts for nothing be 0: 0 * NaN is NaN."""
-    h, d, formed = room[1], room[2], room[7]
+    h, d, formed = room[1], room[2], room[9]
     inputs, outputs = own[CHANNELS], own[OUTPUTS]
     if own[KIND] == LINEAR:
         low = own[MADE] + lane * outputs
@@ -442,7 +452,7 @@ def _silence(own, room, lane):
 @exact
 def _sum_up(stages, room, sums, gemm):
     """Add the lanes' gradients, times their factors, to the sums."""
-    h, d, factors, formed = room[1], room[2], room[4], room[7]
+    h, d, factors, formed = room[1], room[2], room[4], room[9]
     for stage in range(len(stages)):
         own = stages[stage]
         for lane in range(NONE, LANES):
@@ -473,8 +483,8 @@ def _sum_up(stages, room, sums, gemm):
 
 @exact
 def bounded_sum(
-    x, y, valid, squares, shares, numbers, places, kept, rows, first, apart, w, form, terms, room,
-    sums, gemm,
+    x, y, valid, squares, shares, numbers, places, begin, kept, rows, first, apart, w, form, drops,
+    terms, room, sums, gemm,
 ):  # fmt: skip
     """Write the sum of the bounded gradients of some records, as `compiled.bounded_sum` does.
 
@@ -486,16 +496,19 @@ def bounded_sum(
         shares: See there.
         numbers: See there.
         places: See there.
+        begin: See there.
         kept: See there.
         rows: `LANES`.
         first: See there.
         apart: See there.
         w: See there.
         form: See `Convolutional.form`.
+        drops: See there.
         terms: See there.
         room: Nothing; for what comes out of the stages, records first, and for its gradients; for
-            squared norms, float64, and for factors, (16,); for what taps meet, and for its
-            gradients; for formed gradients; and for four squared norms of each lane, float64.
+            squared norms, float64, and for factors, (16,); for dropout, as there; for what taps
+            meet, and for its gradients; for formed gradients; and for four squared norms of each
+            lane, float64.
         sums: See there.
         gemm: See there.
     """
@@ -509,11 +522,11 @@ def bounded_sum(
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
         _gathered(x, own, numbers_of_record, h)
-        _forward(w, stages, room, gemm)
+        _forward(w, stages, unsigned(begin + low), drops, room, gemm)
         for lane in range(np.int64(LANES)):
             slot = own[min(lane, len(own) - 1)]
             outward(h, d, at + unsigned(lane) * outputs, outputs, y[slot], numbers)
-        _backward(w, stages, hiding, lowest, room, gemm)
+        _backward(w, stages, hiding, lowest, drops, room, gemm)
         factors[:] = ZERO
         if factors_of(y, valid, shares, numbers, own, terms, room) >= 0:
             _sum_up(stages, room, sums, gemm)

@@ -14,36 +14,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from pasearch.training.compiled import (
+from pasearch.training.compiled import PLAIN, TURNED, eight, multiply, multiply_of
+from pasearch.training.compiled_activations import (
     FOUR,
     NONE,
     ONE,
-    PLAIN,
     THREE,
-    TURNED,
     TWO,
     UNIT,
     ZERO,
-    eight,
     exact,
     fast_tanh,
     fused,
     inlined,
-    multiply,
-    multiply_of,
-    single,
+    sigmoid_all,
     tanh_all,
     unsigned,
 )
-
-HALF = single(0.5)
-
-
-@fused
-def _open(z, low, high):
-    """Put the sigmoids of some numbers in their place."""
-    for k in range(low, high):
-        z[k] = HALF * fast_tanh(HALF * z[k]) + HALF
 
 
 @fused
@@ -52,9 +39,9 @@ def _step(z, bias, memory, before, bent, state, units):
     f, g, o = units, TWO * units, THREE * units
     for k in range(NONE, FOUR * units):
         z[k] += bias[k]
-    _open(z, NONE, g)
+    sigmoid_all(z, NONE, g)
     tanh_all(z, g, o)
-    _open(z, o, FOUR * units)
+    sigmoid_all(z, o, FOUR * units)
     for k in range(NONE, units):
         memory[k] = z[f + k] * before[k] + z[k] * z[g + k]
     for k in range(NONE, units):

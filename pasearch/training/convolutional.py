@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.dense import CODES, bent_by, check_parts, flattens, place_of, zeros
+from pasearch.spaces.modules import KeyedDropout
+from pasearch.training.dense import CODES, bent_by, check_parts, flattens, place_of, room, zeros
+from pasearch.training.dropout import bits_for
 from pasearch.training.norms import ROUNDINGS
 
 Shape = tuple[int, ...]
@@ -66,6 +68,7 @@ class Stage:
         before: Padding, above the image and left of it.
         of_image: Whether what it is given lies as images do.
         bent: What follows: a type of `CODES`.
+        dropout: What follows that.
     """
 
     module: nn.Module
@@ -76,6 +79,7 @@ class Stage:
     before: Pair = (0, 0)
     of_image: bool = True
     bent: type[nn.Module] | None = None
+    dropout: KeyedDropout | None = None
 
     @property
     def weight(self) -> Tensor | None:
@@ -148,6 +152,8 @@ class Convolutional:
                 flat = True
             elif (bent := bent_by(module)) and stages and _may_be_bent(stages[-1]):
                 stages[-1] = replace(stages[-1], bent=bent)
+            elif type(module) is KeyedDropout and stages and _may_be_dropped(stages[-1]):
+                stages[-1] = replace(stages[-1], dropout=module)
             elif (stage := _stage(module, stages, shape, flat)) is not None:
                 stages.append(stage)
             else:
@@ -159,6 +165,11 @@ class Convolutional:
     def outputs(self) -> int:
         """Numbers that come out at last."""
         return self.stages[-1].made[0]
+
+    @property
+    def dropouts(self) -> list[KeyedDropout | None]:
+        """Of every stage."""
+        return [each.dropout for each in self.stages]
 
     def form(self, weights: Tensor) -> tuple[Array, Array, int]:
         """Return what the loops are told, of a network whose flat weights are these.
@@ -207,15 +218,18 @@ class Convolutional:
 
     def room(self) -> tuple[Any, ...]:
         """Return a thread's own places: see `compiled_convolutions.bounded_sum`."""
-        made, met, back, formed = map(zeros, self.sizes)
-        return (
-            zeros(0), made, zeros(len(made)), np.zeros(LANES), zeros(LANES), met, back, formed,
-            np.zeros(4 * LANES),
-        )  # fmt: skip
+        made, *more = self.sizes
+        bits = bits_for(self.dropouts, [each.made[0] for each in self.stages])
+        usual = room(0, made, LANES, bits)
+        return (*usual, *map(zeros, more), np.zeros(4 * LANES))
 
 
 def _may_be_bent(stage: Stage) -> bool:
-    return stage.weight is not None and stage.bent is None
+    return stage.weight is not None and stage.bent is None and stage.dropout is None
+
+
+def _may_be_dropped(stage: Stage) -> bool:
+    return type(stage.module) is nn.Linear and stage.dropout is None
 
 
 def _stage(module: nn.Module, before: list[Stage], shape: Shape, flat: bool) -> Stage | None:

@@ -1,7 +1,8 @@
 """Sums of bounded gradients of a chain of linear layers, in as few calls as its formulas need.
 
-    h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU or none
+    h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU, sigmoid or none
     d_L = the loss's gradient,  d_(l-1) = (d_l W_l) * phi'(h_(l-1))
+    dropout: what follows phi, and its gradient, times a mask
     ||g_i||^2 = sum over l of (||h_(l-1),i||^2 + 1) ||d_l,i||^2
     sum_i c_i g_i = (c * d_l)^T h_(l-1)  for every l
 
@@ -21,17 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import TemperedSigmoid
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
 
 ACTIVATIONS = {
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
     nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)),
+    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward.default),
 }
 """In place, and from the gradient of what came out, and that, to the gradient of what went in."""
 
-CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.Tanh: 1, nn.ReLU: 2}
+CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3}
 """What machine code calls them."""
 
 NARROW = 16
@@ -46,6 +48,7 @@ class Dense:
     Args:
         layers: In order.
         activations: What follows each: a type of `ACTIVATIONS`, or None.
+        dropouts: What follows that.
         flattened: Whether records are flattened before the first.
     """
 
@@ -53,12 +56,13 @@ class Dense:
         self,
         layers: Sequence[nn.Linear],
         activations: Sequence[type[nn.Module] | None],
+        dropouts: Sequence[KeyedDropout | None],
         flattened: bool,
     ):
         self.flattened = flattened
         self.weights = [layer.weight for layer in layers]
         self.biases = [layer.bias for layer in layers]
-        self.activations = list(activations)
+        self.activations, self.dropouts = list(activations), list(dropouts)
         self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
         lost = [2.0 * side * torch.finfo(weight.dtype).tiny
                 for weight in self.weights for side in reversed(weight.shape)]  # fmt: skip
@@ -73,18 +77,24 @@ class Dense:
         first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
+        dropouts: list[KeyedDropout | None] = []
         for module in chain[first:]:
             if module._forward_hooks or module._forward_pre_hooks:
                 return None
             if type(module) is nn.Linear and _trained(module):
                 layers.append(module)
                 activations.append(None)
-            elif (bent := bent_by(module)) and activations and activations[-1] is None:
+                dropouts.append(None)
+            elif not layers or dropouts[-1] is not None:
+                return None
+            elif (bent := bent_by(module)) and activations[-1] is None:
                 activations[-1] = bent
+            elif type(module) is KeyedDropout:
+                dropouts[-1] = module
             else:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
-        return cls(layers, activations, first > 0) if len(kinds) == 1 else None
+        return cls(layers, activations, dropouts, first > 0) if len(kinds) == 1 else None
 
     @property
     def outputs(self) -> int:
@@ -126,14 +136,23 @@ class Dense:
             The norms, (batch,), infinite where one is not finite: such a record adds 0.
         """
         inputs = [x.flatten(1) if x.ndim > 2 else x]
-        for weight, bias, step in zip(self.weights, self.biases, self.steps, strict=True):
-            h = nn.functional.linear(inputs[-1], weight, bias)
-            inputs.append(h if step is None else step[0](h))
+        bent: list[Tensor] = []
+        masks: list[Tensor | None] = []
+        for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h, step, dropout = (
+                nn.functional.linear(inputs[-1], weight, bias), self.steps[place],
+                self.dropouts[place],
+            )  # fmt: skip
+            bent.append(h if step is None else step[0](h))
+            masks.append(None if dropout is None else dropout.kept(h))
+            inputs.append(h if dropout is None else dropout.dropped(h, masks[-1]))
         found = self._lost.new_empty(2 * len(self.weights), len(x))
         norms, gradients, d = found.unbind(0), [], loss.gradient(inputs[-1])
         for place in reversed(range(len(self.weights))):
+            if (dropout := self.dropouts[place]) is not None:
+                d = dropout.dropped(d, masks[place])
             if (step := self.steps[place]) is not None:
-                d = step[1](d, inputs[place + 1])
+                d = step[1](d, bent[place])
             gradients.append(d)
             norms_along(d, 1, norms[2 * place + 1])
             if place or loss.squares is None:
@@ -167,6 +186,14 @@ def place_of(parameter: Tensor, weights: Tensor) -> int:
 def zeros(count: int) -> np.ndarray[Any, Any]:
     """Return float32 numbers where torch puts them: products may round by where they lie."""
     return torch.zeros(count).numpy()
+
+
+def room(copies: int, made: int, rows: int, bits: int) -> tuple[Any, ...]:
+    """Return a thread's own places: see `compiled.bounded_sum`."""
+    return (
+        zeros(copies), zeros(made), zeros(made), np.zeros(rows), zeros(rows),
+        zeros(made if bits else 0), np.zeros(bits, np.uint32),
+    )  # fmt: skip
 
 
 def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:

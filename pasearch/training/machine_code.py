@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -35,13 +35,15 @@ from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
+from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
-from pasearch.training.dense import CODES, NARROW, Dense, check_parts, place_of, zeros
+from pasearch.training.dense import CODES, NARROW, Dense, check_parts, place_of, room, zeros
+from pasearch.training.dropout import Dropouts, bits_for
 from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, State, denoise
+from pasearch.training.one_step import Slots, State, denoise, reseed_dropout
 from pasearch.training.products import Product, product
 from pasearch.training.watched import Room, Watched, flattened
 
@@ -64,9 +66,9 @@ product, of those that are read where they lie, and at most."""
 LINE = 16
 """Numbers of a line of a processor's cache: what comes out of each layer begins with one."""
 
-EACH, EACH_OF_IMAGES, WIDE = 64, 2 * LANES, 2**20
-"""Several threads pay where each has so many records of a batch, in the mean, and the network at
-most so many trained numbers, as each has a sum of its own."""
+EACH, EACH_OF_IMAGES, SUMS = 32, 2 * LANES, 2**24
+"""Several threads pay where each has so many records of a batch, in the mean; all their sums, of
+which each has its own, have at most so many numbers together."""
 
 OFF = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
@@ -74,7 +76,7 @@ OFF = "NUMBA_DISABLE_JIT"
 Chain = Dense | Convolutional
 """A network as loops know it."""
 
-KINDS, KNOWN = (nn.Tanh, nn.ReLU), {(torch.float32, "cpu")}
+KINDS, KNOWN = (nn.Tanh, nn.ReLU, nn.Sigmoid), {(torch.float32, "cpu")}
 """What may follow a layer, and of what kind the numbers have to be, and where."""
 
 UNBOUNDED = math.inf, 0.0, 1.0
@@ -88,7 +90,8 @@ class MachineCode:
     """The sums of a training's steps: see `of`.
 
     Args:
-        plan: What computes the sums of the network, of float32 on a processor.
+        watched: The network, whose dropout has a key of each step.
+        plan: What computes its sums, of float32 on a processor.
         slots: The records; of a dense network's tensor, with the squared norms of its rows.
         recipe: One that `fits`.
         streams: As for `trainer.train`.
@@ -98,6 +101,7 @@ class MachineCode:
 
     def __init__(
         self,
+        watched: Watched,
         plan: Plan,
         slots: Slots,
         recipe: Recipe,
@@ -105,6 +109,7 @@ class MachineCode:
         room: Room,
         team: Team,
     ):
+        self._watched, self._masks = watched, streams["dropout"]
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
@@ -137,16 +142,17 @@ class MachineCode:
             team: The threads of a step: one where several would be slower.
         """
         chain = chain_of(watched, slots.x)
-        if chain is None or not fits(watched, chain, slots, recipe, team.threads):
+        if chain is None or threads_in_code(watched, slots, recipe, team.threads) is None:
             return None
         if (code := loops_of(chain)) is None:
             return None
         plan = Plan.of(chain, weights[0], recipe.expected_batch_size, team.threads, code)
-        return cls(plan, slots, recipe, streams, room, team)
+        return cls(watched, plan, slots, recipe, streams, room, team)
 
     def sum(self, step: int, sigma: float | None, state: State) -> None:
         """Leave a step's noisy sum in the room, and move the state on: see `one_step.batch_sum`."""
         recipe, bounding = self._recipe, self._recipe.bounding
+        reseed_dropout(self._watched, self._masks, step)
         self._sum(self._batch(step), self._total)
         if sigma is None or bounding is None:
             return
@@ -172,6 +178,7 @@ class Plan:
         form: What that is told of the network.
         weights: The network's parameters, flat.
         outputs: Of the network.
+        dropouts: Of each of its layers.
         squares: From records to what the loop asks of each beside: the squared norm of its input,
             where that goes to a linear layer.
         rows: Records of a block, at most.
@@ -183,6 +190,7 @@ class Plan:
     form: tuple[Any, ...]
     weights: Tensor
     outputs: int
+    dropouts: Sequence[KeyedDropout | None]
     squares: Callable[[Tensor], Tensor]
     rows: int
     rooms: list[tuple[Any, ...]]
@@ -204,19 +212,19 @@ class Plan:
         if isinstance(chain, Convolutional):
             return cls(
                 loop=code.bounded_sum, form=chain.form(weights), weights=weights,
-                outputs=chain.outputs, squares=lambda x: x.new_zeros(len(x)),
-                rows=LANES, rooms=[chain.room() for _ in range(threads)],
-                product=product(),
+                outputs=chain.outputs, dropouts=chain.dropouts,
+                squares=lambda x: x.new_zeros(len(x)), rows=LANES,
+                rooms=[chain.room() for _ in range(threads)], product=product(),
             )  # fmt: skip
         outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
         copied = inputs if outputs[0] >= NARROW else 0
         rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=bool(copied))
-        room = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
-        sizes = rows * copied, room * sum(outputs), room * sum(outputs)
+        lines = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
+        sizes = rows * copied, lines * sum(outputs), rows, bits_for(chain.dropouts, outputs)
         return cls(
-            loop=code.bounded_sum, form=_form(chain, weights, room), weights=weights,
-            outputs=chain.outputs, squares=chain.squares_of_inputs, rows=rows,
-            rooms=[_room(*sizes, rows) for _ in range(threads)],
+            loop=code.bounded_sum, form=_form(chain, weights, lines), weights=weights,
+            outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
+            rows=rows, rooms=[room(*sizes) for _ in range(threads)],
             product=product() if copied or len(outputs) > 1 else NO_PRODUCT,
         )  # fmt: skip
 
@@ -234,6 +242,7 @@ class _Sum:
     ):
         assert terms is not None
         self._plan, self._slots, self._team = plan, slots, team
+        self._dropouts = Dropouts(plan.dropouts, max(1, min(chunk, slots.rows)))
         alike = torch.ones(plan.outputs) if slots.shares is None else slots.shares
         self._shares = alike.numpy(), slots.y.is_floating_point()
         self._records = None
@@ -253,7 +262,7 @@ class _Sum:
         sums are the same.
         """
         if self._records is not None:
-            self._add(self._records, places, 0.0, total)
+            self._add(self._records, places, 0, total)
         else:
             self._fetched(places, total)
         if self._others:
@@ -266,17 +275,21 @@ class _Sum:
             part = torch.from_numpy(places[low : low + self._most])
             x, loss, mask = self._slots.at(part)
             own = _flat(x, loss.y, mask, self._plan.squares(x))
-            self._add(own, np.arange(len(part)), 1.0 if low else 0.0, total)
+            self._add(own, np.arange(len(part)), low, total)
 
-    def _add(self, records: tuple[Any, ...], places: Any, kept: float, total: Any) -> None:
-        """Let every thread add its blocks to its own sum; that of the first is the total."""
+    def _add(self, records: tuple[Any, ...], places: Any, row: int, total: Any) -> None:
+        """Let every thread add its blocks to its own sum; that of the first is the total.
+
+        The first place is that of a row of the batch; before row 0 there are no sums yet.
+        """
         sums, threads, plan = (total, *self._others), self._team.threads, self._plan
+        kept, drops = np.float32(row > 0), self._dropouts.of_this_step()
 
         def blocks(thread: int) -> None:
             with plan.product.in_thread():
                 plan.loop(
-                    *records, *self._shares, places, np.float32(kept), plan.rows, thread, threads,
-                    self._weights, plan.form, self._terms, plan.rooms[thread], sums[thread],
+                    *records, *self._shares, places, row, kept, plan.rows, thread, threads,
+                    self._weights, plan.form, drops, self._terms, plan.rooms[thread], sums[thread],
                     plan.product.address,
                 )  # fmt: skip
 
@@ -304,11 +317,6 @@ def rows_of_a_block(expected: int, threads: int, width: int, *, copied: bool) ->
     return math.ceil(usual / (threads * blocks))
 
 
-def _room(copies: int, h: int, d: int, rows: int) -> tuple[Any, ...]:
-    """Return a thread's own places: see `compiled.bounded_sum`."""
-    return zeros(copies), zeros(h), zeros(d), np.zeros(rows), zeros(rows)
-
-
 def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
     """Return records one after another, and what else there is of them, as arrays."""
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
@@ -326,45 +334,47 @@ def chain_of(watched: Watched, x: Tensor) -> Chain | None:
     return Convolutional.of(watched.modules, tuple(x.shape[1:]))
 
 
-def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe, threads: int) -> bool:
+def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
-
-    Not where each of several threads would have few records, but a sum of all numbers to add to.
 
     Args:
         watched: As for `MachineCode.of`; like the rest.
         chain: The network as loops know it.
         slots: See there.
         recipe: See there.
-        threads: Of a step.
     """
     bounding, x, y, batch = recipe.bounding, slots.x, slots.y, recipe.expected_batch_size
     plain = recipe.noise is None and recipe.noise_before_clip is None
-    plain &= recipe.augmentation is None and not watched.keyed
+    plain &= recipe.augmentation is None
     if not (plain and (bounding is None or _has_terms(bounding))):
         return False
-    of_record, each = (IMAGE, EACH_OF_IMAGES) if isinstance(chain, Convolutional) else (ROW, EACH)
-    numbers = sum(p.numel() for p in watched.parameters)
-    shared = threads == 1 or (batch >= each * threads and numbers <= WIDE)
+    of_record = IMAGE if isinstance(chain, Convolutional) else ROW
     kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
     known &= type(x) is not Tensor or x.is_contiguous()
     known &= all(p.numel() for p in watched.parameters)
     saved = recipe.steps * (CALLS + of_record * batch)
-    return shared and saved >= WORTH and known and kinds == KNOWN
+    return saved >= WORTH and known and kinds == KNOWN
 
 
-def threads_of_images(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> int | None:
-    """Return how many threads a convolutional network's steps have in machine code, at most.
+def threads_in_code(watched: Watched, slots: Slots, recipe: Recipe, threads: int) -> int | None:
+    """Return how many threads a step has in machine code, at most so many.
 
-    They pay for steps that torch takes faster alone. None: its steps are torch's. Arguments as for
-    `fits`.
+    None: its steps are torch's. So they are where a dense network of very many numbers might have
+    several threads, as each would need a sum of its own. Arguments as for `fits`.
     """
     chain = chain_of(watched, slots.x)
-    if not isinstance(chain, Convolutional):
+    if chain is None or not fits(watched, chain, slots, recipe):
         return None
-    fitting = (each for each in (threads, 1) if fits(watched, chain, slots, recipe, each))
-    return next(fitting, None)
+    of_images, numbers = isinstance(chain, Convolutional), _numbers(watched)
+    if threads > 1 and 2 * numbers > SUMS and not of_images:
+        return None
+    each = EACH_OF_IMAGES if of_images else EACH
+    return max(1, min(threads, int(recipe.expected_batch_size // each), SUMS // numbers))
+
+
+def _numbers(watched: Watched) -> int:
+    return sum(p.numel() for p in watched.parameters)
 
 
 def _has_terms(bounding: Bound) -> bool:

@@ -298,5 +298,5 @@ def _noise_before_clip(
 
 def reseed_dropout(watched: Watched, stream: Stream | None, step: int) -> None:
     """Let the masks of a step come from its own key; None: from a public one."""
-    for place, reseed in watched.keyed:
+    for place, reseed in enumerate(watched.keyed):
         reseed(0 if stream is None else stream.child(place).seed64(step))

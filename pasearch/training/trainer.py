@@ -24,7 +24,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.lstm_in_code import take_over
-from pasearch.training.machine_code import MachineCode, threads_of_images
+from pasearch.training.machine_code import MachineCode, threads_in_code
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-SHARED, MOVED = 1.4e8, 2**20
-"""From how many operations of a step's largest product on several threads pay, or from how many
-numbers of its records: below, they wait for each other longer than they save (benchmarks/speed)."""
+SHARED, SHARED_IN_CODE, MOVED = 1.4e8, 8e7, 2**20
+"""From how many operations of a step's largest product on several threads pay, by torch and in
+machine code, or from how many numbers of its records: below, they wait for each other longer than
+they save (benchmarks/speed)."""
 
 
 def train(
@@ -198,11 +199,12 @@ class Training:
         most, recipe = torch.get_num_threads(), self._recipe
         if device != "cpu":
             return most
-        if of_images := threads_of_images(self._watched, self._slots, recipe, most):
-            return of_images
-        batch = recipe.expected_batch_size
+        batch, of_records = recipe.expected_batch_size, self._watched.dense is not None
         product = self._watched.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
-        return 1 if product < SHARED and batch * made_up[0].numel() < MOVED else most
+        moved = batch * made_up[0].numel() >= MOVED
+        by_torch = most if product >= SHARED or moved else 1
+        in_code = 1 if of_records and product < SHARED_IN_CODE and not moved else most
+        return threads_in_code(self._watched, self._slots, recipe, in_code) or by_torch
 
     def _do_ahead(self) -> None:
         """Do to all records, once, what the network does to them before its first trained layer.

@@ -57,11 +57,8 @@ class Watched:
         self.look = True  # for records that are not finite: see `norms.bounded`
         self.parameters = trainable_parameters(network)
         self.kernels = {layer: kernel_of(layer) for layer in trainable_layers(network)}
-        self.keyed = [
-            (place, reseed)
-            for place, module in enumerate(network.modules())
-            if callable(reseed := getattr(module, "reseed", None))
-        ]
+        reseeds = (getattr(module, "reseed", None) for module in network.modules())
+        self.keyed = [each for each in reseeds if callable(each)]
         self._chain = _chain(network, self.kernels)
         self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
         self.dense = None if self.modules is None else Dense.of(self.modules)
@@ -164,6 +161,7 @@ PULLS: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor, Tensor], Tenso
     nn.Flatten: lambda _, d, x, output: d.reshape(x.shape),
     nn.Tanh: lambda _, d, x, output: ACTIVATIONS[nn.Tanh][1](d, output),
     nn.ReLU: lambda _, d, x, output: ACTIVATIONS[nn.ReLU][1](d, output),
+    nn.Sigmoid: lambda _, d, x, output: ACTIVATIONS[nn.Sigmoid][1](d, output),
 }
 """From a module's output's gradient, its input and its output to its input's gradient."""
 

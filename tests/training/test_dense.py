@@ -11,14 +11,15 @@ from doubles import Hidden
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
-from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import TemperedSigmoid
+from pasearch.runs.keys import Keys, Stream
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.dense import Dense
 from pasearch.training.losses import LossOf
+from pasearch.training.one_step import reseed_dropout
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
@@ -34,6 +35,9 @@ NETWORKS = {
     "without biases": lambda: nn.Sequential(nn.Linear(12, 6, bias=False), nn.Tanh(),
                                             nn.Linear(6, 3, bias=False)),
     "no activation": lambda: nn.Sequential(nn.Linear(12, 6), nn.Linear(6, 3), nn.Tanh()),
+    "sigmoid": lambda: nn.Sequential(nn.Linear(12, 6), nn.Sigmoid(), nn.Linear(6, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(12, 6), nn.Sigmoid(), KeyedDropout(0.3),
+                                     nn.Linear(6, 9), KeyedDropout(0.5), nn.Linear(9, 3)),
     "tempered": lambda: nn.Sequential(nn.Linear(12, 6), TemperedSigmoid(), nn.Linear(6, 3)),
 }  # fmt: skip
 
@@ -49,10 +53,11 @@ def both(
     network: nn.Module, bounding: Bound | None, x: Tensor, loss: LossOf, mask: Tensor,
     weights: Tensor | None = None,
 ) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
-    return [
-        clipped_sum_and_counts(each, x, loss, bounding, mask, weights=weights)
-        for each in (network, Hidden(network))
-    ]
+    found = []
+    for each in (network, Hidden(network)):
+        reseed_dropout(Watched(each), Stream(bytes(32)), 5)
+        found.append(clipped_sum_and_counts(each, x, loss, bounding, mask, weights=weights))
+    return found
 
 
 @pytest.mark.unit
@@ -134,7 +139,9 @@ def half_frozen() -> nn.Sequential:
     [
         with_a_hook(), half_frozen(), nn.Sequential(nn.Tanh(), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 3)),
-        nn.Sequential(nn.Linear(12, 3), nn.Sigmoid(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), nn.Tanh(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), KeyedDropout(0.5)),
+        nn.Sequential(KeyedDropout(0.5), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3).double(), nn.Linear(3, 3)),
     ],
 )  # fmt: skip

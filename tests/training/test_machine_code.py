@@ -24,8 +24,8 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.spaces.modules import TemperedSigmoid, WeightStandardisedConv2d
-from pasearch.training import compiled, machine_code, products, trainer
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid, WeightStandardisedConv2d
+from pasearch.training import compiled, compiled_activations, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -61,6 +61,18 @@ NETWORKS = {
     ),
     "a tempered sigmoid": lambda: nn.Sequential(nn.Linear(INPUTS, 20), TemperedSigmoid(),
                                                 nn.Linear(20, CLASSES)),
+    "dropout": lambda: nn.Sequential(
+        nn.Linear(INPUTS, 21), nn.ReLU(), KeyedDropout(0.2), nn.Linear(21, 33), nn.Sigmoid(),
+        KeyedDropout(0.7), nn.Linear(33, 5), nn.Tanh(), nn.Linear(5, 3), KeyedDropout(0.1),
+    ),
+    "dropout, narrow first": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(INPUTS, 3), KeyedDropout(0.5), nn.Linear(3, CLASSES)
+    ),
+    "dropout behind convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 5, 2), nn.Sigmoid(), nn.Flatten(),
+        nn.Linear(10, 19), nn.Tanh(), KeyedDropout(0.4), nn.Linear(19, 7), KeyedDropout(0.2),
+        nn.Linear(7, CLASSES),
+    ),
     "an activation at the end": lambda: nn.Sequential(nn.Linear(INPUTS, 20),
                                                       nn.Linear(20, CLASSES), nn.Tanh()),
 }  # fmt: skip
@@ -103,9 +115,9 @@ def both(
     """The same training in machine code, and by torch."""
     made = []
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "SHARED", 0.0)
-    monkeypatch.setattr(machine_code, "EACH", 0)
-    monkeypatch.setattr(machine_code, "EACH_OF_IMAGES", 0)
+    monkeypatch.setattr(trainer, "MOVED", 0)
+    monkeypatch.setattr(machine_code, "EACH", 0.1)
+    monkeypatch.setattr(machine_code, "EACH_OF_IMAGES", 0.1)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(machine_code, "WORTH", worth)
         torch.manual_seed(3)
@@ -345,13 +357,13 @@ def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays(scale: float):
 def test_tanh_and_exp_are_right_to_a_few_units():
     x = np.linspace(-30.0, 30.0, 600_001).astype(np.float32)
     found = x.copy()
-    compiled.tanh_all(found, np.uint64(0), np.uint64(len(x)))
+    compiled_activations.tanh_all(found, np.uint64(0), np.uint64(len(x)))
     assert np.abs(found - np.tanh(x.astype(float))).max() < 5e-7
     small = np.abs(x) < 0.6
     exact = np.tanh(x[small].astype(float))
     assert np.abs(found[small] / np.where(exact, exact, 1.0) - 1.0)[exact != 0].max() < 5e-7
     odd = np.array([math.nan, math.inf, -math.inf, 0.0, 1e30], np.float32)
-    compiled.tanh_all(odd, np.uint64(0), np.uint64(5))
+    compiled_activations.tanh_all(odd, np.uint64(0), np.uint64(5))
     assert np.array_equal(odd, np.array([math.nan, 1, -1, 0, 1], np.float32), equal_nan=True)
     h, d = np.zeros(5, np.float32), np.zeros(5, np.float32)
     for outputs in (x[i : i + 5] for i in range(0, 600_000, 6007)):
@@ -410,7 +422,6 @@ def refused() -> dict[str, dict[str, Any]]:
         "a bound that follows counts": {"bounding": AdaptiveQuantile()},
         "bounds of layers": {"bounding": PerLayer(clip_norm=1.0)},
         "few steps": {"steps": 3},
-        "few records for each of several threads": {"expected_batch_size": 2 * EACH - 1},
     }
 
 
@@ -424,17 +435,30 @@ def test_what_is_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
     usual = Training(NETWORKS["deep"](), records(), recipe_of(), streams())
     assert usual._in_code is not None
     assert len(usual._in_code._sum._plan.rooms) == 1
-    large = recipe_of(expected_batch_size=2 * EACH)
-    shared = Training(NETWORKS["linear"](), records(), large, streams())
-    assert shared._in_code is not None
-    assert len(shared._in_code._sum._plan.rooms) == 2
-    numbers = sum(p.numel() for p in NETWORKS["linear"]().parameters())
-    with monkeypatch.context() as patch:
-        patch.setattr(machine_code, "WIDE", numbers - 1)
-        assert Training(NETWORKS["linear"](), records(), large, streams())._in_code is None
     assert (
         Training(NETWORKS["deep"]().double(), as_doubles(), recipe_of(), streams())._in_code is None
     )
+
+
+@pytest.mark.unit
+def test_each_thread_has_enough_records_and_sums_have_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trainer, "MOVED", 0)
+    torch.set_num_threads(4)
+    numbers = sum(p.numel() for p in NETWORKS["linear"]().parameters())
+
+    def found(batch: int) -> int | None:
+        recipe = recipe_of(expected_batch_size=batch)
+        made = Training(NETWORKS["linear"](), records(), recipe, streams())._in_code
+        return None if made is None else len(made._sum._plan.rooms)
+
+    sizes = (EACH - 1, EACH, 2 * EACH - 1, 2 * EACH, 3 * EACH, 400)
+    assert [found(size) for size in sizes] == [1, 1, 1, 2, 3, 4]
+    monkeypatch.setattr(machine_code, "SUMS", 2 * numbers)
+    assert found(400) == 2
+    monkeypatch.setattr(machine_code, "SUMS", 2 * numbers - 1)
+    assert found(400) is None  # by torch, several threads share a sum
+    torch.set_num_threads(1)
+    assert found(400) == 1
 
 
 OTHERS = {
@@ -699,7 +723,7 @@ def test_a_thread_that_fails_is_an_error_and_no_sum(monkeypatch: pytest.MonkeyPa
     made, ended = fast._in_code._sum, []
 
     def loop(*given: Any) -> None:
-        thread = given[9]
+        thread = given[10]
         if thread == 1:
             raise ValueError("thread 1")
         ended.append(thread)
