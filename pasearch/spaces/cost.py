@@ -157,7 +157,7 @@ def _is_known(layer: Layer) -> bool:
         plain = not layer.joined
     else:
         return False
-    return plain and layer.trainable and layer.activation in PLAIN
+    return plain and layer.activation in PLAIN
 
 
 def _is_ahead(layer: Layer) -> bool:

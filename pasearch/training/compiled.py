@@ -32,7 +32,7 @@ from pasearch.training.compiled_activations import (
     sums_of,
     unsigned,
 )
-from pasearch.training.compiled_dropout import bend_all, drop
+from pasearch.training.compiled_dropout import bend_all, drop, drop_inputs
 
 ROWS = unsigned(4)
 """Records that go through a first layer of few outputs at once; of their sum, twice as many."""
@@ -245,13 +245,14 @@ def _four(places, low):
 @exact
 def _forward(x, places, begin, w, form, drops, room, gemm):
     """Write what records become in every layer, and their copy where a product needs one."""
-    starts, biases, widths, kinds, ats = form
+    starts, biases, widths, kinds, ats, trained, frozen = form
     copied, h = room[0], room[1]
     many = len(places)
     for layer in range(len(kinds)):
         inputs, outputs = widths[layer], widths[layer + 1]
         start, size = starts[layer], inputs * outputs
-        own = w[start : start + size]
+        source = w if trained[layer] else frozen
+        own = source[start : start + size]
         out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + SPARE) * outputs]
         if layer == 0 and not len(copied):
             for low in range(0, many, 4):
@@ -262,43 +263,53 @@ def _forward(x, places, begin, w, form, drops, room, gemm):
                     to, slot = unsigned(row) * inputs, unsigned(places[row]) * inputs
                     for k in range(NONE, inputs):  # of slices, numba would compile a second more
                         copied[to + k] = x[slot + k]
+                if drops[1][0]:
+                    drop_inputs(copied, inputs, many, begin, drops, room)
                 given = copied[: unsigned(many) * inputs]
             else:
                 given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
             multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
         bias = biases[layer]
         if bias >= 0:
-            activate(kinds[layer], w[bias : bias + np.int64(outputs)], out, unsigned(many))
+            activate(kinds[layer], source[bias : bias + np.int64(outputs)], out, unsigned(many))
         else:
             activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
-        if drops[1][layer]:
-            drop(layer, kinds[layer], h, ats[layer + 1], outputs, many, begin, drops, room)
+        if drops[1][layer + 1]:
+            drop(layer + 1, kinds[layer], h, ats[layer + 1], outputs, many, begin, drops, room)
 
 
 @exact
 def _backward(places, squares, w, form, drops, room, gemm):
-    """Write the gradients of every layer's outputs, and the squared norm of each record's."""
-    starts, biases, widths, kinds, ats = form
+    """Write the gradients of layers' outputs, and the squared norm of each record's.
+
+    Down to the lowest layer that is trained.
+    """
+    starts, biases, widths, kinds, ats, trained, frozen = form
     h, d, found = room[1], room[2], room[3]
-    many = len(places)
+    many, lowest = len(places), 0
+    while not trained[lowest]:
+        lowest += 1
     found[:many] = 0.0
-    for layer in range(len(kinds) - 1, -1, -1):
+    for layer in range(len(kinds) - 1, lowest - 1, -1):
         inputs, outputs, at, before = widths[layer], widths[layer + 1], ats[layer + 1], ats[layer]
         size = unsigned(many) * outputs
         own = d[at : at + size]
-        bend_all(layer, kinds[layer], h, d, at, size, drops, room)
-        for row in range(many):
+        bend_all(layer + 1, kinds[layer], h, d, at, size, drops, room)
+        for row in range(many if trained[layer] else 0):
             low = unsigned(row) * outputs
             if layer:
                 first = before + unsigned(row) * inputs
                 given = square(h, first, first + inputs)
+            elif drops[1][0]:
+                first = unsigned(row) * inputs
+                given = square(room[0], first, first + inputs)
             else:
                 given = np.float64(squares[places[row]])
             mine = square(own, low, low + outputs)
             found[row] += norm_of_linear(given, mine, inputs, outputs, biases[layer] >= 0)
-        if layer:
-            start = starts[layer]
-            of = w[start : start + inputs * outputs]
+        if layer > lowest:
+            start, source = starts[layer], w if trained[layer] else frozen
+            of = source[start : start + inputs * outputs]
             multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
 
 
@@ -322,7 +333,7 @@ def factors_of(y, valid, shares, numbers, places, terms, room):
 @exact
 def _weigh(form, room, many):
     """Multiply every record's gradients by its factor; whose is 0 has zeros, whatever it had."""
-    widths, kinds, ats = form[2], form[3], form[4]
+    widths, kinds, ats, trained = form[2], form[3], form[4], form[5]
     copied, h, d, factors = room[0], room[1], room[2], room[4]
     for row in range(many):
         c = factors[row]
@@ -330,7 +341,7 @@ def _weigh(form, room, many):
             low = ats[layer + 1] + unsigned(row) * widths[layer + 1]
             high = low + widths[layer + 1]
             if c > ZERO:
-                for k in range(low, high):
+                for k in range(low, high if trained[layer] else low):
                     d[k] *= c
                 continue
             d[low:high] = ZERO  # 0 * NaN is NaN
@@ -346,10 +357,12 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
 
     What stood there is kept, or not: times 1, or times 0.
     """
-    starts, biases, widths, kinds, ats = form
+    starts, biases, widths, kinds, ats, trained, _ = form
     copied, h, d, factors = room[0], room[1], room[2], room[4]
     many = len(places)
     for layer in range(len(kinds)):
+        if not trained[layer]:
+            continue
         inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
         own, to = d[at : at + unsigned(many) * outputs], sums[start : start + size]
@@ -402,18 +415,19 @@ def bounded_sum(
         w: The weights, float32, (parameters,).
         form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
             what they are given and of what comes out at last; codes of what follows; where in the
-            room what comes out of each stands, behind a number for the first one's input.
+            room what comes out of each stands, behind a number for the first one's input; which
+            are trained, bool; and the weights of those that are not, float32, which begin there.
         drops: Of dropout: see `compiled_dropout.drop`.
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few
-            outputs reads them where they lie; for what comes out of the layers and for its
+            outputs reads them where they lie, whole; for what comes out of the layers and for its
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
             for factors, (rows,); where there is dropout, once more as for gradients, and for bits,
             uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer.
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
-    widths, kinds, ats = form[2:]
+    widths, kinds, ats = form[2], form[3], form[4]
     h, d = room[1], room[2]
     last, outputs = ats[len(kinds)], widths[len(kinds)]
     for low in range(first * rows, len(places), apart * rows):

@@ -64,7 +64,7 @@ LANES = unsigned(convolutional.LANES)
 LINEAR, CONVOLUTION, LARGEST_OF, MEAN_OF = (unsigned(each) for each in STAGES.values())
 (
     KIND, CHANNELS, HEIGHT, WIDTH, OUTPUTS, HIGH, WIDE, DOWN, RIGHT, DOWNWARD, RIGHTWARD, ABOVE,
-    BESIDE, BENT, WEIGHT, BIASED, BIAS, GIVEN, MADE, MET, FORMED,
+    BESIDE, BENT, TRAINED, WEIGHT, BIASED, BIAS, GIVEN, MADE, MET, FORMED,
 ) = range(len(NAMES))  # fmt: skip
 
 
@@ -322,20 +322,21 @@ def _squares(v, low, count, to):
 
 
 @exact
-def _forward(w, stages, begin, drops, room, gemm):
+def _forward(w, frozen, stages, begin, drops, room, gemm):
     """Write what the lanes' records become in every stage."""
     h, p = room[1], room[7]
     for stage in range(len(stages)):
         own = stages[stage]
         inputs, outputs, start = own[CHANNELS], own[OUTPUTS], own[WEIGHT]
+        source = w if own[TRAINED] else frozen
         if own[KIND] == LINEAR:
             given = h[own[GIVEN] : own[GIVEN] + inputs * LANES]
             out = h[own[MADE] : own[MADE] + outputs * LANES]
-            of = w[start : start + inputs * outputs]
+            of = source[start : start + inputs * outputs]
             turned = TURNED if own[MET] else PLAIN
             multiply(gemm, turned, TURNED, LANES, outputs, inputs, given, of, ZERO, out)
             if own[BIASED]:
-                bias = w[own[BIAS] : own[BIAS] + outputs]
+                bias = source[own[BIAS] : own[BIAS] + outputs]
                 activate(np.int64(own[BENT]), bias, out, LANES)
             else:
                 activate(np.int64(own[BENT]), np.zeros(np.int64(outputs), np.float32), out, LANES)
@@ -350,9 +351,9 @@ def _forward(w, stages, begin, drops, room, gemm):
                 p[own[MET] : own[MET] + taps * many],
                 h[own[MADE] : own[MADE] + outputs * many],
             )
-            of = w[start : start + taps * outputs]
+            of = source[start : start + taps * outputs]
             multiply(gemm, PLAIN, PLAIN, outputs, many, taps, of, met, ZERO, out)
-            _activate_image(own, w, h)
+            _activate_image(own, source, h)
         elif own[KIND] == LARGEST_OF:
             _pool(own, h)
         else:
@@ -377,7 +378,7 @@ def _add_norms(found, own, hidden, reach, squares):
 
 
 @exact
-def _backward(w, stages, hiding, lowest, drops, room, gemm):
+def _backward(w, frozen, stages, hiding, lowest, drops, room, gemm):
     """Write the gradients of what comes out of every stage, and each lane's squared norm."""
     h, d, found, p = room[1], room[2], room[3], room[7]
     back, formed, squares = room[8], room[9], room[10]
@@ -385,13 +386,14 @@ def _backward(w, stages, hiding, lowest, drops, room, gemm):
     for stage in range(len(stages) - 1, lowest - 1, -1):
         own = stages[stage]
         inputs, outputs, start = own[CHANNELS], own[OUTPUTS], own[WEIGHT]
+        source = w if own[TRAINED] else frozen
         if own[KIND] == LINEAR:
             size = outputs * LANES
             mine = d[own[MADE] : own[MADE] + size]
             bend_all(stage, np.int64(own[BENT]), h, d, own[MADE], size, drops, room)
             if own[MET]:
                 _squares(h, own[GIVEN], inputs, squares)
-            for lane in range(NONE, LANES):
+            for lane in range(NONE, LANES if own[TRAINED] else NONE):
                 if own[MET]:
                     given = squares[lane]
                 else:
@@ -400,7 +402,7 @@ def _backward(w, stages, hiding, lowest, drops, room, gemm):
                 norm = square(mine, lane * outputs, (lane + ONE) * outputs)
                 found[lane] += norm_of_linear(given, norm, inputs, outputs, own[BIASED] > NONE)
             if stage > lowest:
-                of = w[start : start + inputs * outputs]
+                of = source[start : start + inputs * outputs]
                 to = d[own[GIVEN] : own[GIVEN] + inputs * LANES]
                 if own[MET]:
                     multiply(gemm, TURNED, TURNED, inputs, LANES, outputs, of, mine, ZERO, to)
@@ -412,16 +414,17 @@ def _backward(w, stages, hiding, lowest, drops, room, gemm):
             size = outputs * many
             mine = d[own[MADE] : own[MADE] + size]
             bend(np.int64(own[BENT]), h[own[MADE] : own[MADE] + size], mine, size)
-            _form(p, own[MET], d, own[MADE], taps, outputs, places, formed, own[FORMED])
             weights = outputs * taps
-            _squares(formed, own[FORMED], weights, squares)
-            _squares(formed, own[FORMED] + weights * LANES, outputs, squares[LANES:])
-            pixels = inputs * own[HEIGHT] * own[WIDTH]
-            _squares(h, own[GIVEN], pixels, squares[TWO * LANES :])
-            _squares(d, own[MADE], outputs * places, squares[THREE * LANES :])
-            _add_norms(found, own, hiding[stage, 0], hiding[stage, 1], squares)
+            if own[TRAINED]:
+                _form(p, own[MET], d, own[MADE], taps, outputs, places, formed, own[FORMED])
+                _squares(formed, own[FORMED], weights, squares)
+                _squares(formed, own[FORMED] + weights * LANES, outputs, squares[LANES:])
+                pixels = inputs * own[HEIGHT] * own[WIDTH]
+                _squares(h, own[GIVEN], pixels, squares[TWO * LANES :])
+                _squares(d, own[MADE], outputs * places, squares[THREE * LANES :])
+                _add_norms(found, own, hiding[stage, 0], hiding[stage, 1], squares)
             if stage > lowest:
-                of = w[start : start + weights]
+                of = source[start : start + weights]
                 multiply(gemm, TURNED, PLAIN, taps, many, outputs, of, mine, ZERO, back)
                 _fold(back, own, d)
         elif own[KIND] == LARGEST_OF:
@@ -455,6 +458,8 @@ def _sum_up(stages, room, sums, gemm):
     h, d, factors, formed = room[1], room[2], room[4], room[9]
     for stage in range(len(stages)):
         own = stages[stage]
+        if not own[TRAINED]:
+            continue
         for lane in range(NONE, LANES):
             if not factors[lane] > ZERO:
                 _silence(own, room, lane)
@@ -512,7 +517,7 @@ def bounded_sum(
         sums: See there.
         gemm: See there.
     """
-    stages, hiding, lowest = form
+    stages, hiding, lowest, frozen = form
     h, d, factors = room[1], room[2], room[4]
     if kept == ZERO:
         sums[:] = ZERO
@@ -522,11 +527,11 @@ def bounded_sum(
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
         _gathered(x, own, numbers_of_record, h)
-        _forward(w, stages, unsigned(begin + low), drops, room, gemm)
+        _forward(w, frozen, stages, unsigned(begin + low), drops, room, gemm)
         for lane in range(np.int64(LANES)):
             slot = own[min(lane, len(own) - 1)]
             outward(h, d, at + unsigned(lane) * outputs, outputs, y[slot], numbers)
-        _backward(w, stages, hiding, lowest, drops, room, gemm)
+        _backward(w, frozen, stages, hiding, lowest, drops, room, gemm)
         factors[:] = ZERO
         if factors_of(y, valid, shares, numbers, own, terms, room) >= 0:
             _sum_up(stages, room, sums, gemm)

@@ -58,30 +58,47 @@ def _draw(seed, draws, first, blocks, bits):
 
 
 @exact
+def _bits_of(layer, units, row, drops, bits):
+    """Write the bits of a record's mask, and return at which of them it begins."""
+    keys, _, _, chunk = drops
+    first = (row % chunk) * units
+    left = first & LAST
+    blocks = (left + units + LAST) // EIGHT
+    _draw(keys[layer], row // chunk + ONE, first // EIGHT, blocks, bits)
+    return left
+
+
+@exact
+def drop_inputs(x, inputs, rows, begin, drops, room):
+    """Drop numbers of records, one after another, as `drop` does units of a layer: the first."""
+    bits, rate, factor = room[6], drops[1][0], drops[2][0]
+    for row in range(begin, begin + unsigned(rows)):
+        low, left = (row - begin) * inputs, _bits_of(0, inputs, row, drops, bits)
+        for k in range(NONE, inputs):
+            kept = (bits[left + k] >> COARSE) >= rate
+            x[low + k] *= factor if kept else ZERO  # NaN stays what it is
+
+
+@exact
 def drop(layer, kind, h, at, units, rows, begin, drops, room):
     """Drop units of a layer, and write by what gradients of what is left are multiplied for it.
 
     Args:
-        layer: Which it is.
+        layer: Which of `drops` it is.
         kind: The code of what made the outputs.
         h: Outputs, one record after another.
         at: Where they begin.
         units: How many a record has.
         rows: How many records.
         begin: Which of the batch's the first of them is.
-        drops: Of each layer: its key of this step, uint64; how many of 2^24 are dropped, uint32;
+        drops: Of each dropout: its key of this step, uint64; how many of 2^24 are dropped, uint32;
             and what others are multiplied by, float32. Then after how many of a batch's records
             another mask begins, uint64.
         room: A thread's: see `compiled.bounded_sum`.
     """
-    keys, rates, factors, chunk = drops
-    slopes, bits = room[5], room[6]
-    rate, factor = rates[layer], factors[layer]
+    slopes, bits, rate, factor = room[5], room[6], drops[1][layer], drops[2][layer]
     for row in range(begin, begin + unsigned(rows)):
-        first, low = (row % chunk) * units, at + (row - begin) * units
-        left = first & LAST
-        blocks = (left + units + LAST) // EIGHT
-        _draw(keys[layer], row // chunk + ONE, first // EIGHT, blocks, bits)
+        low, left = at + (row - begin) * units, _bits_of(layer, units, row, drops, bits)
         for k in range(NONE, units):
             slopes[low + k] = factor if (bits[left + k] >> COARSE) >= rate else ZERO
         bend(kind, h[low : low + units], slopes[low : low + units], units)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training.dense import CODES, bent_by, check_parts, flattens, place_of, room, zeros
+from pasearch.training.dense import CODES, bent_by, consistent, flattens, laid_out, room, zeros
 from pasearch.training.dropout import bits_for
 from pasearch.training.norms import ROUNDINGS
 
@@ -48,6 +48,7 @@ NAMES = (
     "downward", "rightward",  # from one window to the next
     "above", "beside",  # padding: above the image, and left of it
     "bent",  # the code of what follows
+    "trained",  # or frozen, or a pooling
     "weight", "biased", "bias",  # where its weights begin, if it has a bias, and where
     "given", "made",  # where in the room both are
     "met",  # where what a convolution's taps meet is; of a linear layer, if it is given an image
@@ -92,6 +93,11 @@ class Stage:
         return getattr(self.module, "bias", None)
 
     @property
+    def trained(self) -> bool:
+        """Whether it has weights, which are not frozen."""
+        return self.weight is not None and self.weight.requires_grad
+
+    @property
     def is_convolution(self) -> bool:
         """Whether it is one."""
         return type(self.module) is nn.Conv2d
@@ -108,13 +114,8 @@ class Stage:
 
     @property
     def gradient(self) -> int:
-        """How many numbers a convolution's gradient has, of a record."""
-        return self.made[0] * (self.taps + 1)
-
-    def parts(self, weights: Tensor) -> list[tuple[int, int]]:
-        """Return where its weights and its bias are in the flat ones, and how many numbers."""
-        sizes = (self.weight, self.made[0] * self.taps), (self.bias, self.made[0])
-        return [(place_of(of, weights), size) for of, size in sizes if of is not None]
+        """How many numbers a trained convolution's gradient has, of a record."""
+        return self.made[0] * (self.taps + 1) if self.is_convolution and self.trained else 0
 
     @property
     def hiding(self) -> tuple[float, float]:
@@ -171,30 +172,30 @@ class Convolutional:
         """Of every stage."""
         return [each.dropout for each in self.stages]
 
-    def form(self, weights: Tensor) -> tuple[Array, Array, int]:
+    def form(self, weights: Tensor) -> tuple[Array, Array, int, Array]:
         """Return what the loops are told, of a network whose flat weights are these.
 
         Returns:
             The numbers of `NAMES`, uint64, (stages, names); `Stage.hiding`, float64, (stages, 2);
-            and which stage is the first with weights.
+            which stage is the first that is trained; and the weights of those that are frozen.
         """
-        parts = [part for each in self.stages for part in each.parts(weights)]
-        check_parts(parts, len(weights))
-        told = np.array(self._told(weights), np.uint64)
+        sizes = [((each.weight, each.made[0] * each.taps), (each.bias, each.made[0]))
+                 for each in self.stages]  # fmt: skip
+        places, frozen = laid_out([part for each in sizes for part in each], weights)
+        told = np.array(self._told(places), np.uint64)
         hiding = np.array([each.hiding for each in self.stages])
-        lowest = next(k for k, each in enumerate(self.stages) if each.weight is not None)
-        return told, hiding, lowest
+        lowest = next(k for k, each in enumerate(self.stages) if each.trained)
+        return told, hiding, lowest, frozen
 
-    def _told(self, weights: Tensor) -> list[list[int]]:
+    def _told(self, places: list[int | None]) -> list[list[int]]:
         given, made, met, formed = 0, math.prod(self.stages[0].given), 0, 0
         told: list[list[int]] = []
-        for each in self.stages:
-            weight, bias = (0 if of is None else place_of(of, weights)
-                            for of in (each.weight, each.bias))  # fmt: skip
+        for each, weight, bias in zip(self.stages, places[::2], places[1::2], strict=True):
             numbers = (
                 STAGES[type(each.module)], *each.given, *each.made, *each.sides, *each.strides,
-                *each.before, CODES[each.bent], weight, each.bias is not None, bias, LANES * given,
-                LANES * made, LANES * met if each.is_convolution else each.of_image, LANES * formed,
+                *each.before, CODES[each.bent], each.trained, weight or 0, bias is not None,
+                bias or 0, LANES * given, LANES * made,
+                LANES * met if each.is_convolution else each.of_image, LANES * formed,
             )  # fmt: skip
             assert len(numbers) == len(NAMES), "one of each"
             told.append([int(each) for each in numbers])
@@ -238,14 +239,16 @@ def _stage(module: nn.Module, before: list[Stage], shape: Shape, flat: bool) -> 
     if type(module) is nn.Linear and flat and before:
         made, of_image = (module.out_features, 1, 1), type(before[-1].module) is not nn.Linear
         given = (math.prod(given), 1, 1)
-        fits = given[0] == module.in_features and min(given[0], made[0]) > 0  # else torch's
+        fits = consistent(module, given[0]) and len(module.weight) == made[0]
+        fits &= min(given[0], made[0]) > 0  # else torch's
         return Stage(module=module, given=given, made=made, of_image=of_image) if fits else None
     if type(module) not in STAGES or flat or type(module) is nn.Linear or len(given) != 3:
         return None
     sides, strides = _pair(module.kernel_size), _pair(module.stride)
     if type(module) is nn.Conv2d:
         known = module.groups == 1 and module.padding_mode == "zeros"
-        known &= module.in_channels == given[0]
+        known &= consistent(module, given[0], *sides)
+        known &= module.in_channels == given[0] and len(module.weight) == module.out_channels
         padding, channels = _padding(module), module.out_channels
     else:
         known = not module.ceil_mode and not getattr(module, "return_indices", False)
@@ -281,10 +284,10 @@ def _pair(value: Any) -> Pair:
 
 
 def _fit(stages: list[Stage]) -> bool:
-    """Whether loops pay for a chain, and all of it is trained."""
+    """Whether loops pay for a chain, some of which is trained."""
     convolutions = [each for each in stages if each.is_convolution]
     linear = [each.weight for each in stages if type(each.module) is nn.Linear]
-    trained = all(p.requires_grad for each in stages for p in each.module.parameters())
+    trained = any(each.trained for each in stages)
     ends = bool(stages) and type(stages[-1].module) is nn.Linear
     small = sum(each.numel() for each in linear if each is not None) <= WIDEST
     return bool(convolutions) and trained and ends and small

@@ -48,7 +48,7 @@ class Dense:
     Args:
         layers: In order.
         activations: What follows each: a type of `ACTIVATIONS`, or None.
-        dropouts: What follows that.
+        dropouts: What comes before the first, and then what follows each activation.
         flattened: Whether records are flattened before the first.
     """
 
@@ -64,10 +64,11 @@ class Dense:
         self.biases = [layer.bias for layer in layers]
         self.activations, self.dropouts = list(activations), list(dropouts)
         self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
-        lost = [2.0 * side * torch.finfo(weight.dtype).tiny
-                for weight in self.weights for side in reversed(weight.shape)]  # fmt: skip
+        self.trained = [k for k, each in enumerate(self.weights) if each.requires_grad]
+        lost = [2.0 * side * torch.finfo(self.weights[k].dtype).tiny
+                for k in self.trained for side in reversed(self.weights[k].shape)]  # fmt: skip
         first = self.weights[0]
-        plus = [float(bias is not None) for bias in self.biases]
+        plus = [float(self.biases[k] is not None) for k in self.trained]
         self._lost = torch.tensor(lost, dtype=first.dtype, device=first.device)[:, None]
         self._plus = torch.tensor(plus, dtype=first.dtype, device=first.device)[:, None]
 
@@ -77,24 +78,28 @@ class Dense:
         first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
-        dropouts: list[KeyedDropout | None] = []
+        dropouts: list[KeyedDropout | None] = [None]
         for module in chain[first:]:
             if module._forward_hooks or module._forward_pre_hooks:
                 return None
-            if type(module) is nn.Linear and _trained(module):
+            if type(module) is nn.Linear:
+                given = layers[-1].out_features if layers else module.in_features
+                if not consistent(module, given) or len(module.weight) != module.out_features:
+                    return None
                 layers.append(module)
                 activations.append(None)
                 dropouts.append(None)
-            elif not layers or dropouts[-1] is not None:
+            elif dropouts[-1] is not None:
                 return None
-            elif (bent := bent_by(module)) and activations[-1] is None:
-                activations[-1] = bent
             elif type(module) is KeyedDropout:
                 dropouts[-1] = module
+            elif (bent := bent_by(module)) and activations and activations[-1] is None:
+                activations[-1] = bent
             else:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
-        return cls(layers, activations, dropouts, first > 0) if len(kinds) == 1 else None
+        known = len(kinds) == 1 and any(each.weight.requires_grad for each in layers)
+        return cls(layers, activations, dropouts, first > 0) if known else None
 
     @property
     def outputs(self) -> int:
@@ -125,7 +130,7 @@ class Dense:
 
         Args:
             x: Rows, (batch, ...), that it `takes`.
-            loss: Of these rows; it may know `squares_of_inputs`.
+            loss: Of these rows; it may know `squares_of_inputs`, which count without dropout.
             bounding: Not a layered one.
             mask: Of the rows.
             weights: Of the rows, or None.
@@ -135,44 +140,47 @@ class Dense:
         Returns:
             The norms, (batch,), infinite where one is not finite: such a record adds 0.
         """
-        inputs = [x.flatten(1) if x.ndim > 2 else x]
-        bent: list[Tensor] = []
-        masks: list[Tensor | None] = []
+        inputs, bent = [x.flatten(1) if x.ndim > 2 else x], []
+        masks: list[Tensor | None] = [None]
+        if (first := self.dropouts[0]) is not None:
+            inputs = [first.dropped(inputs[0], first.kept(inputs[0]))]
         for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             h, step, dropout = (
                 nn.functional.linear(inputs[-1], weight, bias), self.steps[place],
-                self.dropouts[place],
+                self.dropouts[place + 1],
             )  # fmt: skip
             bent.append(h if step is None else step[0](h))
             masks.append(None if dropout is None else dropout.kept(h))
             inputs.append(h if dropout is None else dropout.dropped(h, masks[-1]))
-        found = self._lost.new_empty(2 * len(self.weights), len(x))
-        norms, gradients, d = found.unbind(0), [], loss.gradient(inputs[-1])
-        for place in reversed(range(len(self.weights))):
-            if (dropout := self.dropouts[place]) is not None:
-                d = dropout.dropped(d, masks[place])
+        found = self._lost.new_empty(2 * len(self.trained), len(x))
+        norms, gradients, d = list(found.unbind(0)), {}, loss.gradient(inputs[-1])
+        lowest = self.trained[0]
+        squares = None if lowest or first is not None else loss.squares
+        for place in reversed(range(lowest, len(self.weights))):
+            if (dropout := self.dropouts[place + 1]) is not None:
+                d = dropout.dropped(d, masks[place + 1])
             if (step := self.steps[place]) is not None:
                 d = step[1](d, bent[place])
-            gradients.append(d)
-            norms_along(d, 1, norms[2 * place + 1])
-            if place or loss.squares is None:
-                norms_along(inputs[place], 1, norms[2 * place])
-            d = d @ self.weights[place] if place else d
+            if place in self.trained:
+                gradients[place] = d
+                norms_along(d, 1, norms.pop())
+                of_inputs = norms.pop()
+                if place or squares is None:
+                    norms_along(inputs[place], 1, of_inputs)
+            d = d @ self.weights[place] if place > lowest else d
         found.square_()
-        if loss.squares is not None:
-            norms[0].copy_(loss.squares)
+        if squares is not None:
+            found[0].copy_(squares)
         of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
         total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
         factors, norm, bad = bounded(total.sqrt(), total, bounding, mask, weights, look=look)
         if bad is not None:  # 0 * NaN is NaN: mask first
-            inputs, gradients = (
-                [zero_rows(each, bad) for each in values] for values in (inputs, gradients)
-            )
-        for weight, bias, a, d in zip(
-            self.weights, self.biases, inputs, reversed(gradients), strict=False
-        ):
-            d.mul_(factors[:, None])
-            torch.mm(d.t(), a, out=into[id(weight)])
+            inputs = [zero_rows(each, bad) for each in inputs]
+            gradients = {place: zero_rows(each, bad) for place, each in gradients.items()}
+        for place, d in gradients.items():
+            weight, bias = self.weights[place], self.biases[place]
+            d = d.mul_(factors[:, None])
+            torch.mm(d.t(), inputs[place], out=into[id(weight)])
             if bias is not None:
                 torch.sum(d, 0, out=into[id(bias)])
         return norm
@@ -194,6 +202,34 @@ def room(copies: int, made: int, rows: int, bits: int) -> tuple[Any, ...]:
         zeros(copies), zeros(made), zeros(made), np.zeros(rows), zeros(rows),
         zeros(made if bits else 0), np.zeros(bits, np.uint32),
     )  # fmt: skip
+
+
+def laid_out(
+    parts: Sequence[tuple[Tensor | None, int]], weights: Tensor
+) -> tuple[list[int | None], np.ndarray[Any, Any]]:
+    """Return where each part of a network's numbers begins, None for none, and the frozen ones.
+
+    Args:
+        parts: Parameters, and how many numbers each has to have.
+        weights: Those that are trained, flat; the others are copied behind each other.
+    """
+    places: list[int | None] = []
+    frozen = [each.detach().flatten() for each, _ in parts if each is not None
+              and not each.requires_grad]  # fmt: skip
+    behind, trained = 0, []
+    for part, size in parts:
+        if part is None:
+            places.append(None)
+        elif part.requires_grad:
+            places.append(place_of(part, weights))
+            trained.append((places[-1], size))
+        else:
+            places.append(behind)
+            behind += size
+    check_parts(trained, len(weights))
+    copied = torch.cat([weights.new_zeros(0), *frozen])
+    check_parts([(0, behind)], len(copied))
+    return places, copied.numpy()
 
 
 def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
@@ -227,5 +263,16 @@ def flattens(module: nn.Module) -> bool:
     return type(module) is nn.Flatten and repr(module) == FLATTEN
 
 
-def _trained(layer: nn.Linear) -> bool:
-    return all(parameter.requires_grad for parameter in layer.parameters())
+def consistent(layer: nn.Module, inputs: int, *sides: int) -> bool:
+    """Whether a layer's parameters have the shapes that follow from what it says of itself.
+
+    Args:
+        layer: Linear, or a convolution without groups.
+        inputs: What it is given: numbers, or channels.
+        sides: Of a window.
+    """
+    weight, bias = layer.weight, layer.bias
+    assert isinstance(weight, Tensor)
+    shaped = weight.shape[1:] == (inputs, *sides)
+    shaped &= bias is None or (isinstance(bias, Tensor) and bias.shape == weight.shape[:1])
+    return shaped and len({each.requires_grad for each in layer.parameters()}) == 1

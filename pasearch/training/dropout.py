@@ -18,7 +18,7 @@ SPARE = 16
 
 
 def bits_for(dropouts: Sequence[KeyedDropout | None], outputs: Sequence[int]) -> int:
-    """Return for how many bits there must be room, in layers of so many outputs: 0 without any."""
+    """Return for how many bits there must be room, of so many units: 0 without dropout."""
     widest = [count for each, count in zip(dropouts, outputs, strict=True) if each is not None]
     return max(widest) + SPARE if widest else 0
 
@@ -27,7 +27,7 @@ class Dropouts:
     """The dropout of a network's layers.
 
     Args:
-        layers: Of every layer, what it has.
+        layers: Of every layer, what it has; of a dense network, of its records first.
         chunk: After how many records of a batch another mask begins.
     """
 

@@ -40,7 +40,7 @@ from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
-from pasearch.training.dense import CODES, NARROW, Dense, check_parts, place_of, room, zeros
+from pasearch.training.dense import CODES, NARROW, Dense, laid_out, room, zeros
 from pasearch.training.dropout import Dropouts, bits_for
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise, reseed_dropout
@@ -178,7 +178,7 @@ class Plan:
         form: What that is told of the network.
         weights: The network's parameters, flat.
         outputs: Of the network.
-        dropouts: Of each of its layers.
+        dropouts: Of its layers; of a dense one's records first.
         squares: From records to what the loop asks of each beside: the squared norm of its input,
             where that goes to a linear layer.
         rows: Records of a block, at most.
@@ -217,10 +217,11 @@ class Plan:
                 rooms=[chain.room() for _ in range(threads)], product=product(),
             )  # fmt: skip
         outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
-        copied = inputs if outputs[0] >= NARROW else 0
+        copied = inputs if outputs[0] >= NARROW or chain.dropouts[0] is not None else 0
         rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=bool(copied))
         lines = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
-        sizes = rows * copied, lines * sum(outputs), rows, bits_for(chain.dropouts, outputs)
+        bits = bits_for(chain.dropouts, [inputs, *outputs])
+        sizes = rows * copied, lines * sum(outputs), rows, bits
         return cls(
             loop=code.bounded_sum, form=_form(chain, weights, lines), weights=weights,
             outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
@@ -349,10 +350,11 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
     if not (plain and (bounding is None or _has_terms(bounding))):
         return False
     of_record = IMAGE if isinstance(chain, Convolutional) else ROW
-    kinds = {(p.dtype, p.device.type) for p in (*watched.parameters, x)}
+    parameters = list(watched.network.parameters())
+    kinds = {(p.dtype, p.device.type) for p in (*parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
     known &= type(x) is not Tensor or x.is_contiguous()
-    known &= all(p.numel() for p in watched.parameters)
+    known &= all(p.numel() for p in parameters)
     saved = recipe.steps * (CALLS + of_record * batch)
     return saved >= WORTH and known and kinds == KNOWN
 
@@ -400,15 +402,16 @@ def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
     """Return what `compiled.bounded_sum` is told of the layers, with room for so many records."""
     outputs = [len(weight) for weight in dense.weights]
     widths = [dense.weights[0].shape[1], *outputs]
-    starts = [place_of(each, weights) for each in dense.weights]
-    biases = [-1 if each is None else place_of(each, weights) for each in dense.biases]
-    parts = [(start, math.prod(pair)) for start, pair in zip(starts, pairwise(widths), strict=True)]
-    parts += [each for each in zip(biases, outputs, strict=True) if each[0] >= 0]
-    check_parts(parts, len(weights))
+    sizes = list(map(math.prod, pairwise(widths)))
+    parts = [*zip(dense.weights, sizes, strict=True), *zip(dense.biases, outputs, strict=True)]
+    places, frozen = laid_out(parts, weights)
+    places = [-1 if each is None else each for each in places]
+    starts, biases = places[: len(outputs)], places[len(outputs) :]
     return (
         np.array(starts, np.uint64), np.array(biases, np.int64), np.array(widths, np.uint64),
         np.array([CODES[each] for each in dense.activations], np.int64),
         np.array([0, *(room * np.cumsum([0, *outputs[:-1]])).tolist()], np.uint64),
+        np.array([each.requires_grad for each in dense.weights]), frozen,
     )  # fmt: skip
 
 

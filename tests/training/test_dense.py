@@ -38,6 +38,13 @@ NETWORKS = {
     "sigmoid": lambda: nn.Sequential(nn.Linear(12, 6), nn.Sigmoid(), nn.Linear(6, 3)),
     "dropout": lambda: nn.Sequential(nn.Linear(12, 6), nn.Sigmoid(), KeyedDropout(0.3),
                                      nn.Linear(6, 9), KeyedDropout(0.5), nn.Linear(9, 3)),
+    "dropout of records": lambda: nn.Sequential(nn.Flatten(), KeyedDropout(0.2), nn.Linear(12, 3)),
+    "frozen": lambda: nn.Sequential(
+        KeyedDropout(0.2), nn.Linear(12, 5).requires_grad_(False), KeyedDropout(0.5),
+        nn.Linear(5, 6), nn.Tanh(),
+        nn.Linear(6, 9).requires_grad_(False), nn.Sigmoid(), nn.Linear(9, 4, bias=False),
+        nn.Linear(4, 3).requires_grad_(False),
+    ),
     "tempered": lambda: nn.Sequential(nn.Linear(12, 6), TemperedSigmoid(), nn.Linear(6, 3)),
 }  # fmt: skip
 
@@ -141,7 +148,7 @@ def half_frozen() -> nn.Sequential:
         nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), KeyedDropout(0.5)),
-        nn.Sequential(KeyedDropout(0.5), nn.Linear(12, 3)),
+        nn.Sequential(KeyedDropout(0.5), KeyedDropout(0.5), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3).double(), nn.Linear(3, 3)),
     ],
 )  # fmt: skip
