@@ -71,21 +71,35 @@ def summed(a: Tensor, d: Tensor, weight: Tensor, bias: Tensor) -> None:
     torch.sum(d, 0, out=bias)
 
 
+BENT = {
+    "tanh": (torch.tanh_, lambda d, h: d.mul_(1.0 - h * h)),
+    "relu": (torch.relu_, lambda d, h: d.mul_(h > 0)),
+    "sigmoid": (torch.sigmoid_, lambda d, h: d.mul_(h * (1.0 - h))),
+}
+"""In place, and a gradient of what came out times the derivative, from what came out."""
+
+
 def dense(flat: Flat, s: Setting) -> Sums:
-    """Layers of tanh units: (1 - h^2) is all that the backward pass needs."""
+    """Layers whose derivatives follow from what comes out: no autograd, and a mask for dropout."""
+    hidden = s.row.architecture.layers
+    rates = [each.dropout for each in hidden]
+    ways = [BENT[each.activation] for each in hidden]
     layers = list(zip(flat.parameters[::2], flat.parameters[1::2], strict=True))
     places = list(zip(flat.sums[::2], flat.sums[1::2], strict=True))
 
     def sums(x: Tensor, y: Tensor) -> None:
-        inputs = [x]
-        for weight, bias in layers[:-1]:
-            inputs.append(torch.addmm(bias, inputs[-1], weight.T).tanh_())
+        inputs, bent, masks = [x], [], []
+        for (weight, bias), rate, (bend, _) in zip(layers, rates, ways, strict=False):
+            bent.append(bend(torch.addmm(bias, inputs[-1], weight.T)))
+            masks.append(torch.empty_like(bent[-1]).bernoulli_(1.0 - rate) if rate else None)
+            inputs.append(bent[-1] * masks[-1].div_(1.0 - rate) if rate else bent[-1])
         weight, bias = layers[-1]
         d = errors(torch.addmm(bias, inputs[-1], weight.T), y)
         outputs = [d]
         for place in range(len(layers) - 1, 0, -1):
-            h = inputs[place]
-            d = (d @ layers[place][0]).mul_(1.0 - h * h)
+            d = d @ layers[place][0]
+            d = d if masks[place - 1] is None else d.mul_(masks[place - 1])
+            d = ways[place - 1][1](d, bent[place - 1])
             outputs.append(d)
         outputs.reverse()
         squares = sum(squares_of(a, d) for a, d in zip(inputs, outputs, strict=True))

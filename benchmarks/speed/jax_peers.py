@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 from jax import numpy as jnp
-from peers import Made, Setting
+from peers import Absent, Made, Setting
 from rows import CLIP, RATE
 
 from pasearch.spaces.layers import Conv, Dense, Lstm, Pool
@@ -30,15 +30,20 @@ def on_gpu() -> bool:
 def forward(s: Setting):
     """Return the network of one record as a function of (parameters, x)."""
     layers = (*s.row.architecture.layers, Dense(units=s.row.classes, activation="linear"))
-    activations = {"tanh": jnp.tanh, "relu": jax.nn.relu, "linear": lambda value: value}
+    activations = {"tanh": jnp.tanh, "relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid,
+                   "linear": lambda value: value}  # fmt: skip
 
-    def network(parameters: list[Any], x: Any) -> Any:
+    def network(parameters: list[Any], x: Any, key: Any) -> Any:
         left = iter(parameters)
         if x.ndim == 2 and not isinstance(layers[0], Lstm):
             x = x[None]
         for layer in layers:
             if isinstance(layer, Dense):
                 x = activations[layer.activation](next(left) @ x.reshape(-1) + next(left))
+                if layer.dropout:
+                    key, own = jax.random.split(key)
+                    kept = jax.random.bernoulli(own, 1.0 - layer.dropout, x.shape)
+                    x = jnp.where(kept, x / (1.0 - layer.dropout), 0.0)
             elif isinstance(layer, Pool):
                 window = (1, layer.size, layer.size)
                 x = lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
@@ -69,8 +74,8 @@ def _lstm(weight: Any, bias: Any, x: Any) -> Any:
 def _loss(s: Setting):
     network = forward(s)
 
-    def loss(parameters: list[Any], x: Any, y: Any) -> Any:
-        return -jax.nn.log_softmax(network(parameters, x))[y]
+    def loss(parameters: list[Any], x: Any, y: Any, key: Any = None) -> Any:
+        return -jax.nn.log_softmax(network(parameters, x, key))[y]
 
     return loss
 
@@ -97,10 +102,13 @@ def vmapped(s: Setting) -> Made:
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def move(parameters: list[Any], key: Any, x_all: Any, y_all: Any) -> tuple[list[Any], Any]:
-        key, batch_key, *keys = jax.random.split(key, 2 + len(parameters))
+        key, batch_key, mask_key, *keys = jax.random.split(key, 3 + len(parameters))
         chosen = jax.random.randint(batch_key, (s.batch,), 0, s.n)
         chosen = jnp.arange(s.n) if s.whole else chosen
-        formed = jax.vmap(gradient, in_axes=(None, 0, 0))(parameters, x_all[chosen], y_all[chosen])
+        masks = jax.random.split(mask_key, s.batch) if s.row.has_dropout else None
+        formed = jax.vmap(gradient, in_axes=(None, 0, 0, masks if masks is None else 0))(
+            parameters, x_all[chosen], y_all[chosen], masks
+        )
         squares = sum(jnp.square(g).sum(axis=range(1, g.ndim)) for g in formed)
         factors = jnp.minimum(1.0, CLIP / (jnp.sqrt(squares) + 1e-6))
         sums = [jnp.tensordot(factors, g, 1) for g in formed]
@@ -119,6 +127,8 @@ def private(s: Setting) -> Made:
     """Return jax_privacy's step, of batches padded to a few sizes, for which it is compiled."""
     from jax_privacy import batch_selection, clipping, noise_addition
 
+    if s.row.has_dropout:
+        raise Absent("this step has no dropout")
     parameters, x_all, y_all = _start(s)
     state, single = _State(parameters), _loss(s)
     gradient = clipping.clipped_grad(

@@ -35,7 +35,7 @@ from torch.nn import functional
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import WORTH, machine_code
-from pasearch.spaces.modules import Lstm
+from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, full_precision
@@ -59,11 +59,13 @@ class Setting:
         data: Its records.
         device: "cpu" or "cuda".
         sigma: Noise multiplier; the check takes next to none.
-        whole: Whether a batch is all records: for the check that all ways do the same.
+        whole: Whether a batch is all records, without dropout: for the check that all ways do the
+            same.
     """
 
     def __init__(self, row: Row, data: Records, device: str, sigma: float, whole: bool):
-        self.row, self.data, self.device, self.sigma = row, data, device, sigma
+        self.row = row.without_dropout() if whole else row
+        self.data, self.device, self.sigma = data, device, sigma
         self.n, self.whole = len(data), whole
         self.batch = self.n if whole else row.batch
         self.random = np.random.default_rng(3)
@@ -251,7 +253,8 @@ class LastState(nn.Module):
 def torch_network(s: Setting, *, private: bool = False) -> nn.Module:
     """Return the row's network as users of torch have it.
 
-    That is with torch's LSTM, or Opacus' for Opacus, and convolutions padded by so many pixels.
+    That is with torch's LSTM, or Opacus' for Opacus, its dropout, and convolutions padded by so
+    many pixels.
 
     Torch's LSTM has a second bias, which starts at 0; the check freezes it.
     """
@@ -260,6 +263,9 @@ def torch_network(s: Setting, *, private: bool = False) -> nn.Module:
         if isinstance(layer, nn.Conv2d):  # FastDP takes numbers alone
             same = layer.padding == "same"
             layer.padding = tuple(same * (side // 2) for side in layer.kernel_size)
+    for name, layer in network.named_children():
+        if isinstance(layer, KeyedDropout):
+            setattr(network, name, nn.Dropout(layer.rate))
     if s.row.kind != "lstm":
         return network
     own, head = list(network.children())

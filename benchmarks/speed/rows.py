@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -50,6 +50,17 @@ class Row:
                 nn.init.normal_(parameter.detach(), std=1.0 / math.prod(self.shape))
         return network
 
+    def without_dropout(self) -> Row:
+        """Return the same without dropout, so that all ways can be compared."""
+        layers = (replace(each, dropout=0.0) if isinstance(each, Dense) else each
+                  for each in self.architecture.layers)  # fmt: skip
+        return replace(self, architecture=replace(self.architecture, layers=tuple(layers)))
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a layer has."""
+        return any(getattr(each, "dropout", 0.0) for each in self.architecture.layers)
+
     def data(self, device: str, records: int | None = None) -> Records:
         """Return made-up records."""
         generator, n = torch.Generator().manual_seed(2), records or self.records
@@ -66,6 +77,13 @@ def _fcn(*units: int) -> Architecture:
 
 
 LINEAR, FCN, WIDE = _fcn(), _fcn(300, 128), _fcn(300, 128, 1024)
+TABLE_XI = Architecture(
+    layers=tuple(
+        Dense(units=units, activation=activation, dropout=0.2)
+        for units, activation in ((512, "relu"), (128, "sigmoid"), (32, "tanh"))
+    )
+)
+"""One of the networks of Table XI: all its activations, and dropout."""
 TABLE_XXVI = Architecture(
     layers=(
         Pool(size=2), Conv(filters=16, kernel=5), Pool(size=2),
@@ -100,6 +118,7 @@ ROWS: dict[str, Row] = {
         _row("logistic", "logistic regression 108 x 2", LINEAR, (108,), 100, classes=2),
         _row("fcn", "FCN 784-300-128-10", FCN, (784,), 100),
         _row("wide", "FCN 784-300-128-1024-10", WIDE, (784,), 100),
+        _row("xi", "FCN 784-512-128-32-10 of Table XI", TABLE_XI, (784,), 100),
         _row("scattering", "scattering + linear", LINEAR, SCATTERED, 100, records=20_000),
         _row("cnn", "CNN of Table XXVI", TABLE_XXVI, (28, 28), 256, kind="cnn"),
         _row("lstm", "LSTM, 28 steps of 128 units", LSTM, (28, 28), 100, kind="lstm"),
