@@ -31,6 +31,72 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "halves: norms with the slack of float32",
+        "return SLACK if any(self.layers) else EXACT",
+        "return EXACT",
+        "training/test_halves.py",
+    ),
+    Mutant(
+        "halves: those of a null record stay",
+        "room[10][own : own + widths[layer]] = NULL",
+        "pass",
+        "training/test_halves.py",
+    ),
+    Mutant(
+        "halves: a product left out",
+        "multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[1], UNIT, c)",
+        "pass",
+        "training/test_halves.py",
+    ),
+    Mutant(
+        "halves: upper halves cut off and not rounded",
+        "rounded = builder.add(builder.add(bits, _whole(0x7FFF)), odd)",
+        "rounded = bits",
+        "training/test_halves.py",
+    ),
+    Mutant(
+        "dropout in machine code: a unit's gradient is not dropped",
+        "own[k] *= slopes[at + k]",
+        "own[k] *= UNIT",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "dropout in machine code: the same mask for every block",
+        "first = (row % chunk) * units",
+        "first = unsigned(0)",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "dropout in machine code: norms of inputs before dropout",
+        "elif drops[1][0]:",
+        "elif False:",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "dropout of a chain: norms of inputs before dropout",
+        "squares = None if lowest or first is not None else loss.squares",
+        "squares = None if lowest else loss.squares",
+        "training/test_dense.py",
+    ),
+    Mutant(
+        "frozen layers: weights of another place",
+        "            behind += size",
+        "            behind += 1",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "frozen layers: their gradients are in the norm",
+        "for row in range(many if trained[layer] else 0):",
+        "for row in range(many):",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "frozen layers behind convolutions: their gradients are in the norm",
+        "for lane in range(NONE, LANES if own[TRAINED] else NONE):",
+        "for lane in range(NONE, LANES):",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
         "looks: priced at a share of mu, trained with more",
         "own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu",
         "own = recipes[recipe_of(candidate.settings)], None if mu is None else 2 * mu * shape.mu",
@@ -303,8 +369,8 @@ MUTANTS = (
     ),
     Mutant(
         "in code: a sum keeps what stood there",
-        "self._add(self._records, places, 0.0, total)",
-        "self._add(self._records, places, 1.0, total)",
+        "kept, drops = np.float32(row > 0), self._dropouts.of_this_step()",
+        "kept, drops = np.float32(1), self._dropouts.of_this_step()",
         "training/test_machine_code.py",
     ),
     Mutant(

@@ -10,13 +10,9 @@ Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 
-from pasearch.runs.compiled import instruction
 from pasearch.training.compiled_activations import (
     NONE,
     ONE,
@@ -27,80 +23,31 @@ from pasearch.training.compiled_activations import (
     activate,
     exact,
     fast_exp,
-    inlined,
     single,
     sums_of,
     unsigned,
 )
 from pasearch.training.compiled_dropout import bend_all, drop, drop_inputs
+from pasearch.training.compiled_products import (
+    PLAIN,
+    TURNED,
+    halve,
+    halve_rows,
+    multiply,
+    multiply_halves,
+)
 
 ROWS = unsigned(4)
 """Records that go through a first layer of few outputs at once; of their sum, twice as many."""
 SPARE = unsigned(7)
 """How many rows behind the last one there must be room for, so that all go through alike."""
+NULL = np.uint16(0)
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a squared norm: as far as float32 goes, so that a factor is a normal float32."""
 LOST = 2.0 * float(np.finfo(np.float32).tiny)
 """What a number of a row may lose to underflow, of a squared norm: in it, or times its factor."""
-
-PLAIN, TURNED = (np.int64(ord(each)) for each in "NT")
-
-
-@instruction
-def _gemm(context: Any, gemm: Any, turn_a: Any, turn_b: Any, m: Any, n: Any, k: Any, a: Any,
-          lda: Any, b: Any, ldb: Any, beta: Any, c: Any, ldc: Any) -> Any:  # fmt: skip
-    """Call BLAS' sgemm, all of whose arguments are addresses, with a factor of 1."""
-    number, real, address = ir.IntType(32), ir.FloatType(), ir.IntType(8).as_pointer()
-
-    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
-        def kept(value: Any) -> Any:
-            with builder.goto_entry_block():
-                place = builder.alloca(value.type)
-            builder.store(value, place)
-            return builder.bitcast(place, address)
-
-        def whole_number(value: Any) -> Any:
-            return kept(builder.trunc(value, number))
-
-        def matrix(value: Any) -> Any:
-            return builder.inttoptr(value, address)
-
-        one = kept(ir.Constant(real, 1.0))
-        to, turn_a, turn_b, m, n, k, a, lda, b, ldb, beta, c, ldc = given
-        kind = ir.FunctionType(ir.VoidType(), [address] * 13)
-        builder.call(
-            builder.inttoptr(to, kind.as_pointer()),
-            [whole_number(each) for each in (turn_a, turn_b, m, n, k)]
-            + [one, matrix(a), whole_number(lda), matrix(b), whole_number(ldb), kept(beta)]
-            + [matrix(c), whole_number(ldc)],
-        )
-        return context.get_dummy_value()
-
-    asked = [types.int64] * 10 + [types.float32] + [types.int64] * 2
-    return types.void(*asked), made
-
-
-@inlined
-def multiply(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
-    """Write A B + kept C into C, (m, n); A is (m, k), B (k, n), or what was turned of them.
-
-    BLAS has columns side by side where we have rows, so it is given B^T and A^T.
-    """
-    lda = m if turn_a == TURNED else k
-    ldb = k if turn_b == TURNED else n
-    multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c)
-
-
-@inlined
-def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c):
-    """Do the same with some columns of matrices that have lda and ldb of them."""
-    _gemm(
-        np.int64(gemm), np.int64(turn_b), np.int64(turn_a), np.int64(n), np.int64(m), np.int64(k),
-        np.int64(b.ctypes.data), np.int64(ldb), np.int64(a.ctypes.data), np.int64(lda), kept,
-        np.int64(c.ctypes.data), np.int64(n),
-    )  # fmt: skip
 
 
 @exact
@@ -243,30 +190,67 @@ def _four(places, low):
 
 
 @exact
+def _halve_weights(w, form, room):
+    """Write the weights of layers whose products are of halves as such."""
+    starts, widths, trained, frozen, halved = form[0], form[2], form[5], form[6], form[7]
+    for layer in range(len(halved)):
+        if halved[layer] >= 0:
+            source, size = w if trained[layer] else frozen, widths[layer] * widths[layer + 1]
+            halve(source, starts[layer], size, room[7], room[8], unsigned(halved[layer]))
+
+
+@exact
+def _copy(x, places, inputs, begin, drops, room):
+    """Write chosen records one after another, without what dropout takes."""
+    copied = room[0]
+    for row in range(len(places)):
+        to, slot = unsigned(row) * inputs, unsigned(places[row]) * inputs
+        for k in range(NONE, inputs):  # of slices, numba would compile a second more
+            copied[to + k] = x[slot + k]
+    if drops[1][0]:
+        drop_inputs(copied, inputs, len(places), begin, drops, room)
+
+
+@exact
+def _forward_by_halves(x, places, layer, form, room, out):
+    """Write what comes out of a layer, and what it is given, as halves."""
+    widths, ats, place, at, gemm = form[2], form[4], form[7][layer], form[8][layer], form[9]
+    inputs, outputs, many = widths[layer], widths[layer + 1], unsigned(len(places))
+    first, second = room[9], room[10]
+    if layer:
+        halve(room[1], ats[layer], many * inputs, first, second, at)
+    elif len(room[0]):
+        halve(room[0], NONE, many * inputs, first, second, at)
+    else:
+        halve_rows(x, places, inputs, first, second, at)
+    multiply_halves(
+        gemm, PLAIN, TURNED, many, outputs, inputs, (first[at:], second[at:]),
+        (room[7][place:], room[8][place:]), ZERO, out,
+    )  # fmt: skip
+
+
+@exact
 def _forward(x, places, begin, w, form, drops, room, gemm):
     """Write what records become in every layer, and their copy where a product needs one."""
-    starts, biases, widths, kinds, ats, trained, frozen = form
+    starts, biases, widths, kinds, ats, trained, frozen, halved = form[:8]
     copied, h = room[0], room[1]
     many = len(places)
+    if len(copied):
+        _copy(x, places, widths[0], begin, drops, room)
     for layer in range(len(kinds)):
         inputs, outputs = widths[layer], widths[layer + 1]
         start, size = starts[layer], inputs * outputs
         source = w if trained[layer] else frozen
         own = source[start : start + size]
         out = h[ats[layer + 1] : ats[layer + 1] + (unsigned(many) + SPARE) * outputs]
-        if layer == 0 and not len(copied):
+        if halved[layer] >= 0:
+            _forward_by_halves(x, places, layer, form, room, out)
+        elif layer == 0 and not len(copied):
             for low in range(0, many, 4):
                 _dots(x, _four(places, low), own, inputs, outputs, out, unsigned(low))
         else:
-            if layer == 0:
-                for row in range(many):
-                    to, slot = unsigned(row) * inputs, unsigned(places[row]) * inputs
-                    for k in range(NONE, inputs):  # of slices, numba would compile a second more
-                        copied[to + k] = x[slot + k]
-                if drops[1][0]:
-                    drop_inputs(copied, inputs, many, begin, drops, room)
-                given = copied[: unsigned(many) * inputs]
-            else:
+            given = copied[: unsigned(many) * inputs]
+            if layer:
                 given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
             multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
         bias = biases[layer]
@@ -284,7 +268,7 @@ def _backward(places, squares, w, form, drops, room, gemm):
 
     Down to the lowest layer that is trained.
     """
-    starts, biases, widths, kinds, ats, trained, frozen = form
+    starts, biases, widths, kinds, ats, trained, frozen, halved = form[:8]
     h, d, found = room[1], room[2], room[3]
     many, lowest = len(places), 0
     while not trained[lowest]:
@@ -307,7 +291,14 @@ def _backward(places, squares, w, form, drops, room, gemm):
                 given = np.float64(squares[places[row]])
             mine = square(own, low, low + outputs)
             found[row] += norm_of_linear(given, mine, inputs, outputs, biases[layer] >= 0)
-        if layer > lowest:
+        if layer > lowest and halved[layer] >= 0:
+            place, first, second = halved[layer], room[11], room[12]
+            halve(own, NONE, size, first, second, NONE)
+            multiply_halves(
+                form[9], PLAIN, PLAIN, many, inputs, outputs, (first, second),
+                (room[7][place:], room[8][place:]), ZERO, d[before:],
+            )  # fmt: skip
+        elif layer > lowest:
             start, source = starts[layer], w if trained[layer] else frozen
             of = source[start : start + inputs * outputs]
             multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
@@ -333,7 +324,7 @@ def factors_of(y, valid, shares, numbers, places, terms, room):
 @exact
 def _weigh(form, room, many):
     """Multiply every record's gradients by its factor; whose is 0 has zeros, whatever it had."""
-    widths, kinds, ats, trained = form[2], form[3], form[4], form[5]
+    widths, kinds, ats, trained, halved, gats = form[2], form[3], form[4], form[5], form[7], form[8]
     copied, h, d, factors = room[0], room[1], room[2], room[4]
     for row in range(many):
         c = factors[row]
@@ -346,6 +337,10 @@ def _weigh(form, room, many):
                 continue
             d[low:high] = ZERO  # 0 * NaN is NaN
             h[low:high] = ZERO
+            if halved[layer] >= 0:
+                own = gats[layer] + unsigned(row) * widths[layer]
+                room[9][own : own + widths[layer]] = NULL
+                room[10][own : own + widths[layer]] = NULL
             if layer == 0 and len(copied):
                 own = unsigned(row) * widths[0]
                 copied[own : own + widths[0]] = ZERO
@@ -357,7 +352,7 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
 
     What stood there is kept, or not: times 1, or times 0.
     """
-    starts, biases, widths, kinds, ats, trained, _ = form
+    starts, biases, widths, kinds, ats, trained, _, halved = form[:8]
     copied, h, d, factors = room[0], room[1], room[2], room[4]
     many = len(places)
     for layer in range(len(kinds)):
@@ -366,9 +361,17 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
         inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
         own, to = d[at : at + unsigned(many) * outputs], sums[start : start + size]
-        if kept == ZERO and layer == 0 and not len(copied):
+        alone = layer == 0 and not len(copied) and halved[layer] < 0
+        if kept == ZERO and alone:
             to[:] = ZERO
-        if layer == 0 and not len(copied):
+        if halved[layer] >= 0:
+            first, second, of = room[11], room[12], form[8][layer]
+            halve(own, NONE, unsigned(many) * outputs, first, second, NONE)
+            multiply_halves(
+                form[9], TURNED, PLAIN, outputs, inputs, many, (first, second),
+                (room[9][of:], room[10][of:]), kept, to,
+            )  # fmt: skip
+        elif alone:
             own = d[at : at + (unsigned(many) + SPARE) * outputs]
             own[unsigned(many) * outputs :] = ZERO
             chosen = places.copy()
@@ -416,19 +419,23 @@ def bounded_sum(
         form: Of the layers: where each one's weights begin, and its bias (-1: none); the widths of
             what they are given and of what comes out at last; codes of what follows; where in the
             room what comes out of each stands, behind a number for the first one's input; which
-            are trained, bool; and the weights of those that are not, float32, which begin there.
+            are trained, bool; the weights of those that are not, float32, which begin there; where
+            in the room each one's weights are as halves, and what it is given (-1, and anything:
+            its products are of float32); and where the product of halves lies.
         drops: Of dropout: see `compiled_dropout.drop`.
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few
             outputs reads them where they lie, whole; for what comes out of the layers and for its
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
             for factors, (rows,); where there is dropout, once more as for gradients, and for bits,
-            uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer.
+            uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer; for the halves of
+            weights, twice, of what layers are given, twice, and of a layer's gradients, twice.
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
     widths, kinds, ats = form[2], form[3], form[4]
     h, d = room[1], room[2]
+    _halve_weights(w, form, room)
     last, outputs = ats[len(kinds)], widths[len(kinds)]
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]

@@ -25,16 +25,7 @@ from numba.core import cgutils
 
 from pasearch.runs.compiled import instruction
 from pasearch.training import convolutional
-from pasearch.training.compiled import (
-    LARGEST,
-    PLAIN,
-    TURNED,
-    factors_of,
-    multiply,
-    norm_of_linear,
-    outward,
-    square,
-)
+from pasearch.training.compiled import LARGEST, factors_of, norm_of_linear, outward, square
 from pasearch.training.compiled_activations import (
     FOUR,
     NONE,
@@ -57,6 +48,7 @@ from pasearch.training.compiled_activations import (
     unsigned,
 )
 from pasearch.training.compiled_dropout import bend_all, drop
+from pasearch.training.compiled_products import PLAIN, TURNED, multiply
 from pasearch.training.convolutional import NAMES, STAGES
 
 LANES = unsigned(convolutional.LANES)

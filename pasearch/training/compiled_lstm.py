@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pasearch.training.compiled import PLAIN, TURNED, eight, multiply, multiply_of
+from pasearch.training.compiled import eight
 from pasearch.training.compiled_activations import (
     FOUR,
     NONE,
@@ -31,6 +31,7 @@ from pasearch.training.compiled_activations import (
     tanh_all,
     unsigned,
 )
+from pasearch.training.compiled_products import PLAIN, TURNED, multiply, multiply_of
 
 
 @fused

@@ -42,6 +42,7 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
 from pasearch.training.dense import CODES, NARROW, Dense, laid_out, room, zeros
 from pasearch.training.dropout import Dropouts, bits_for
+from pasearch.training.halves import Halved
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise, reseed_dropout
 from pasearch.training.products import Product, product
@@ -184,6 +185,7 @@ class Plan:
         rows: Records of a block, at most.
         rooms: Of each thread.
         product: What multiplies.
+        slack: How much too large norms are taken.
     """
 
     loop: Callable[..., None]
@@ -195,10 +197,18 @@ class Plan:
     rows: int
     rooms: list[tuple[Any, ...]]
     product: Product
+    slack: float = SLACK
 
     @classmethod
     def of(
-        cls, chain: Chain, weights: Tensor, expected: int, threads: int, code: ModuleType
+        cls,
+        chain: Chain,
+        weights: Tensor,
+        expected: int,
+        threads: int,
+        code: ModuleType,
+        *,
+        halved: Halved | None = None,
     ) -> Plan:
         """Return the plan of a network.
 
@@ -208,6 +218,7 @@ class Plan:
             expected: Records of a batch, in the mean.
             threads: Of a step.
             code: `loops_of` the network.
+            halved: The layers of a dense one whose products are of halves. Default: where they pay.
         """
         if isinstance(chain, Convolutional):
             return cls(
@@ -217,16 +228,22 @@ class Plan:
                 rooms=[chain.room() for _ in range(threads)], product=product(),
             )  # fmt: skip
         outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
-        copied = inputs if outputs[0] >= NARROW or chain.dropouts[0] is not None else 0
-        rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=bool(copied))
+        by = product()
+        halved = halved or Halved.of(chain, by, expected / threads)
+        dropped = chain.dropouts[0] is not None
+        copied = inputs if dropped or (outputs[0] >= NARROW and not halved.layers[0]) else 0
+        whole = bool(copied) or halved.layers[0]
+        rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=whole)
         lines = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
         bits = bits_for(chain.dropouts, [inputs, *outputs])
         sizes = rows * copied, lines * sum(outputs), rows, bits
+        form = *_form(chain, weights, lines), *halved.form(rows, by)
         return cls(
-            loop=code.bounded_sum, form=_form(chain, weights, lines), weights=weights,
+            loop=code.bounded_sum, form=form, weights=weights,
             outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
-            rows=rows, rooms=[room(*sizes) for _ in range(threads)],
-            product=product() if copied or len(outputs) > 1 else NO_PRODUCT,
+            rows=rows, rooms=[room(*sizes) + halved.room(rows) for _ in range(threads)],
+            product=by if copied or any(halved.layers) or len(outputs) > 1 else NO_PRODUCT,
+            slack=halved.slack,
         )  # fmt: skip
 
 
@@ -253,7 +270,7 @@ class _Sum:
         together = plan.rows * team.threads
         self._most = together * max(1, min(chunk, slots.rows) // together)
         top, plus, most = terms
-        self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, SLACK, most)
+        self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, plan.slack, most)
         self._others = [zeros(len(plan.weights)) for _ in range(team.threads - 1)]
 
     def __call__(self, places: Any, total: Any) -> None:
@@ -425,8 +442,11 @@ def loops() -> ModuleType | None:
     """Load the loops of dense networks and try them on public numbers: see `loaded`."""
 
     def agrees(code: ModuleType) -> bool:
-        nets = ((each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS)
-        return _adds_the_same() and all(_agrees(_made_up(*each), (5,), code) for each in nets)
+        nets = [(each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS]
+        return _adds_the_same() and all(
+            _agrees(_made_up(*each), (5,), code, of_halves=of_halves)
+            for of_halves in {False, product().of_halves > 0} for each in nets
+        )  # fmt: skip
 
     return loaded("pasearch.training.compiled", agrees)
 
@@ -489,7 +509,9 @@ def _made_up(outputs: tuple[int, ...], kind: type[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*modules, layers[-1])
 
 
-def _agrees(network: nn.Sequential, shape: tuple[int, ...], code: ModuleType) -> bool:
+def _agrees(
+    network: nn.Sequential, shape: tuple[int, ...], code: ModuleType, *, of_halves: bool = False
+) -> bool:
     """Whether loops find torch's sums, of made-up weights and records and three classes."""
     (weights,), watched = flattened(list(network.parameters())), Watched(network)
     weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())
@@ -499,6 +521,8 @@ def _agrees(network: nn.Sequential, shape: tuple[int, ...], code: ModuleType) ->
     bounding.sums(watched, x, LossOf(y, slots.squares), mask=valid, room=room)
     chain = chain_of(watched, x)
     assert chain is not None, "it is one"
-    total, plan = np.empty(len(weights), np.float32), Plan.of(chain, weights, 21, 1, code)
+    halved = Halved.all_of(chain) if of_halves and isinstance(chain, Dense) else None
+    plan = Plan.of(chain, weights, 21, 1, code, halved=halved)
+    total, near = np.empty(len(weights), np.float32), 1e-3 if of_halves else 1e-5
     _Sum(plan, slots, bounding.terms, 21, Team(1))(np.arange(21), total)
-    return bool(np.allclose(total, room.flats[0].numpy(), atol=1e-5))
+    return bool(np.allclose(total, room.flats[0].numpy(), atol=near))

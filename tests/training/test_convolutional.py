@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sums_in_code import CLASSES, Sums
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
@@ -23,13 +24,11 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.convolutional import LANES, Convolutional
 from pasearch.training.dense import check_parts
 from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots
 from pasearch.training.per_example import validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.watched import Watched
 
-CLASSES = 3
 SEEDS = range(30)
 
 
@@ -80,36 +79,6 @@ def _layer(draw: random.Random, given: tuple[int, ...]) -> nn.Module:
         padding="same" if same else (draw.randint(0, 2), draw.randint(0, 1)),
         bias=draw.random() < 0.7,
     )  # fmt: skip
-
-
-class Sums:
-    """The sums of one network's records in machine code, and by torch."""
-
-    def __init__(self, network: nn.Sequential, shape: tuple[int, ...], n: int, bounding: Bound):
-        torch.manual_seed(5)
-        (weights,), self.watched = flattened(list(network.parameters())), Watched(network)
-        weights.normal_(std=0.5)
-        y, valid = torch.randint(CLASSES, (n,)), torch.rand(n) > 0.2
-        self.slots, self.bounding = Slots(torch.randn(n, *shape), y, valid), bounding
-        found = machine_code.chain_of(self.watched, self.slots.x)
-        assert isinstance(found, Convolutional)
-        code = machine_code.loops_of(found)
-        assert code is not None
-        self.plan = machine_code.Plan.of(found, weights, n, 1, code)
-
-    def in_code(self, places: Any = None, slots: Slots | None = None) -> Tensor:
-        slots = self.slots if slots is None else slots
-        places = np.arange(len(slots.y)) if places is None else np.array(places)
-        total = np.full(len(self.plan.weights), 7.0, np.float32)
-        one = machine_code.Team(1)
-        machine_code._Sum(self.plan, slots, self.bounding.terms, 4096, one)(places, total)
-        return torch.from_numpy(total)
-
-    def by_torch(self) -> Tensor:
-        room = Room(self.watched.parameters)
-        x, loss, valid = self.slots.at(torch.arange(len(self.slots.y)))
-        self.bounding.sums(self.watched, x, loss, mask=valid, room=room)
-        return room.flats[0]
 
 
 @pytest.mark.unit
