@@ -8,6 +8,10 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
     at once        side by side in processes of one thread; they wait for work, as between the
                    generations of a search
     from cold      the same, the processes begun and ended within the time
+    Opacus         the same networks one by one, each by all threads, with Opacus' ghost clipping
+    FastDP         likewise; its folder is named by SPEED_PEERS
+
+The two peers take a tenth of the steps, and their time counts ten times: it is all steps.
 
 On a GPU, other ways:
 
@@ -18,7 +22,7 @@ On a GPU, other ways:
 The ways take turns inside every round; a round's ratio compares neighbours in time. First, our ways
 with one thread must give the same weights, to the bit.
 
-Usage: python benchmarks/generation/run.py --candidates 10 --steps 300
+Usage: python benchmarks/generation/run.py --candidates 10 --steps 2000 --rounds 5
        python benchmarks/generation/run.py --device cuda --candidates 60 --steps 300 --rounds 5
 """
 
@@ -31,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -48,6 +53,9 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
 
 RECORDS, FEATURES, CLASSES, BATCH = 20_000, 784, 10, 100
+
+ONE_BY_ONE, TENTH = {"Opacus": "ghost", "FastDP": "fastdp"}, 10
+"""Peers on a processor, as benchmarks/speed calls them; they take a tenth of the steps."""
 
 POOL = Processes()
 """Its processes wait for work between two generations."""
@@ -95,10 +103,10 @@ def in_turn(given: list[Job]) -> list[torch.Tensor]:
     ]  # fmt: skip
 
 
-def by_opacus(given: list[Job]) -> None:
-    """Train the same networks by Opacus, one by one."""
+def by_peer(given: list[Job], peer: str, steps: int) -> None:
+    """Train the same networks by a peer of benchmarks/speed, one by one; for so many steps."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-    from peers import Setting, hooks
+    from peers import PEERS, Setting
     from rows import Row
 
     for job in given:
@@ -111,15 +119,16 @@ def by_opacus(given: list[Job]) -> None:
             x=records.x.to(job.device), y=records.y.to(job.device), valid=records.valid,
             public=False,
         )  # fmt: skip
-        step, _ = hooks(Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False))
-        for _ in range(job.recipe.steps):
+        setting = Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False)
+        step, _ = PEERS[peer](setting)
+        for _ in range(steps):
             step()
 
 
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
-        "Opacus": lambda: by_opacus(given),
+        "Opacus": lambda: by_peer(given, "hooks", given[0].recipe.steps),
         "one by one": lambda: [each for job in given for each in in_turn([job])],
         "at once": lambda: in_turn(given),
     }
@@ -139,6 +148,9 @@ def ways(given: list[Job], workers: int) -> dict[str, Callable[[], list[torch.Te
         "one thread": lambda: trained(given, 1, 1),
         "from cold": cold,
         "at once": lambda: trained(given, 1, workers),
+    } | {
+        name: lambda peer=peer: by_peer(given, peer, given[0].recipe.steps // TENTH)
+        for name, peer in ONE_BY_ONE.items()
     }
 
 
@@ -176,11 +188,14 @@ def main() -> None:
         one, many = every["one by one" if gpu else "one thread"](), every["at once"]()
         assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True)), "other bits"
         rounds: dict[str, list[float]] = {way: [] for way in every}
+        few = [replace(job, recipe=replace(job.recipe, steps=10)) for job in given]
         for _ in range(options.rounds):
             for way, call in every.items():
                 if way == "at once" and not gpu:
-                    call()  # so that its processes are there
-                rounds[way].append(seconds(call))
+                    trained(few, 1, options.workers)  # so that its processes are there
+                times = TENTH if way in ONE_BY_ONE and not gpu else 1
+                rounds[way].append(times * seconds(call))
+                print(way, rounds[way], flush=True)
         POOL.close()
     against = rounds["at once"]
     line = {

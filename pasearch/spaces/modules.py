@@ -65,6 +65,8 @@ class KeyedDropout(nn.Module):
 
     def __init__(self, rate: float):
         super().__init__()
+        if not 0.0 <= rate < 1.0:
+            raise UsageError(f"The rate of dropout is {rate!r}: expected one in [0, 1).")
         self.rate = rate
         self.seed = 0
         self._draws = 0

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training.dense import CODES, bent_by, consistent, flattens, laid_out, room, zeros
+from pasearch.training.dense import (
+    CODES,
+    all_apart,
+    bent_by,
+    consistent,
+    flattens,
+    laid_out,
+    room,
+    zeros,
+)
 from pasearch.training.dropout import bits_for
 from pasearch.training.norms import ROUNDINGS
 
@@ -160,7 +169,9 @@ class Convolutional:
             else:
                 return None
         found = cls(stages) if _fit(stages) else None
-        return found if found is not None and sum(found.sizes) <= ROOM else None
+        if found is None or sum(found.sizes) > ROOM or not all_apart(found.dropouts):
+            return None
+        return found
 
     @property
     def outputs(self) -> int:
@@ -181,16 +192,16 @@ class Convolutional:
         """
         sizes = [((each.weight, each.made[0] * each.taps), (each.bias, each.made[0]))
                  for each in self.stages]  # fmt: skip
-        places, frozen = laid_out([part for each in sizes for part in each], weights)
+        places, frozen = laid_out(sizes, weights)
         told = np.array(self._told(places), np.uint64)
         hiding = np.array([each.hiding for each in self.stages])
         lowest = next(k for k, each in enumerate(self.stages) if each.trained)
         return told, hiding, lowest, frozen
 
-    def _told(self, places: list[int | None]) -> list[list[int]]:
+    def _told(self, places: Sequence[tuple[int | None, int | None]]) -> list[list[int]]:
         given, made, met, formed = 0, math.prod(self.stages[0].given), 0, 0
         told: list[list[int]] = []
-        for each, weight, bias in zip(self.stages, places[::2], places[1::2], strict=True):
+        for each, (weight, bias) in zip(self.stages, places, strict=True):
             numbers = (
                 STAGES[type(each.module)], *each.given, *each.made, *each.sides, *each.strides,
                 *each.before, CODES[each.bent], each.trained, weight or 0, bias is not None,

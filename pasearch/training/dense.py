@@ -99,6 +99,7 @@ class Dense:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
         known = len(kinds) == 1 and any(each.weight.requires_grad for each in layers)
+        known &= all_apart(dropouts)
         return cls(layers, activations, dropouts, first > 0) if known else None
 
     @property
@@ -204,32 +205,42 @@ def room(copies: int, made: int, rows: int, bits: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+Part = tuple[Tensor | None, int]
+"""A parameter, if there is one, and how many numbers it has to have."""
+
+
 def laid_out(
-    parts: Sequence[tuple[Tensor | None, int]], weights: Tensor
-) -> tuple[list[int | None], np.ndarray[Any, Any]]:
-    """Return where each part of a network's numbers begins, None for none, and the frozen ones.
+    layers: Sequence[tuple[Part, Part]], weights: Tensor
+) -> tuple[list[tuple[int | None, int | None]], np.ndarray[Any, Any]]:
+    """Return where each layer's weights and bias begin, None for none, and the frozen numbers.
 
     Args:
-        parts: Parameters, and how many numbers each has to have.
-        weights: Those that are trained, flat; the others are copied behind each other.
+        layers: Of each its weights and its bias.
+        weights: Those that are trained, flat; the frozen ones are copied behind each other.
+
+    Raises:
+        ValueError: They are not what layers say: see `check_parts`.
     """
-    places: list[int | None] = []
-    frozen = [each.detach().flatten() for each, _ in parts if each is not None
-              and not each.requires_grad]  # fmt: skip
-    behind, trained = 0, []
-    for part, size in parts:
-        if part is None:
-            places.append(None)
-        elif part.requires_grad:
-            places.append(place_of(part, weights))
-            trained.append((places[-1], size))
-        else:
-            places.append(behind)
-            behind += size
+    places: list[tuple[int | None, int | None]] = []
+    frozen, behind, trained = [weights.new_zeros(0)], 0, []
+    for parts in layers:
+        if len({part.requires_grad for part, _ in parts if part is not None}) > 1:
+            raise ValueError("A layer is half frozen.")
+        own: list[int | None] = []
+        for part, size in parts:
+            if part is None:
+                own.append(None)
+            elif part.requires_grad:
+                trained.append((place_of(part, weights), size))
+                own.append(trained[-1][0])
+            else:
+                check_parts([(0, size)], part.numel())
+                own.append(behind)
+                frozen.append(part.detach().flatten())
+                behind += size
+        places.append((own[0], own[1]))
     check_parts(trained, len(weights))
-    copied = torch.cat([weights.new_zeros(0), *frozen])
-    check_parts([(0, behind)], len(copied))
-    return places, copied.numpy()
+    return places, torch.cat(frozen).numpy()
 
 
 def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
@@ -258,21 +269,30 @@ def bent_by(module: nn.Module) -> type[nn.Module] | None:
     return type(module) if type(module) in ACTIVATIONS else None
 
 
+def all_apart(dropouts: Sequence[KeyedDropout | None]) -> bool:
+    """Whether each comes once: of one in two places, every call would have another mask."""
+    there = [id(each) for each in dropouts if each is not None]
+    return len(set(there)) == len(there)
+
+
 def flattens(module: nn.Module) -> bool:
     """Whether a module makes one row of each record, and does nothing else."""
     return type(module) is nn.Flatten and repr(module) == FLATTEN
 
 
 def consistent(layer: nn.Module, inputs: int, *sides: int) -> bool:
-    """Whether a layer's parameters have the shapes that follow from what it says of itself.
+    """Whether a layer's parameters are what follows from what it says of itself, and no more.
 
     Args:
         layer: Linear, or a convolution without groups.
         inputs: What it is given: numbers, or channels.
         sides: Of a window.
     """
-    weight, bias = layer.weight, layer.bias
+    own, weight, bias = list(layer.parameters()), layer.weight, layer.bias
+    told = [each for each in (weight, bias) if each is not None]
+    if not all(isinstance(each, nn.Parameter) for each in told) or len(own) != len(told):
+        return False  # what is no parameter is not moved, and what is no part of it not used
     assert isinstance(weight, Tensor)
     shaped = weight.shape[1:] == (inputs, *sides)
     shaped &= bias is None or (isinstance(bias, Tensor) and bias.shape == weight.shape[:1])
-    return shaped and len({each.requires_grad for each in layer.parameters()}) == 1
+    return shaped and len({each.requires_grad for each in own}) == 1

@@ -419,11 +419,10 @@ def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
     """Return what `compiled.bounded_sum` is told of the layers, with room for so many records."""
     outputs = [len(weight) for weight in dense.weights]
     widths = [dense.weights[0].shape[1], *outputs]
-    sizes = list(map(math.prod, pairwise(widths)))
-    parts = [*zip(dense.weights, sizes, strict=True), *zip(dense.biases, outputs, strict=True)]
+    layers = zip(dense.weights, dense.biases, pairwise(widths), strict=True)
+    parts = [((weight, math.prod(pair)), (bias, pair[1])) for weight, bias, pair in layers]
     places, frozen = laid_out(parts, weights)
-    places = [-1 if each is None else each for each in places]
-    starts, biases = places[: len(outputs)], places[len(outputs) :]
+    starts, biases = zip(*((w, -1 if bias is None else bias) for w, bias in places), strict=True)
     return (
         np.array(starts, np.uint64), np.array(biases, np.int64), np.array(widths, np.uint64),
         np.array([CODES[each] for each in dense.activations], np.int64),
@@ -443,9 +442,10 @@ def loops() -> ModuleType | None:
 
     def agrees(code: ModuleType) -> bool:
         nets = [(each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS]
+        made = [*(_made_up(*each) for each in nets), _with_more()]
         return _adds_the_same() and all(
-            _agrees(_made_up(*each), (5,), code, of_halves=of_halves)
-            for of_halves in {False, product().of_halves > 0} for each in nets
+            _agrees(each, (5,), code, of_halves=of_halves)
+            for of_halves in {False, product().of_halves > 0} for each in made
         )  # fmt: skip
 
     return loaded("pasearch.training.compiled", agrees)
@@ -458,7 +458,7 @@ def convolutional_loops() -> ModuleType | None:
     def agrees(code: ModuleType) -> bool:
         layers = (
             nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
-            nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3),
+            nn.Linear(12, 4).requires_grad_(False), nn.Tanh(), KeyedDropout(0.4), nn.Linear(4, 3),
         )  # fmt: skip
         return _adds_the_same() and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
 
@@ -509,15 +509,29 @@ def _made_up(outputs: tuple[int, ...], kind: type[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*modules, layers[-1])
 
 
+def _with_more() -> nn.Sequential:
+    """Return layers with dropout, a frozen one, and some without a bias."""
+    return nn.Sequential(
+        KeyedDropout(0.2), nn.Linear(5, 18), nn.Sigmoid(), KeyedDropout(0.4),
+        nn.Linear(18, 7).requires_grad_(False), nn.ReLU(), nn.Linear(7, 4, bias=False),
+        nn.Linear(4, 3),
+    )  # fmt: skip
+
+
 def _agrees(
     network: nn.Sequential, shape: tuple[int, ...], code: ModuleType, *, of_halves: bool = False
 ) -> bool:
     """Whether loops find torch's sums, of made-up weights and records and three classes."""
-    (weights,), watched = flattened(list(network.parameters())), Watched(network)
-    weights.copy_(torch.linspace(-1.0, 1.0, len(weights)).sin_())
+    watched = Watched(network)
+    for parameter in network.parameters():
+        parameter.detach().copy_(
+            torch.linspace(-1.0, 1.0, parameter.numel()).sin_().view_as(parameter)
+        )
+    (weights,) = flattened(watched.parameters)
     x = torch.linspace(-2.0, 2.0, 21 * math.prod(shape)).sin_().view(21, *shape)
     valid, y, bounding = torch.arange(21) != 4, torch.arange(21) % 3, Flat(clip_norm=0.5)
     slots, room = Slots(x, y, valid).known_to(watched), Room(watched.parameters)
+    reseed_dropout(watched, None, 0)
     bounding.sums(watched, x, LossOf(y, slots.squares), mask=valid, room=room)
     chain = chain_of(watched, x)
     assert chain is not None, "it is one"

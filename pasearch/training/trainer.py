@@ -218,7 +218,8 @@ class Training:
         with threads(1), full_precision():  # as in every process
             for many in range(next(layers, len(ahead)), 0, -1):
                 if (done := self._slots.after(ahead[:many])) is not None:
-                    left = nn.Sequential(*ahead[many:], *rest.children())
+                    assert isinstance(rest, nn.Sequential), "as something is before it"
+                    left = nn.Sequential(*ahead[many:], *rest)  # `children` has each once
                     self._slots, self._watched = done, Watched(left)
                     return
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from pasearch.errors import UsageError
 from pasearch.spaces.modules import (
     KeyedDropout,
     Rescale,
@@ -77,6 +80,9 @@ class TestKeyedDropout:
     def test_does_nothing_outside_training_or_at_rate_zero(self):
         x = torch.rand(5, 5)
         assert torch.equal(KeyedDropout(0.5).eval()(x), x)
+        for rate in (1.0, -0.1, math.nan):
+            with pytest.raises(UsageError, match="rate of dropout"):
+                KeyedDropout(rate)
         assert torch.equal(KeyedDropout(0.0)(x), x)
 
     def test_leaves_torch_s_own_generator_alone(self):

@@ -219,3 +219,15 @@ def test_pooling_is_torchs_to_the_bit(module: nn.MaxPool2d, channels: int):
     assert torch.equal(ours.nan_to_num(-1.0), theirs.nan_to_num(-1.0))
     gradients = [torch.autograd.grad(each, x, weights)[0] for each in (ours, theirs)]
     assert torch.equal(*gradients)
+
+
+@pytest.mark.unit
+def test_a_module_that_comes_twice_behind_what_is_done_ahead_stays_twice():
+    bend = nn.Tanh()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(100, 4), bend, nn.Linear(4, 4), bend,
+                          nn.Linear(4, 3))  # fmt: skip
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    training = trainer.Training(model, images(), RECIPE, streams)
+    found = training._watched.modules
+    assert found is not None
+    assert [type(each) for each in found] == [type(each) for each in model[1:]]

@@ -17,8 +17,9 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.dense import Dense
+from pasearch.training.dense import Dense, laid_out
 from pasearch.training.losses import LossOf
+from pasearch.training.machine_code import chain_of
 from pasearch.training.one_step import reseed_dropout
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
@@ -206,3 +207,69 @@ def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: py
     monkeypatch.setattr(Dense, "sums", sums)
     trained(x, loss, mask, steps=4)
     assert len(seen) == 4
+
+
+def plain(layer: nn.Module, name: str) -> nn.Module:
+    """A layer one of whose parameters is a tensor that nothing trains."""
+    value = getattr(layer, name).detach().clone()
+    delattr(layer, name)
+    setattr(layer, name, value)
+    return layer
+
+
+def with_more(layer: nn.Module) -> nn.Module:
+    layer.register_parameter("more", nn.Parameter(torch.zeros(3)))
+    return layer
+
+
+STRANGE = {
+    "a bias that is none": lambda layer: plain(layer, "bias"),
+    "weights that are none": lambda layer: plain(layer, "weight"),
+    "another parameter": with_more,
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_layer_whose_parameters_are_others_takes_the_general_path(name: str, frozen: bool):
+    """A layer's weights are trained or frozen together: one that is half so has no place there."""
+
+    def taken(strange: bool, *modules: nn.Module) -> bool:
+        layer = modules[0]
+        modules = (STRANGE[name](layer), *modules[1:]) if strange else modules
+        images = nn.Sequential(nn.Conv2d(1, 2, 2), *modules)
+        if frozen:
+            layer.requires_grad_(False)
+        is_image = isinstance(layer, nn.Conv2d)
+        chain = images if is_image else nn.Sequential(nn.Linear(12, 3), *modules)
+        shape = (1, 4, 5) if is_image else (12,)
+        return chain_of(Watched(chain), torch.zeros(2, *shape)) is not None
+
+    of_image = nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
+    for strange in (False, True):
+        assert taken(strange, nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)) is not strange
+        assert taken(strange, nn.Conv2d(2, 2, 2), *of_image) is not strange
+
+
+@pytest.mark.unit
+def test_a_layer_that_is_half_frozen_has_no_place():
+    weights = torch.zeros(6)
+    layer = (nn.Parameter(weights[:6].view(2, 3)), 6), (nn.Parameter(torch.zeros(2)), 2)
+    layer[1][0].requires_grad_(False)
+    with pytest.raises(ValueError, match="half frozen"):
+        laid_out([layer], weights)
+    with pytest.raises(ValueError, match="3 numbers: expected 2"):
+        laid_out([((None, 0), (layer[1][0], 3))], weights[:0])
+
+
+@pytest.mark.unit
+def test_dropout_in_two_places_takes_the_general_path():
+    """Each call has a mask of its own."""
+    twice = KeyedDropout(0.5)
+    for second in (twice, KeyedDropout(0.5)):
+        network = nn.Sequential(nn.Linear(12, 8), twice, nn.Linear(8, 8), second, nn.Linear(8, 3))
+        assert (Watched(network).dense is None) == (second is twice)
+        images = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), *network)
+        found = chain_of(Watched(images), torch.zeros(2, 1, 3, 4))
+        assert (found is None) == (second is twice)
