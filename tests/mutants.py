@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropout of a chain: norms of inputs before dropout",
-        "squares = None if lowest or first is not None else loss.squares",
+        "squares = None if lowest or self.dropouts[0] is not None else loss.squares",
         "squares = None if lowest else loss.squares",
         "training/test_dense.py",
     ),

@@ -11,7 +11,7 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
     Opacus         the same networks one by one, each by all threads, with Opacus' ghost clipping
     FastDP         likewise; its folder is named by SPEED_PEERS
 
-The two peers take a tenth of the steps, and their time counts ten times: it is all steps.
+The two peers take a tenth of the steps, whose time counts ten times.
 
 On a GPU, other ways:
 
@@ -103,12 +103,17 @@ def in_turn(given: list[Job]) -> list[torch.Tensor]:
     ]  # fmt: skip
 
 
-def by_peer(given: list[Job], peer: str, steps: int) -> None:
-    """Train the same networks by a peer of benchmarks/speed, one by one; for so many steps."""
+def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
+    """Train the same networks by a peer of benchmarks/speed, one by one.
+
+    Only one of so many steps is taken; what is returned are the seconds of all.
+    """
     sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-    from peers import PEERS, Setting
+    from peers import PEERS, Setting, quiet
     from rows import Row
 
+    quiet()
+    begun, spent = time.perf_counter(), 0.0
     for job in given:
         row = Row(
             name="", title="", architecture=job.candidate.architecture, shape=(FEATURES,),
@@ -121,20 +126,24 @@ def by_peer(given: list[Job], peer: str, steps: int) -> None:
         )  # fmt: skip
         setting = Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False)
         step, _ = PEERS[peer](setting)
-        for _ in range(steps):
+        step()
+        start = time.perf_counter()
+        for _ in range(job.recipe.steps // share):
             step()
+        spent += time.perf_counter() - start
+    return time.perf_counter() - begun + (share - 1) * spent
 
 
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
-        "Opacus": lambda: by_peer(given, "hooks", given[0].recipe.steps),
+        "Opacus": lambda: by_peer(given, "hooks"),
         "one by one": lambda: [each for job in given for each in in_turn([job])],
         "at once": lambda: in_turn(given),
     }
 
 
-def ways(given: list[Job], workers: int) -> dict[str, Callable[[], list[torch.Tensor]]]:
+def ways(given: list[Job], workers: int) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation, by its name."""
 
     def cold() -> list[torch.Tensor]:
@@ -148,16 +157,15 @@ def ways(given: list[Job], workers: int) -> dict[str, Callable[[], list[torch.Te
         "one thread": lambda: trained(given, 1, 1),
         "from cold": cold,
         "at once": lambda: trained(given, 1, workers),
-    } | {
-        name: lambda peer=peer: by_peer(given, peer, given[0].recipe.steps // TENTH)
-        for name, peer in ONE_BY_ONE.items()
-    }
+    } | {name: lambda peer=peer: by_peer(given, peer, TENTH) for name, peer in ONE_BY_ONE.items()}
 
 
 def seconds(way: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Return how long one call takes, or what it says of itself."""
     start = time.perf_counter()
-    way()
+    told = way()
+    if isinstance(told, float):
+        return told
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start
@@ -193,9 +201,7 @@ def main() -> None:
             for way, call in every.items():
                 if way == "at once" and not gpu:
                     trained(few, 1, options.workers)  # so that its processes are there
-                times = TENTH if way in ONE_BY_ONE and not gpu else 1
-                rounds[way].append(times * seconds(call))
-                print(way, rounds[way], flush=True)
+                rounds[way].append(seconds(call))
         POOL.close()
     against = rounds["at once"]
     line = {

@@ -141,22 +141,11 @@ class Dense:
         Returns:
             The norms, (batch,), infinite where one is not finite: such a record adds 0.
         """
-        inputs, bent = [x.flatten(1) if x.ndim > 2 else x], []
-        masks: list[Tensor | None] = [None]
-        if (first := self.dropouts[0]) is not None:
-            inputs = [first.dropped(inputs[0], first.kept(inputs[0]))]
-        for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h, step, dropout = (
-                nn.functional.linear(inputs[-1], weight, bias), self.steps[place],
-                self.dropouts[place + 1],
-            )  # fmt: skip
-            bent.append(h if step is None else step[0](h))
-            masks.append(None if dropout is None else dropout.kept(h))
-            inputs.append(h if dropout is None else dropout.dropped(h, masks[-1]))
+        inputs, bent, masks = self._forward(x.flatten(1) if x.ndim > 2 else x)
         found = self._lost.new_empty(2 * len(self.trained), len(x))
         norms, gradients, d = list(found.unbind(0)), {}, loss.gradient(inputs[-1])
         lowest = self.trained[0]
-        squares = None if lowest or first is not None else loss.squares
+        squares = None if lowest or self.dropouts[0] is not None else loss.squares
         for place in reversed(range(lowest, len(self.weights))):
             if (dropout := self.dropouts[place + 1]) is not None:
                 d = dropout.dropped(d, masks[place + 1])
@@ -185,6 +174,21 @@ class Dense:
             if bias is not None:
                 torch.sum(d, 0, out=into[id(bias)])
         return norm
+
+    def _forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
+        """Return what layers are given, and what comes out at last; activations; and masks."""
+        masks: list[Tensor | None] = [
+            None if (first := self.dropouts[0]) is None else first.kept(x)
+        ]
+        inputs, bent = [x if first is None else first.dropped(x, masks[0])], []
+        for weight, bias, step, dropout in zip(
+            self.weights, self.biases, self.steps, self.dropouts[1:], strict=True
+        ):
+            h = nn.functional.linear(inputs[-1], weight, bias)
+            bent.append(h if step is None else step[0](h))
+            masks.append(None if dropout is None else dropout.kept(h))
+            inputs.append(h if dropout is None else dropout.dropped(h, masks[-1]))
+        return inputs, bent, masks
 
 
 def place_of(parameter: Tensor, weights: Tensor) -> int:
