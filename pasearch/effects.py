@@ -35,6 +35,10 @@ MOST = 25
 MOST_PROBED = 4096
 """The most features of a network whose weights are found by probing it."""
 
+FEW, SAME = 3, 1e-6
+"""How many values are listed by name, and how near to the end of a reach they have to move the
+answer to be told together, as a share of it."""
+
 PROBES, CLOSE = 8, 1e-3
 """At how many made-up records, and how closely, a model has to be affine to count as linear."""
 
@@ -131,10 +135,26 @@ def _effect(column: Column, own: Array, classes: list[str]) -> Values:
     return {
         "column": column.name,
         "reach": float(f"{reach[place]:.4g}"),
-        "most": names[int(moved[place].argmax())],
-        "least": names[int(moved[place].argmin())],
+        "most": _told(column, names, moved[place] >= moved[place].max() - SAME * reach[place]),
+        "least": _told(column, names, moved[place] <= moved[place].min() + SAME * reach[place]),
         "towards": towards,
     }
+
+
+def _told(column: Column, names: list[str], among: Array) -> str:
+    """Return in words the values of a column that are in a set: all that move the answer alike."""
+    there = list(dict.fromkeys(name for name, one in zip(names, among, strict=True) if one))
+    rest = list(dict.fromkeys(name for name in names if name not in there))
+    if len(there) == 1:
+        return there[0]
+    if column.kind == "number":  # bins, in order
+        low, high = there[0].partition(" to ")[0], there[-1].rpartition(" to ")[2]
+        every = list(dict.fromkeys(names))
+        apart = "" if every[every.index(there[0]) :][: len(there)] == there else ", in parts"
+        return f"{low} to {high}{apart}"
+    if len(there) <= FEW or not rest:
+        return " or ".join(there)
+    return f"all but {' and '.join(rest)}" if len(rest) <= FEW else f"{len(there)} others alike"
 
 
 def _values(column: Column, own: Array) -> tuple[list[str], Array]:

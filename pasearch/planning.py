@@ -433,7 +433,8 @@ def task_not_said(schema: AnySchema) -> list[str]:
         return []
     return [
         f"nobody said whether column {aim!r} holds classes or numbers, and it is taken as classes. "
-        "If it is a number to predict, run again and say so (`regression=True`)."
+        "If it is a number to predict, stop and say so (`regression=True`): this run is paid for "
+        "in any case."
     ]
 
 

@@ -30,6 +30,7 @@ class Sums:
         n: How many records.
         bounding: Of each record's gradient.
         of_halves: Whether all products of a dense network are of halves.
+        threads: Which take turns with blocks of records.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Sums:
         bounding: Bound,
         *,
         of_halves: bool = False,
+        threads: int = 1,
     ):
         torch.manual_seed(5)
         trained = [each for each in network.parameters() if each.requires_grad]
@@ -53,7 +55,8 @@ class Sums:
         code = machine_code.loops_of(found)
         assert code is not None
         halved = Halved.all_of(found) if of_halves and isinstance(found, Dense) else None
-        self.plan = Plan.of(found, weights, n, 1, code, halved=halved)
+        self.plan = Plan.of(found, weights, n, threads, code, halved=halved)
+        self.threads = threads
 
     def in_code(self, places: Any = None, slots: Slots | None = None) -> Tensor:
         """Return the sum of some slots, or of all; of other slots' records, if they are given."""
@@ -61,7 +64,8 @@ class Sums:
         places = np.arange(len(slots.y)) if places is None else np.array(places)
         total = np.full(len(self.plan.weights), 7.0, np.float32)
         reseed_dropout(self.watched, Stream(bytes(32)), 1)
-        machine_code._Sum(self.plan, slots, self.bounding.terms, 4096, Team(1))(places, total)
+        team = Team(self.threads)
+        machine_code._Sum(self.plan, slots, self.bounding.terms, 4096, team)(places, total)
         return torch.from_numpy(total)
 
     def by_torch(self) -> Tensor:

@@ -29,7 +29,7 @@ LAYERS = [
     {"planning"},
     {"search", "features", "crossover"},
     {"documents"},
-    {"results", "effects", "report", "onnx_export", "onnx_tables"},
+    {"results", "doubts", "effects", "report", "onnx_export", "onnx_tables"},
     {"estimator"},
     {"displays"},
     {"api"},

@@ -30,11 +30,12 @@ class Budget:
         if self.delta is not None:
             object.__setattr__(self, "delta", fraction("delta", self.delta))
 
-    def resolve(self, n: int) -> Budget:
+    def resolve(self, n: int, name: str = "delta") -> Budget:
         """The budget with its delta decided for n slots.
 
         Args:
             n: number of slots, public, 1 or above.
+            name: Of the delta, for messages.
 
         Raises:
             UsageError: delta is 1/n or more.
@@ -47,7 +48,7 @@ class Budget:
             return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
         if not self.delta < 1 / n:
             raise UsageError(
-                f"delta is {self.delta:g}, but with {n:,} records it must be below 1/n = "
+                f"{name} is {self.delta:g}, but with {n:,} records it must be below 1/n = "
                 f"{1 / n:g}: at 1/n a record may be published outright. Leave it out, or lower it."
             )
         return self

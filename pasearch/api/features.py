@@ -36,6 +36,7 @@ from pasearch.api.resolve import (
 )
 from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
+from pasearch.doubts import without_classes
 from pasearch.errors import UsageError
 from pasearch.features import selectors
 from pasearch.features.auto import choose
@@ -43,7 +44,7 @@ from pasearch.features.chosen import Chosen
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, Choice
 from pasearch.features.trainers import TRAINERS
-from pasearch.results import FEATURES, FeatureResult, without_classes
+from pasearch.results import FEATURES, FeatureResult
 from pasearch.runs.folder import RunFolder
 
 if TYPE_CHECKING:

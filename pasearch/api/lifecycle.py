@@ -27,6 +27,7 @@ from pasearch.api.resolve import device_of
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
+from pasearch.doubts import useless
 from pasearch.effects import effects_of
 from pasearch.errors import (
     BudgetError,
@@ -39,7 +40,7 @@ from pasearch.errors import (
 from pasearch.files import parse_json, read_json
 from pasearch.planning import SELECTION_RULES, events_by_partition
 from pasearch.registry import outside_parts
-from pasearch.results import SCHEMA_VERSION, digest, model_name, useless
+from pasearch.results import SCHEMA_VERSION, digest, model_name
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
@@ -185,14 +186,14 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
     Args:
         folder: Of a run that has not published.
-        document: `result.json`; what makes the result useless, if so, joins its warnings.
+        document: `result.json`; what makes it useless, if so, joins its warnings.
         model: The weights, in the file that the document names.
     """
     document["warnings"] += useless(document)
     if found := effects_of(document, model):
         document["effects"] = found
-    elapsed = time.time() - folder.started
-    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": round(elapsed, 1)}))
+    elapsed = round(time.time() - folder.started, 1)
+    folder.atomic_write("timings.json", json.dumps({"seconds_since_start": elapsed}))
     # As a reader of the file has it, so that `verify` makes the same texts of it.
     texts = rendered(parse_json(json.dumps(document), "result.json"))
     files = {**{name: text.encode() for name, text in texts.items()}, model_name(document): model}
@@ -202,10 +203,7 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
 
 def rendered(document: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of `release/` that follow from `result.json`, by file name.
-
-    Its `files` are left out: they hold the digests of these texts.
-    """
+    """Return the texts of `release/` that follow from `result.json`, but its `files`, by name."""
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
 
@@ -539,7 +537,8 @@ def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
 
 def _total_asked(request: Request, n: int) -> Budget | None:
     """Return the total that a request gives its ledger, if it gives one."""
-    return None if request.ledger_budget is None else Budget(*request.ledger_budget).resolve(n)
+    named = "the delta of `ledger_budget=`"
+    return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 
 
 def _check_whole(folder: Any, **parts: bool) -> None:

@@ -378,8 +378,8 @@ def _best_words(document: dict[str, Any]) -> str:
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a finished run found, and its price, in five lines; or print its document."""
+    from pasearch.doubts import useless
     from pasearch.report.summary import data_line, protection_line, score_line
-    from pasearch.results import useless
 
     document = result.document
     if as_json:
@@ -404,8 +404,9 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         note = " (NOT PRIVATE: --seed makes the noise reproducible)"
     if document["dataset"]["declared_public"]:
         note = " (NOT PRIVATE: the data was declared public)"
+    release = result.path if result.path.name == "release" else result.path / "release"
     last = (
         f"Price: epsilon {epsilon_words(price['epsilon'])}, delta {price['delta']:g}{note}. "
-        f"Report, model and privacy card: {shown(result.path)}/release"
+        f"Report, model and privacy card: {shown(release)}"
     )
     typer.echo(last if quiet else wrapped(last))

@@ -65,7 +65,8 @@ WORD = re.compile(r"[£$€]|[^\W_]+(?:['\u2019][^\W_]+)*")
 
 IDENTIFIER = re.compile(
     r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID|guid|GUID|ssn|SSN)$|[a-z]I[Dd]$|^Unnamed: 0$"
-    r"|^(?i:index)$|^(?i:row|record)[ _]?(?i:no|nr|number)$|(?:^|[ _])(?i:surname|e-?mail|phone)$"
+    r"|^(?i:index)$|^(?i:row|record)[ _]?(?i:no|nr|number)$"
+    r"|(?:^|[ _])(?i:surname|(?:first|last|full)[ _]?name|address|e-?mail|phone)$"
 )
 """What identifiers are called, more often than not."""
 

@@ -85,6 +85,9 @@ def column_problems(seen: Seen, parsed: np.ndarray) -> Iterator[Problem]:
     elif seen.kind == "ignore" and seen.identifier:
         what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
         yield Problem(column=name, what=what)
+    elif seen.kind == "ignore" and seen.named:
+        what = f"{len(seen.values):,} texts, and a name as of an identifier: proposed to be ignored"
+        yield Problem(column=name, what=what)
     elif seen.kind == "ignore":
         what = 'looks like text: declare kind = "text" and a vocabulary from general knowledge'
         yield Problem(column=name, what=what)

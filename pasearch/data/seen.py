@@ -199,6 +199,12 @@ class Seen:
         return unique and distinct > FEW and self.whole and self.form == PLAIN and not self.wordy
 
     @cached_property
+    def named(self) -> bool:
+        """Whether the name says that its many texts tell people apart."""
+        called = IDENTIFIER.search(self.column.name) is not None
+        return called and not self.numeric and len(self.values) > FEW
+
+    @cached_property
     def wordy(self) -> bool:
         """Whether the values are texts of several words, mostly different."""
         if not len(self.values) > max(FEW, self.present / 2):
@@ -222,7 +228,7 @@ class Seen:
             return "ignore"
         if self.formats:
             return "date"
-        if self.identifier or (self.wordy and not self.numeric):
+        if self.identifier or self.named or (self.wordy and not self.numeric):
             return "ignore"
         return "number" if self.numeric else "category"
 

@@ -56,7 +56,8 @@ def choose(
     else:
         why = (
             f"with {columns:,} columns selecting features is not expected to pay: it costs "
-            "epsilon, and a feature that tells nothing costs little, centred and scaled."
+            "epsilon, and a feature that tells nothing costs little, centred and scaled. To have "
+            "some chosen all the same, say how many (`k=`)."
         )
     return chosen, how, {"chosen": f"{chosen}, {how}", "why": why, "expected": []}
 

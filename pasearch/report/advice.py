@@ -6,7 +6,8 @@ from typing import Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.data.frames import TYPES
-from pasearch.results import FEATURES, without_classes
+from pasearch.doubts import without_classes
+from pasearch.results import FEATURES
 
 Values = dict[str, Any]
 

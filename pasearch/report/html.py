@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from pasearch.doubts import tells_nothing
 from pasearch.errors import FIELD, UsageError
 from pasearch.report import (
     classes,
@@ -33,7 +34,7 @@ from pasearch.report.card import card_json
 from pasearch.report.crossover import crossover
 from pasearch.report.meaning import meaning
 from pasearch.report.networks import capital, number
-from pasearch.results import FEATURES, tells_nothing
+from pasearch.results import FEATURES
 from pasearch.shown import shown
 from pasearch.spaces.candidate import Candidate
 

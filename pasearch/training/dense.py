@@ -75,13 +75,13 @@ class Dense:
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
         """Return a chain of modules as this; None if it is another."""
+        if any(each._forward_hooks or each._forward_pre_hooks for each in chain):
+            return None
         first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
         dropouts: list[KeyedDropout | None] = [None]
         for module in chain[first:]:
-            if module._forward_hooks or module._forward_pre_hooks:
-                return None
             if type(module) is nn.Linear:
                 given = layers[-1].out_features if layers else module.in_features
                 if not consistent(module, given) or len(module.weight) != module.out_features:

@@ -28,12 +28,13 @@ from pasearch.data.column import BINS, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
+from pasearch.doubts import useless
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import Selector
 from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
-from pasearch.results import FEATURES, schema_of, useless
+from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER, UPPER
 from pasearch.runs.stores import STORES

@@ -898,13 +898,16 @@ def test_another_winner_than_the_best_score_is_explained():
 @pytest.mark.unit
 def test_warnings_and_rows_are_for_a_reader_who_gives_no_commands():
     warnings = [
-        "If it is a number to predict, run again and say so (`regression=True`).",
+        "If it is a number to predict, stop and say so (`regression=True`): this run is paid for "
+        "in any case.",
         "More records or a larger `epsilon=` would help.",
     ]
     text = page(changed("warnings", to=warnings)).text
-    assert "run again and say so. " in text
+    assert "stop and say so: this run is paid for in any case. " in text
     assert "a larger epsilon would help." in text
     assert "regression" not in text
     assert "(how far one step moves the weights)" in text
     attacked = page(changed("attack", to=[[0.01, 0.0739], [0.1, 0.4]])).text
-    assert "finds at most 7.39; blind guessing finds 1" in attacked
+    assert (
+        "wrong about 1 of 100 people finds at most 7.39 of 100; blind guessing finds 1" in attacked
+    )

@@ -12,13 +12,14 @@ from report import test_html as pages
 from report.test_html import HOSTILE, Page, document, page, regression, table
 
 from pasearch.data.tables import TableSchema
+from pasearch.doubts import useless
 from pasearch.errors import UsageError
 from pasearch.report import classes, figures
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.report.quality import Rival, quality
 from pasearch.report.summary import score_line
-from pasearch.results import schema_of, useless
+from pasearch.results import schema_of
 from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training.from_cells import (
     ANSWER,

@@ -135,6 +135,12 @@ def with_a_hook() -> nn.Sequential:
     return network
 
 
+def with_a_hook_on_a_flattening() -> nn.Sequential:
+    network = NETWORKS["flattened"]()
+    network[0].register_forward_hook(lambda *given: 2 * given[2])
+    return network
+
+
 def half_frozen() -> nn.Sequential:
     network = NETWORKS["nested"]()
     network[1].weight.requires_grad_(False)
@@ -145,7 +151,8 @@ def half_frozen() -> nn.Sequential:
 @pytest.mark.parametrize(
     "network",
     [
-        with_a_hook(), half_frozen(), nn.Sequential(nn.Tanh(), nn.Linear(12, 3)),
+        with_a_hook(), with_a_hook_on_a_flattening(), half_frozen(),
+        nn.Sequential(nn.Tanh(), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), KeyedDropout(0.5)),

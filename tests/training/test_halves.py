@@ -93,6 +93,17 @@ def test_sums_are_torchs_but_for_what_halves_leave_out(seed: int, bounding: Boun
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_and_threads_are_added_up(seed: int, threads: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_code, "COPIED", (16, 1))
+    sums = Sums(chain(seed), (INPUTS,), 131, Flat(clip_norm=0.5), of_halves=True, threads=threads)
+    assert sums.plan.rows * threads < 131
+    found, expected = sums.in_code(), sums.by_torch()
+    assert float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e4, 1e12])
 def test_one_record_moves_a_sum_by_no_more_than_the_bound(seed: int, size: float):
