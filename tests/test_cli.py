@@ -523,9 +523,7 @@ class TestTables:
         code, out, err = run("arch", *options)
         assert code == 0, err
         (told,) = [line for line in out.splitlines() if "fewer than two classes" in line]
-        assert (
-            "run `pasearch check FILE`. If it can be read, declare the classes (--schema)" in told
-        )
+        assert "Else run `pasearch check FILE`, and declare the classes (--schema)" in told
         assert "every row has 3 cells, and the header has 2" in run("check", "mine.csv")[2]
 
     def test_a_column_that_is_not_there(self, run: Run, table: Path):
