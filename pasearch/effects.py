@@ -154,7 +154,11 @@ def _told(column: Column, names: list[str], among: Array) -> str:
         return f"{low} to {high}{apart}"
     if len(there) <= FEW or not rest:
         return " or ".join(there)
-    return f"all but {' and '.join(rest)}" if len(rest) <= FEW else f"{len(there)} others alike"
+    return f"all but {' and '.join(rest)}" if len(rest) <= FEW else _first(there)
+
+
+def _first(names: list[str]) -> str:
+    return f"{', '.join(names[:FEW])} or {len(names) - FEW} more"
 
 
 def _values(column: Column, own: Array) -> tuple[list[str], Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,13 @@ class Sums:
         team = Team(self.threads)
         machine_code._Sum(self.plan, slots, self.bounding.terms, 4096, team)(places, total)
         return torch.from_numpy(total)
+
+    def with_bad(self, bad: list[int], value: float) -> tuple[Slots, Slots]:
+        """Return all slots, with bad ones' numbers of one value, and with bad ones null."""
+        everyone = torch.ones_like(self.slots.valid)
+        null, x = everyone.clone(), self.slots.x.clone()
+        null[bad], x[bad] = False, value
+        return replace(self.slots, x=x, valid=everyone), replace(self.slots, valid=null)
 
     def by_torch(self) -> Tensor:
         """Return the sum of all slots."""

@@ -526,6 +526,23 @@ class TestTables:
         assert "Else run `pasearch check FILE`, and declare the classes (--schema)" in told
         assert "every row has 3 cells, and the header has 2" in run("check", "mine.csv")[2]
 
+    def test_new_records_without_a_column_are_asked_whether_another_is_meant(
+        self, run: Run, tmp_path: Path
+    ):
+        rows = "".join(f"{i % 9},{('no', 'yes')[i % 2]}\n" for i in range(200))
+        (tmp_path / "mine.csv").write_text("balance,y\n" + rows)
+        options = ["mine.csv", "--eps", 1, "--strategy", "fixed", "--steps", 3, "--out", "x"]
+        assert run("arch", *options)[0] == 0
+        for name, more in (("balanse", "add it, or is 'balanse' meant?"), ("zq", "add it.")):
+            (tmp_path / "new.csv").write_text(f"{name},more\n1,2\n2,3\n")
+            code, _, err = run("predict", "x", "new.csv")
+            assert code == 2
+            assert f"no column 'balance': {more}" in " ".join(err.split())
+        for folder in ("x", "x/release"):
+            out = " ".join(run("report", folder)[1].split())
+            assert "x/release" in out
+            assert "release/release" not in out
+
     def test_a_column_that_is_not_there(self, run: Run, table: Path):
         code, _, err = run("arch", table, "--eps", 1, "--target", "incom")
         assert (code, "did you mean 'income'" in err) == (2, True)

@@ -145,3 +145,27 @@ def test_a_network_with_layers_has_none(tmp_path: Path):
     content = (result.path / "release" / "model.pt").read_bytes()
     assert effects_of(result.document, content) is None
     assert "effects" not in result.document
+
+
+@pytest.mark.unit
+def test_values_that_move_the_answer_alike_are_told_together():
+    """As where a selection kept a few features: one of them would be picked by its place alone."""
+    edges, jobs = (20.0, 40.0, 60.0), tuple("abcdefgh")
+    columns = (
+        Column(name="age", low=0.0, high=80.0, bins=edges), Column(name="job", categories=jobs),
+        Column(name="half", categories=jobs), Column(name="place", categories=("x", "y", "z")),
+    )  # fmt: skip
+    made = TableSchema(
+        name="people", target=Column(name="ill", categories=("no", "yes")), columns=columns
+    )
+    age = [0.0, -1.0, 0.0, 0.0, 0.0, 0.0]  # the number, four bins, missing
+    job = [0.0, 2.0, *[0.0] * 6, 0.0, 0.0]  # eight, other, missing
+    half = [*[1.5] * 4, *[0.0] * 4, 0.0, 0.0]
+    place = [0.0, 1.0, 1.0, 0.0, 0.0]
+    own = [*age, *job, *half, *place]
+    named = by_column(effects(made, np.array([[0.0] * len(own), own])))
+    told = {name: (each["most"], each["least"]) for name, each in named.items()}
+    assert told == {
+        "age": ("20 to 80", "0 to 20"), "job": ("b", "all but b"),
+        "half": ("a, b, c or 1 more", "e, f, g or 1 more"), "place": ("y or z", "x"),
+    }  # fmt: skip

@@ -47,9 +47,10 @@ class Budget:
         if self.delta is None:
             return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
         if not self.delta < 1 / n:
+            advice = "Leave it out, or lower it." if name == "delta" else "Lower it."
             raise UsageError(
                 f"{name} is {self.delta:g}, but with {n:,} records it must be below 1/n = "
-                f"{1 / n:g}: at 1/n a record may be published outright. Leave it out, or lower it."
+                f"{1 / n:g}: at 1/n a record may be published outright. {advice}"
             )
         return self
 

@@ -203,11 +203,11 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
 
 
 def rendered(document: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of `release/` that follow from `result.json`, but its `files`, by name."""
+    """Return the texts of `release/` that follow from `result.json`, by file name."""
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
 
-    told = {name: value for name, value in document.items() if name != "files"}
+    told = {name: value for name, value in document.items() if name != "files"}  # their digests
     return {
         "privacy-card.md": card_markdown(told),
         "privacy-card.json": json.dumps(card_json(told), indent=2) + "\n",
@@ -537,7 +537,7 @@ def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
 
 def _total_asked(request: Request, n: int) -> Budget | None:
     """Return the total that a request gives its ledger, if it gives one."""
-    named = "the delta of `ledger_budget=`"
+    named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 
 

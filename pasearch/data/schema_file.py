@@ -139,6 +139,19 @@ def nearest_of(name: str, names: Sequence[str]) -> str:
     return f"; there are {', '.join(map(repr, names[:FIRST_NAMES]))}{more}"
 
 
+def absent(where: str, gone: Sequence[str], others: Sequence[str]) -> str:
+    """Return that columns are not there, and whether another one may be meant.
+
+    Args:
+        where: What lacks them.
+        gone: Their names.
+        others: Names there that no column has.
+    """
+    near = closest(gone[0], others)
+    hint = f", or is {near!r} meant?" if near else "."
+    return f"{where} has no column {', '.join(map(repr, gone))}: add it{hint}"
+
+
 FIRST_NAMES = 10
 """So many names are listed where none is near."""
 

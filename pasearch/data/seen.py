@@ -193,16 +193,18 @@ class Seen:
     def identifier(self) -> bool:
         """Whether no value occurs twice; or most do not, and the name says what they are."""
         distinct = len(self.values)
-        named = IDENTIFIER.search(self.column.name) is not None and distinct > self.present / 2
-        unique = distinct == self.present or named
+        unique = distinct == self.present or (self._called and distinct > self.present / 2)
         # Nobody groups the digits of an identifier.
         return unique and distinct > FEW and self.whole and self.form == PLAIN and not self.wordy
 
     @cached_property
     def named(self) -> bool:
         """Whether the name says that its many texts tell people apart."""
-        called = IDENTIFIER.search(self.column.name) is not None
-        return called and not self.numeric and len(self.values) > FEW
+        return self._called and not self.numeric and len(self.values) > FEW
+
+    @cached_property
+    def _called(self) -> bool:
+        return IDENTIFIER.search(self.column.name) is not None
 
     @cached_property
     def wordy(self) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pasearch.data.lines import separator_of
+from pasearch.data.schema_file import absent
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.data.text_columns import TextColumn, TextTable
-from pasearch.errors import UsageError, closest
+from pasearch.errors import UsageError
 from pasearch.files import read_bytes
 
 MOST_COLUMNS = 20_000
@@ -184,9 +185,8 @@ def new_table(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -
     """
     needed = [column.name for column in schema.columns if column.kind != "ignore"]
     if gone := [name for name in needed if name not in columns]:
-        near = closest(gone[0], [name for name in columns if name not in needed])
-        hint = f", or is {near!r} meant?" if near else "."
-        raise UsageError(f"{path} has no column {', '.join(map(repr, gone))}: add it{hint}")
+        others = [name for name in columns if name not in needed]
+        raise UsageError(absent(str(path), gone, others))
     # What is ignored need not be there, and is not looked at.
     other = columns[needed[0]]
     return TextTable(cells=tuple(columns.get(each.name, other) for each in schema.columns))

@@ -24,7 +24,7 @@ from pasearch.data.frames import columns_of_frame
 from pasearch.data.lines import separator_of
 from pasearch.data.numbers import form_of
 from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
-from pasearch.data.schema_file import check_classes, nearest_of, parts_of, toml_text
+from pasearch.data.schema_file import absent, check_classes, nearest_of, parts_of, toml_text
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
@@ -331,7 +331,8 @@ class TableSchema:
         names = [column.name for column in self.columns if column.kind != "ignore"]
         if hasattr(records, "columns"):
             if gone := [name for name in names if name not in records.columns]:
-                raise UsageError(f"The table has no column {', '.join(map(repr, gone))}: add it.")
+                others = [name for name in map(str, records.columns) if name not in names]
+                raise UsageError(absent("The table", gone, others))
             records = records.reindex(columns=[column.name for column in self.columns])
         cells = records if isinstance(records, TextTable) else np.asarray(records, object)
         if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):

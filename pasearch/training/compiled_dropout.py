@@ -17,7 +17,16 @@ from llvmlite import ir
 from numba import types
 
 from pasearch.runs.compiled import instruction
-from pasearch.training.compiled_activations import NONE, ONE, TWO, ZERO, bend, exact, unsigned
+from pasearch.training.compiled_activations import (
+    NONE,
+    ONE,
+    TWO,
+    ZERO,
+    bend,
+    exact,
+    inlined,
+    unsigned,
+)
 
 EIGHT, LAST, WORD = unsigned(8), unsigned(7), unsigned(32)
 COARSE = np.uint32(8)
@@ -68,6 +77,12 @@ def _bits_of(layer, units, row, drops, bits):
     return left
 
 
+@inlined
+def _mask(bits, rate, factor):
+    """Return what 32 bits make of a number: it is dropped, or multiplied by a factor."""
+    return factor if (bits >> COARSE) >= rate else ZERO
+
+
 @exact
 def drop_inputs(x, inputs, rows, begin, drops, room):
     """Drop numbers of records, one after another, as `drop` does units of a layer: the first."""
@@ -75,8 +90,7 @@ def drop_inputs(x, inputs, rows, begin, drops, room):
     for row in range(begin, begin + unsigned(rows)):
         low, left = (row - begin) * inputs, _bits_of(0, inputs, row, drops, bits)
         for k in range(NONE, inputs):
-            kept = (bits[left + k] >> COARSE) >= rate
-            x[low + k] *= factor if kept else ZERO  # NaN stays what it is
+            x[low + k] *= _mask(bits[left + k], rate, factor)  # NaN stays what it is
 
 
 @exact
@@ -100,11 +114,10 @@ def drop(layer, kind, h, at, units, rows, begin, drops, room):
     for row in range(begin, begin + unsigned(rows)):
         low, left = at + (row - begin) * units, _bits_of(layer, units, row, drops, bits)
         for k in range(NONE, units):
-            slopes[low + k] = factor if (bits[left + k] >> COARSE) >= rate else ZERO
+            slopes[low + k] = _mask(bits[left + k], rate, factor)
         bend(kind, h[low : low + units], slopes[low : low + units], units)
         for k in range(NONE, units):
-            kept = (bits[left + k] >> COARSE) >= rate
-            h[low + k] *= factor if kept else ZERO  # NaN stays what it is
+            h[low + k] *= _mask(bits[left + k], rate, factor)  # NaN stays what it is
 
 
 @exact

@@ -385,15 +385,12 @@ def threads_in_code(watched: Watched, slots: Slots, recipe: Recipe, threads: int
     chain = chain_of(watched, slots.x)
     if chain is None or not fits(watched, chain, slots, recipe):
         return None
-    of_images, numbers = isinstance(chain, Convolutional), _numbers(watched)
+    of_images = isinstance(chain, Convolutional)
+    numbers = sum(p.numel() for p in watched.parameters)
     if threads > 1 and 2 * numbers > SUMS and not of_images:
         return None
     each = EACH_OF_IMAGES if of_images else EACH
     return max(1, min(threads, int(recipe.expected_batch_size // each), SUMS // numbers))
-
-
-def _numbers(watched: Watched) -> int:
-    return sum(p.numel() for p in watched.parameters)
 
 
 def _has_terms(bounding: Bound) -> bool:

@@ -59,7 +59,7 @@ def of_torch() -> Product | None:
     for path in sorted((Path(torch.__file__).parent / "lib").glob("*torch_cpu.*")):
         try:
             library = ctypes.CDLL(str(path))
-            address = _address(library, "sgemm_")
+            address = _address(library.sgemm_)
             limit: Any = library.MKL_Set_Num_Threads_Local
         except (OSError, AttributeError):
             continue  # its names are hidden in some builds
@@ -72,7 +72,8 @@ def of_torch() -> Product | None:
             finally:
                 limit(before)
 
-        halves = _address(library, "gemm_bf16bf16f32_") if has_tiles() else 0
+        of_halves = getattr(library, "gemm_bf16bf16f32_", None) if has_tiles() else None
+        halves = 0 if of_halves is None else _address(of_halves)
         return Product(address, nullcontext, one, halves) if address else None
     return None
 
@@ -84,10 +85,8 @@ def has_tiles() -> bool:
     return bool(asked and asked())
 
 
-def _address(library: ctypes.CDLL, name: str) -> int:
-    """Return where a function is; 0 if a library hides it."""
-    found = getattr(library, name, None)
-    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def of_scipy() -> Product:

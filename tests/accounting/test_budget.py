@@ -43,8 +43,12 @@ def test_a_bad_delta_is_refused(delta):
 
 @pytest.mark.parametrize("delta", [1 / 1000, 0.5])
 def test_a_delta_that_publishes_a_record_is_refused(delta: float):
-    with pytest.raises(UsageError, match=r"below 1/n"):
+    with pytest.raises(UsageError, match=r"^delta is .*below 1/n.*Leave it out, or lower it\.$"):
         Budget(1.0, delta).resolve(1000)
+    with pytest.raises(
+        UsageError, match=r"^The delta of a ledger is .*below 1/n.*outright\. Lower"
+    ):
+        Budget(1.0, delta).resolve(1000, "The delta of a ledger")
 
 
 def test_a_given_delta_is_kept():

@@ -87,6 +87,19 @@ class TestProposal:
         found(report, "note", "looks like text")
 
     @pytest.mark.unit
+    def test_many_texts_named_as_what_tells_people_apart_are_ignored(self, tmp_path: Path):
+        """Though most come several times, so that no other sign of an identifier is there."""
+        rows = [f"name{i % 30},{i % 4 + 20},{'yes' if i % 3 else 'no'}" for i in range(120)]
+        for name, kind in (("Surname", "ignore"), ("first_name", "ignore"), ("town", None)):
+            path = tmp_path / f"{name}.csv"
+            path.write_text("\n".join([f"{name},age,label", *rows]) + "\n")
+            report = check_table(path)
+            assert report.proposed.columns[0].kind == (kind or "category")
+            said = [each.what for each in report.problems if each.column == name]
+            told = "30 texts, and a name as of an identifier: proposed to be ignored"
+            assert (told in said) == (kind is not None)
+
+    @pytest.mark.unit
     def test_is_a_file_that_the_reader_takes(self, tmp_path: Path):
         report = check(tmp_path, good_rows())
         path = tmp_path / "people.toml"

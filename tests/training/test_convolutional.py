@@ -106,16 +106,10 @@ def test_one_record_moves_a_sum_by_no_more_than_the_bound(seed: int, size: float
 def test_a_record_that_is_not_finite_adds_what_a_null_one_does(seed: int, value: float):
     """Unless no window holds the pixel; the others' terms are the same to the bit."""
     sums = Sums(*chain(seed), n=LANES + 5, bounding=Flat(clip_norm=0.5))
-    everyone = torch.ones_like(sums.slots.valid)
-    bad = [0, 7, LANES + 4]
-    null = everyone.clone()
-    null[bad] = False
-    x = sums.slots.x.clone()
-    x[bad] = value
-    absent = sums.in_code(slots=replace(sums.slots, valid=null))
+    broken, null = sums.with_bad([0, 7, LANES + 4], value)
+    absent = sums.in_code(slots=null)
     assert absent.isfinite().all()
-    broken = sums.in_code(slots=replace(sums.slots, x=x, valid=everyone))
-    assert torch.equal(broken, absent)
+    assert torch.equal(sums.in_code(slots=broken), absent)
 
 
 @pytest.mark.unit

@@ -145,16 +145,11 @@ def test_halves_that_make_a_record_longer_are_reckoned_with(monkeypatch: pytest.
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_record_that_is_not_finite_adds_what_a_null_one_does(seed: int, value: float):
     sums = Sums(chain(seed), (INPUTS,), 21, Flat(clip_norm=0.5), of_halves=True)
-    everyone = torch.ones_like(sums.slots.valid)
-    bad = [0, 7, 20]
-    null = everyone.clone()
-    null[bad] = False
-    x = sums.slots.x.clone()
-    x[bad] = value
-    absent = sums.in_code(slots=replace(sums.slots, valid=null))
+    broken, null = sums.with_bad([0, 7, 20], value)
+    absent = sums.in_code(slots=null)
     assert absent.isfinite().all()
-    assert torch.equal(sums.in_code(slots=replace(sums.slots, x=x, valid=everyone)), absent)
-    assert torch.equal(sums.in_code(slots=replace(sums.slots, x=x, valid=null)), absent)
+    assert torch.equal(sums.in_code(slots=broken), absent)
+    assert torch.equal(sums.in_code(slots=replace(broken, valid=null.valid)), absent)
 
 
 @pytest.mark.unit
