@@ -260,6 +260,7 @@ class _Given:
         self._read = {source: ray.put(source.load()) for source in sources}
         self.waiting = deque(range(len(works)))
         self.running: dict[Any, int] = {}
+        self.cancelled: list[Any] = []
         self.left = set(self.waiting)
 
     def hand_over(self, most: int | None) -> None:
@@ -298,14 +299,21 @@ class _Given:
         self.left.discard(place)
         for ref in [ref for ref, other in self.running.items() if other == place]:
             del self.running[ref]
+            self.cancelled.append(ref)
             self._ray.cancel(ref, force=True)
 
     def forget(self) -> None:
-        """End what still runs, and let the store forget what was read."""
-        for ref in self.running:
-            self._ray.cancel(ref, force=True)
+        """End what still runs, and let the store forget what was read.
+
+        A cancel that is at a worker before its work is lost there: it is sent until all have ended.
+        """
+        left, end = [*self.cancelled, *self.running], time.monotonic() + ANSWER
         self.running.clear()
         self._read.clear()
+        while left and time.monotonic() < end:
+            for ref in left:
+                self._ray.cancel(ref, force=True)
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=GLANCE)
 
 
 class _Slow:

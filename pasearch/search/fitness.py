@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
     from pasearch.spaces.candidate import Candidate
+    from pasearch.training.gpu_code import Together
     from pasearch.training.recipe import Recipe
 
 PURPOSES = ("batch", "noise", "dropout")
@@ -85,17 +86,18 @@ def candidate_in_rounds(
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
     splits: bool = True,
+    together: Together | None = None,
 ) -> tuple[nn.Module, Iterator[int]]:
     """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
 
-    Args and cost: like `train_candidate`; `splits` as there.
+    Args and cost: like `train_candidate`; `splits` and `together` as there.
     """
     network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
     streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
     told = None if on_step is None else lambda finished: on_step(finished, network)
     return network, rounds_of(
         network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
-        splits=splits,
+        splits=splits, together=together,
     )  # fmt: skip
 
 

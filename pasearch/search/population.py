@@ -32,6 +32,7 @@ from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
 from pasearch.search.fitness import candidate_in_rounds, or_failed, points, train_candidate
+from pasearch.training.gpu_code import Together
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import usual_metric
 from pasearch.training.recipe import Recipe
@@ -184,7 +185,8 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     """Yield what `side_by_side` does, of trainings that take turns on one GPU.
 
     Each is given a round of steps, in a queue of work of its own, before the first is waited for:
-    so the GPU works on all of them at a time. Records that several have are moved there once. One
+    so the GPU works on all of them at a time. Dense networks share the calls of a step, besides:
+    see `training.gpu_code`. Records that several have are moved there once. One
     that has no memory among others is made again alone, from the same keys: whether it fails must
     not depend on how many there are.
 
@@ -198,11 +200,13 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     """
     moved: dict[Opened, Records] = {}
     for low in range(0, len(jobs), TURNS):
-        turns = [_Turn(job, moved, device) for job in jobs[low : low + TURNS]]
+        together = Together()
+        turns = [_Turn(job, moved, device, together) for job in jobs[low : low + TURNS]]
         left = turns
         with full_precision():  # of the steps alone: who is given a network has their own settings
             while left:
                 left = [turn for turn in left if turn.goes_on()]
+                together.go()
         for turn in turns:
             if turn.fell_short:
                 turn.alone()
@@ -216,17 +220,21 @@ class _Turn:
         job: What is trained.
         moved: The records that are on the device already.
         device: Where it is trained.
+        together: Whose calls it may share.
     """
 
-    def __init__(self, job: Job, moved: dict[Opened, Records], device: str):
+    def __init__(
+        self, job: Job, moved: dict[Opened, Records], device: str, together: Together
+    ):
         self._job, self._moved, self._device, self.course = job, moved, device, Course()
+        self._together = together
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
         self._queue = torch.cuda.Stream() if device == "cuda" else None
         self._rounds: Iterator[int] | None = None
         self.network: nn.Module = nn.Identity()
         self.fell_short = False
 
-    def _begun(self, *, splits: bool) -> tuple[nn.Module, Iterator[int]]:
+    def _begun(self, together: Together | None) -> tuple[nn.Module, Iterator[int]]:
         job, moved, self.course = self._job, self._moved, Course()
         if job.records not in moved:
             here = job.records.records(job.records.load())
@@ -237,14 +245,15 @@ class _Turn:
         watch, looks = self.course.watch(job.recipe.steps, self._seen, self._device)
         return candidate_in_rounds(
             job.candidate, moved[job.records], job.schema, job.recipe, job.stream,
-            device=self._device, on_step=watch, looks=looks, splits=splits,
+            device=self._device, on_step=watch, looks=looks, splits=together is None,
+            together=together,
         )  # fmt: skip
 
     def goes_on(self) -> bool:
         """End the last round and begin the next; return whether there is one."""
         try:
             if self._rounds is None:
-                self.network, self._rounds = self._begun(splits=False)
+                self.network, self._rounds = self._begun(self._together)
             with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
                 more = next(self._rounds, None) is not None
         except (MemoryError, RuntimeError) as error:
@@ -262,7 +271,7 @@ class _Turn:
         """Train it again, from the same keys, when no other is under way."""
 
         def train() -> nn.Module:
-            network, rounds = self._begun(splits=True)
+            network, rounds = self._begun(None)
             with full_precision():
                 for _ in rounds:
                     pass

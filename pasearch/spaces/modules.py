@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
+from pasearch.runs import gpu
 
 
 class Rescale(nn.Module):
@@ -68,12 +69,14 @@ class KeyedDropout(nn.Module):
         if not 0.0 <= rate < 1.0:
             raise UsageError(f"The rate of dropout is {rate!r}: expected one in [0, 1).")
         self.rate = rate
-        self.seed = 0
-        self._draws = 0
+        self.seed = self._number = self._draws = 0
 
-    def reseed(self, seed64: int) -> None:
-        """Start the masks of one step from 64 bits of its key."""
-        self.seed, self._draws = seed64, 0
+    def reseed(self, seed64: int, number: int = 0) -> None:
+        """Start the masks of one step from 64 bits of its key, and its number where many share it.
+
+        Only a GPU's own kernels are given numbers: see `runs.gpu`.
+        """
+        self.seed, self._number, self._draws = seed64, number, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Zero each element with probability `rate` in training, and rescale the others."""
@@ -95,6 +98,8 @@ class KeyedDropout(nn.Module):
 
         Torch's generator on the CPU keeps 32 bits of a seed, so two steps would share masks.
         """
+        if (kernels := gpu.kernels(x.device)) is not None:
+            return kernels.uniform(x.shape, self.seed, self._number, self._draws - 1, x.device)
         if x.device.type == "cpu":
             philox = np.random.Philox(key=(self._draws << 64) | self.seed)
             drawn = np.random.Generator(philox).random(tuple(x.shape), dtype=np.float32)

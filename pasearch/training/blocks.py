@@ -27,7 +27,7 @@ from pasearch.training.batching import Batching, Poisson
 from pasearch.training.noise import words_on
 
 STEPS = 64
-"""Steps whose batches are drawn at once."""
+"""Steps whose batches are drawn at once, where nothing else is said."""
 
 DEVIATIONS = 4.0
 """By how many standard deviations of a Poisson batch's size its padding goes beyond the mean."""
@@ -64,29 +64,39 @@ class Blocks:
         n: Slots of the partition, null ones included.
         stream: The trial's own, for batches alone.
         device: Where they lie.
+        steps: Of how many steps at once.
+        deviations: As of `padded`.
     """
 
-    def __init__(self, batching: Batching, n: int, stream: Stream, device: torch.device):
+    def __init__(
+        self,
+        batching: Batching,
+        n: int,
+        stream: Stream,
+        device: torch.device,
+        *,
+        steps: int = STEPS,
+        deviations: float = DEVIATIONS,
+    ):
         self._batching, self._n, self._stream, self._device = batching, n, stream, device
+        self._steps, self.width = steps, padded(batching, n, deviations)
         self._block = -1
         self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
 
-    @property
-    def width(self) -> int:
-        """Rows of a step, padding included."""
-        most = self._batching.most(self._n, DEVIATIONS)
-        return min(EQUAL * -(-most // EQUAL), max(self._n, 1))
-
     def at(self, step: int) -> Padded:
         """Return a step's slots, padded. Nothing is fetched from the device."""
-        block, row = divmod(step, STEPS)
+        block, row = divmod(step, self._steps)
+        places, real, beyond = self.block(block)
+        return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
+
+    def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the slots of a block's steps, as they stand at the top."""
         if block != self._block or self._drawn is None:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
             self._drawn = self._by_inversion(block) if inverted else self._moved(block)
             self._block = block
-        places, real, beyond = self._drawn
-        return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
+        return self._drawn
 
     def whole(self, step: int) -> tuple[Tensor, Tensor]:
         """Return all of a step's slots, and which rows are real: waits for the device."""
@@ -104,7 +114,7 @@ class Blocks:
     def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw Poisson batches on the device."""
         assert isinstance(self._batching, Poisson)
-        shape = STEPS, self.width + 1
+        shape = self._steps, self.width + 1
         words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
         places = gaps(words, self._batching.sampling_probability, self._n).view(shape)
         places = places.cumsum(1).sub_(1)
@@ -113,17 +123,23 @@ class Blocks:
 
     def _moved(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw batches as on a processor, and move them all at once."""
-        beyond = torch.full((STEPS,), self._n, device=self._device)
+        beyond = torch.full((self._steps,), self._n, device=self._device)
         if self._all_chosen:
-            every = torch.arange(self._n, device=self._device).expand(STEPS, -1)
-            return every, torch.ones_like(every[:1], dtype=torch.bool).expand(STEPS, -1), beyond
-        places = np.zeros((STEPS, self.width), dtype=np.int64)
-        real = np.zeros((STEPS, self.width), dtype=bool)
-        for row in range(STEPS):
-            chosen = self._batching.batch(self._n, self._stream, block * STEPS + row)
+            every = torch.arange(self._n, device=self._device).expand(self._steps, -1)
+            return every, torch.ones_like(every[:1], dtype=torch.bool).expand(self._steps, -1), beyond
+        places = np.zeros((self._steps, self.width), dtype=np.int64)
+        real = np.zeros((self._steps, self.width), dtype=bool)
+        for row in range(self._steps):
+            chosen = self._batching.batch(self._n, self._stream, block * self._steps + row)
             places[row, : len(chosen)], real[row, : len(chosen)] = chosen, True
         slots, rows = (torch.from_numpy(each).to(self._device) for each in (places, real))
         return slots, rows, beyond
+
+
+def padded(batching: Batching, n: int, deviations: float) -> int:
+    """Return the rows of a step of n slots, padding of so many standard deviations included."""
+    most = batching.most(n, deviations)
+    return min(EQUAL * -(-most // EQUAL), max(n, 1))
 
 
 def gaps(words: Tensor, q: float, n: int) -> Tensor:

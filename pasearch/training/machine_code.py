@@ -364,7 +364,7 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
     bounding, x, y, batch = recipe.bounding, slots.x, slots.y, recipe.expected_batch_size
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None
-    if not (plain and (bounding is None or _has_terms(bounding))):
+    if not (plain and (bounding is None or has_terms(bounding))):
         return False
     of_record = IMAGE if isinstance(chain, Convolutional) else ROW
     parameters = list(watched.network.parameters())
@@ -393,7 +393,7 @@ def threads_in_code(watched: Watched, slots: Slots, recipe: Recipe, threads: int
     return max(1, min(threads, int(recipe.expected_batch_size // each), SUMS // numbers))
 
 
-def _has_terms(bounding: Bound) -> bool:
+def has_terms(bounding: Bound) -> bool:
     """Whether a bound's sums are those of factors that its terms say."""
     kind, named = type(bounding), bounding.terms is not None
     return named and kind.sums is Bound.sums and kind.factors is Bound.factors

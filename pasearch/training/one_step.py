@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.density import Density
+from pasearch.runs import gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.team import Team
@@ -141,7 +142,7 @@ def batch_sum(
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
     places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
     chosen = (places.to(slots.device), None)
-    reseed_dropout(watched, streams["dropout"], step)
+    reseed_dropout(watched, streams["dropout"], step, slots.device)
     if recipe.noise_before_clip is not None and sigma is not None:
         _noise_before_clip(watched, recipe, slots.at(*chosen), streams["noise"], step, sigma, room)
         return room.views
@@ -296,7 +297,19 @@ def _noise_before_clip(
         )  # fmt: skip
 
 
-def reseed_dropout(watched: Watched, stream: Stream | None, step: int) -> None:
-    """Let the masks of a step come from its own key; None: from a public one."""
+def reseed_dropout(
+    watched: Watched, stream: Stream | None, step: int, device: torch.device | None = None
+) -> None:
+    """Let the masks of a step come from its own key; None: from a public one.
+
+    On a GPU with kernels of our own, a block of steps has one key, and masks its step's number.
+    """
+    blocks = device is not None and gpu.kernels(device) is not None
     for place, reseed in enumerate(watched.keyed):
-        reseed(0 if stream is None else stream.child(place).seed64(step))
+        own = None if stream is None else stream.child(place)
+        if own is None:
+            reseed(0)
+        elif blocks:
+            reseed(*gpu.mask_key(own, step))
+        else:
+            reseed(own.seed64(step))

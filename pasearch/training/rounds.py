@@ -25,6 +25,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Alone, of_words, pairs
 from pasearch.training.blocks import Blocks
 from pasearch.training.bounding.bound import Bound
+from pasearch.training.gpu_noise import Release
 from pasearch.training.noise import words_on
 from pasearch.training.one_step import Chosen, Slots, State, bounded_sum, denoise, reseed_dropout
 from pasearch.training.recipe import Recipe
@@ -56,6 +57,7 @@ class Rounds:
         recipe: One that `fits_rounds`.
         streams: As for `trainer.train`.
         room: Where sums go.
+        blocks: The batches, if they are drawn otherwise than usual.
     """
 
     def __init__(
@@ -65,11 +67,14 @@ class Rounds:
         recipe: Recipe,
         streams: Mapping[str, Stream],
         room: Room,
+        blocks: Blocks | None = None,
     ):
         self._watched, self._recipe, self._streams, self._room = watched, recipe, streams, room
         self.slots = slots
         n = len(slots.y)
-        self._blocks = Blocks(recipe.batches(n), n, streams["batch"], slots.device)
+        self._blocks = blocks or Blocks(recipe.batches(n), n, streams["batch"], slots.device)
+        noisy = recipe.noise_multiplier is not None
+        self._release = Release.of(recipe, n, streams["noise"], room) if noisy else None
         self._count = sum(flat.numel() for flat in room.flats)
         self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
         fixed = not watched.keyed and recipe.augmentation is None
@@ -102,6 +107,8 @@ class Rounds:
 
     def wrong(self) -> bool:
         """Return whether a step since the last call may be wrong: waits for the device."""
+        if self._release is not None:
+            self._wrong |= self._release.noted()
         found = bool(self._wrong)
         self._wrong.zero_()
         return found
@@ -113,9 +120,11 @@ class Rounds:
             self._graphs = _Graphs()
 
     def _words(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
-        """Return the bits of a step's noise, if it has any."""
+        """Return the bits of a step's noise, if it has any; or which of a block's it is."""
         if sigma is None:
             return ()
+        if self._release is not None:
+            return (self._release.at(step),)
         return (words_on(self.slots.device, 2 * pairs(self._count), self._streams["noise"], step),)
 
     def _make(
@@ -129,7 +138,7 @@ class Rounds:
         careful: bool,
     ) -> None:
         recipe, flats = self._recipe, self._room.flats
-        reseed_dropout(self._watched, self._streams["dropout"], step)
+        reseed_dropout(self._watched, self._streams["dropout"], step, self.slots.device)
         bounded_sum(
             self._watched, self.slots, recipe, self._streams["batch"], chosen, step, state,
             self._room,
@@ -141,6 +150,12 @@ class Rounds:
         assert recipe.bounding is not None
         assert sigma is not None
         scale, start = sigma * recipe.bounding.sensitivity, 0
+        if self._release is not None:
+            if careful:
+                self._release.normals(step).add_to(flats[0], scale)
+            else:
+                self._release.add(words[0])
+            return
         exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
         alone = None if careful else Alone.of(words[0], self._count)
         for flat in flats:

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
+from pasearch.runs.gpu import BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
+from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
 from pasearch.training.lstm_in_code import take_over
 from pasearch.training.machine_code import MachineCode, threads_in_code
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
@@ -30,6 +32,7 @@ from pasearch.training.one_step import Slots, State, batch_sum, class_shares, re
 from pasearch.training.per_example import validate
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
+from pasearch.training.updates import Descent
 from pasearch.training.watched import Room, Watched, flattened, parted
 
 if TYPE_CHECKING:
@@ -96,6 +99,7 @@ def rounds_of(
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
     splits: bool = True,
+    together: Together | None = None,
 ) -> Iterator[int]:
     """Do what `train` does, a round whenever it is asked; in between, a GPU works on it.
 
@@ -106,12 +110,13 @@ def rounds_of(
     made again of fewer rows at once, or the error raised.
     """
     training = Training(
-        network, records, recipe, streams, device=device, query=query, splits=splits
-    )
+        network, records, recipe, streams, device=device, query=query, splits=splits,
+        together=together,
+    )  # fmt: skip
     finished = 0
     try:
         while finished < recipe.steps:
-            most = min(ROUND, recipe.steps - finished)
+            most = min(training.round, recipe.steps - finished)
             if on_step is not None:
                 ends = range(1, most)
                 most = next((k for k in ends if looks is None or looks(finished + k)), most)
@@ -148,6 +153,7 @@ class Training:
         query: ValidationQuery | None = None,
         in_rounds: bool | None = None,
         splits: bool = True,
+        together: Together | None = None,
     ):
         _check(network, records, recipe, query)
         assert recipe.learning_rate is not None, "checked"
@@ -181,9 +187,12 @@ class Training:
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
-        self._rounds = None
+        self._rounds = self._on_gpu = None
+        self._together = together
         if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
-            self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums)
+            self._on_gpu = self._gpu_code(device)
+            blocks = None if self._on_gpu is None else self._on_gpu.blocks
+            self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums, blocks)
         self._before: _Snapshot | None = None
         self._in_code: MachineCode | None = None
         if self._rounds is None:
@@ -193,6 +202,18 @@ class Training:
             )  # fmt: skip
             if take_over(self._watched, recipe, made_up, self._team):
                 self._threads = 1  # of torch, whose threads would wait, and keep others waiting
+
+    def _gpu_code(self, device: str) -> GpuCode | None:
+        """Return the steps by a GPU's own kernels, if they are for this training."""
+        optimizer, streams = self._optimizer, self._streams
+        if not fits_gpu_code(self._watched, self._slots, self._recipe, streams):
+            return None
+        if not gpu_code(device) or not isinstance(optimizer, Descent):
+            return None
+        return GpuCode(
+            self._watched, self._slots, self._recipe, streams, self._sums, self._weights[0],
+            optimizer, next(iter(self._average.means), None), self._average.shares,
+        )  # fmt: skip
 
     def _threads_of(self, made_up: Tensor, device: str) -> int:
         """Return by how many threads a step is fastest: from public numbers alone."""
@@ -251,6 +272,11 @@ class Training:
                 "The network's parameters were moved or replaced while it was trained."
             )
 
+    @property
+    def round(self) -> int:
+        """Most steps of the next round."""
+        return ROUND if self._on_gpu is None else BLOCK - self._finished % BLOCK
+
     def steps(self, most: int) -> int:
         """Make at most so many steps: one on a processor, a round of them on a GPU.
 
@@ -266,10 +292,21 @@ class Training:
             return
         self._check_place()
         self._before = self._snapshot() if self._before is None else self._before
+        if self._on_gpu is not None:
+            self._begin_on_gpu(self._on_gpu, most)
+            return
         for _ in range(min(most, ROUND)):
             sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
             self._sum(self._rounds.sum, sigma)
             self._move()
+
+    def _begin_on_gpu(self, code: GpuCode, most: int) -> None:
+        most = min(most, self.round)
+        if self._together is None:
+            code.make(self._finished, most)
+        else:
+            self._together.add(code, self._finished, most)
+        self._finished += most
 
     def end(self) -> int:
         """Wait for the round that was begun, and make it right; returns as `steps` does."""
@@ -278,6 +315,9 @@ class Training:
         if (before := self._before) is None:
             return 0
         many = self._finished - before.finished
+        if self._on_gpu is not None:
+            self._end_on_gpu(self._on_gpu, before, many)
+            return many
         if wrong := self._rounds.wrong():
             self._go_back(before)
         self._before = None
@@ -285,11 +325,33 @@ class Training:
             self.step()
         return many
 
+    def _end_on_gpu(self, code: GpuCode, before: _Snapshot, many: int) -> None:
+        """Make a round right: steps before the first that may be wrong again, and that with care.
+
+        They are the same again, to the bit; so a round is looked at as often as it has such steps.
+        """
+        right, self._before = code.right(before.finished, many), None
+        if right == many:
+            return
+        self._go_back(before)
+        together, self._together = self._together, None
+        end = before.finished + many
+        while self._finished < before.finished + right:
+            self.steps(before.finished + right - self._finished)
+        self.step()
+        while self._finished < end:
+            self.steps(end - self._finished)
+        self._together = together
+
     def abandon(self) -> None:
         """Take a round back that was begun and not ended: nobody has looked at its steps."""
         if self._before is None:
             return
         try:
+            if self._on_gpu is not None:
+                if self._together is not None:
+                    self._together.drop(self._on_gpu)
+                self._on_gpu.wait()
             self._go_back(self._before)
         except Exception:  # noqa: BLE001 - whatever a device says that has failed
             with torch.no_grad():
@@ -299,9 +361,9 @@ class Training:
 
     def next_of_a_round(self) -> None:
         """Make one step more, on a GPU within rounds as long as they can be: for measuring it."""
+        left = self.round - (0 if self._before is None else self._finished - self._before.finished)
         self.begin(1)
-        before = self._before
-        if before is None or self._finished - before.finished >= ROUND:
+        if left <= 1:
             self.end()
 
     def _with_care(self, step: int, sigma: float | None, state: State) -> None:
@@ -487,9 +549,18 @@ class _Average:
         keep = recipe.average is not None
         self._means = [each.clone() for each in weights] if keep else []
 
+    @property
+    def means(self) -> list[Tensor]:
+        """The averages, or nothing."""
+        return self._means
+
+    def shares(self, steps: Any) -> Any:
+        """Return how much of the weights goes into the average after some steps."""
+        return 1.0 - np.minimum(self._decay, (1 + steps) / (10 + steps))
+
     def update(self, step: int) -> None:
         if self._means:
-            weight = 1.0 - min(self._decay, (1 + step) / (10 + step))
+            weight = float(self.shares(step))
             for mean, weights in zip(self._means, self._weights, strict=True):
                 mean.lerp_(weights, weight)
 

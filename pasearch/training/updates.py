@@ -54,8 +54,14 @@ class Update:
         return copy.deepcopy(self.states)
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Go back to a snapshot, which stays as it is."""
-        self.states = copy.deepcopy(states)
+        """Go back to a snapshot, which stays as it is; tensors stay where they are."""
+        for own, state in zip(self.states, states, strict=True):
+            kept = {name: each for name, each in own.items() if name in state}
+            own.clear()
+            own |= copy.deepcopy(state)
+            for name, value in kept.items():
+                if isinstance(value, Tensor):
+                    own[name] = value.copy_(state[name])
 
 
 class Descent(Update):

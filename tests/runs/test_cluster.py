@@ -285,6 +285,23 @@ def test_an_error_of_a_work_is_raised_here_and_nothing_runs_on(three: Any, ray: 
     assert not at_work(three)
 
 
+def test_a_cancel_that_is_lost_is_sent_again(
+    three: Any, ray: Executor, monkeypatch: pytest.MonkeyPatch
+):
+    import ray as library
+
+    cancel, lost = library.cancel, set()
+
+    def losing(ref: Any, **how: Any) -> None:
+        if ref in lost:
+            cancel(ref, **how)
+        lost.add(ref)
+
+    monkeypatch.setattr(library, "cancel", losing)
+    test_an_error_of_a_work_is_raised_here_and_nothing_runs_on(three, ray)
+    assert len(lost) == 2
+
+
 def test_gpus_are_asked_for_and_without_any_that_is_said(three: Any, ray: Executor):
     def work() -> bytes:
         import ray

@@ -82,7 +82,7 @@ def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def everyone(x: Tensor) -> Tensor:
-    return torch.ones(len(x), dtype=torch.bool)
+    return torch.ones(len(x), dtype=torch.bool, device=x.device)
 
 
 def summed(

@@ -1,0 +1,487 @@
+"""Steps of dense networks on a GPU by kernels of our own, those of a whole generation at a time.
+
+    a step    forward of each layer, backward of each, factors, sums, noise and update: of three
+              layers eight calls, however many trainings take part
+    a block   256 steps: its batches, keys and noise multipliers are put on the GPU before it
+    a round   steps of one block: a step's calls are captured once, as a CUDA graph, and replayed;
+              which step it is, is counted on the GPU
+
+What a training gives follows from its own keys, not from others that it shares calls with. At a
+round's end the GPU has noted the first step that may be wrong, if there is one: some number was not
+decided by 127 bits, or a batch has more slots than its padding. Steps before it are right, and that
+one is made again with care (`rounds`), by the same keys.
+
+Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md and floating-point.md
+("On a GPU").
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch import busy
+from pasearch.errors import MachineError
+from pasearch.runs import gpu
+from pasearch.runs.gpu import BLOCK
+from pasearch.runs.keys import Stream
+from pasearch.runs.normals import pairs
+from pasearch.spaces.modules import KeyedDropout
+from pasearch.training.blocks import Blocks, padded
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.dense import CODES, Dense, check_parts, place_of
+from pasearch.training.gpu_noise import GIVEN, NEVER, given_of, signed
+from pasearch.training.halves import SLACK
+from pasearch.training.losses import LossOf
+from pasearch.training.machine_code import UNBOUNDED, has_terms
+from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.updates import Descent
+from pasearch.training.watched import Room, Watched, flattened
+
+if TYPE_CHECKING:
+    from pasearch.training.recipe import Recipe
+
+OUTPUTS = 64
+"""Most outputs of a network: its loss is taken within one tile."""
+
+DEVIATIONS = 6.0
+"""By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
+one cost nothing here."""
+
+EXACT = "tf32x3"
+"""How float32 numbers are multiplied: each as two of 11 bits and more, in three products."""
+
+SMALL = 256
+"""Rows of a batch up to which tiles are low."""
+
+Tile = dict[str, int]
+"""Rows and columns of what a program finds, and how much it goes through at once."""
+
+LOW: Tile = {"M": 32, "N": 64, "K": 32}
+HIGH: Tile = {"M": 64, "N": 64, "K": 32}
+OF_SUMS: Tile = {"M": 64, "N": 64, "K": 32}
+
+Work = list[tuple[int, int, int]]
+"""A layer, and two places of a tile."""
+
+
+def fits_gpu_code(
+    watched: Watched, slots: Slots, recipe: Recipe, streams: Mapping[str, Stream]
+) -> bool:
+    """Whether a training's steps are made by these kernels, where there are any."""
+    dense, bounding, x, y = watched.dense, recipe.bounding, slots.x, slots.y
+    if dense is None or type(x) is not Tensor or not dense.takes(x) or not x.is_contiguous():
+        return False
+    plain = recipe.noise is None and recipe.noise_before_clip is None
+    plain &= recipe.augmentation is None and recipe.denoising is None and recipe.screening is None
+    plain &= not recipe.schedule.steered and (bounding is None or has_terms(bounding))
+    plain &= recipe.optimizer in ("sgd", "momentum") and not streams["noise"].secure
+    known = y.dtype is torch.int64 or (y.dtype is torch.float32 and dense.outputs == 1)
+    known &= {p.dtype for p in (*watched.network.parameters(), x)} == {torch.float32}
+    known &= dense.activations[-1] is None and dense.dropouts[-1] is None
+    known &= dense.dropouts[0] is None and dense.outputs <= OUTPUTS
+    n, most = len(y), min(recipe.chunk, slots.rows)
+    return plain and known and padded(recipe.batches(n), n, DEVIATIONS) <= most
+
+
+class GpuCode:
+    """A training's steps: what kernels are told of it, and the places that they need.
+
+    Args:
+        watched: The network, dense.
+        slots: The records, on the device.
+        recipe: One that fits.
+        streams: As for `trainer.train`.
+        room: Where sums go: one flat place.
+        weights: The network's parameters, flat.
+        optimizer: What remembers earlier sums.
+        average: The weights' average, flat, if there is one.
+        shares: From steps to how much of the weights goes into that.
+    """
+
+    def __init__(
+        self,
+        watched: Watched,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        room: Room,
+        weights: Tensor,
+        optimizer: Descent,
+        average: Tensor | None,
+        shares: Callable[[Any], Any],
+    ):
+        assert watched.dense is not None
+        self._dense, self._slots, self._recipe = watched.dense, slots, recipe
+        self._noise, self._optimizer, self._shares = streams["noise"], optimizer, shares
+        self._masks = _masks(watched, streams["dropout"])
+        n, device = len(slots.y), slots.device
+        self.blocks = Blocks(
+            recipe.batches(n), n, streams["batch"], device, steps=BLOCK, deviations=DEVIATIONS
+        )
+        self.layers, self.rows = len(self._dense.weights), self.blocks.width
+        self._sum, self._weights, self._average = room.flats[0], weights, average
+        if optimizer.momentum and not optimizer.states[0]:
+            optimizer.states[0]["sum"] = torch.zeros_like(weights)
+        self._given = torch.zeros((BLOCK, GIVEN + self.layers), dtype=torch.int64, device=device)
+        self._places = torch.zeros((BLOCK, self.rows), dtype=torch.int64, device=device)
+        self._sizes, self._over = (
+            torch.zeros(BLOCK, dtype=torch.int32, device=device) for _ in range(2)
+        )
+        self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
+        self._factors = weights.new_zeros(self.rows)
+        self._outs = [
+            _Outs.of(weights, self.rows, outputs, drops=place in self._masks)
+            for place, (_, outputs) in enumerate(self._sides())
+        ]
+        self._block, self._plan = -1, None
+        self.count, self.device, self.ready = len(weights), device, None
+
+    # Before and after a round
+
+    def prepare(self, first: int) -> None:
+        """Put what a step's block needs on the device, if it is not there."""
+        if self._block != first // BLOCK:
+            self._block = first // BLOCK
+            places, real, beyond = self.blocks.block(self._block)
+            self._places.copy_(places)
+            self._sizes.copy_(real.sum(1))
+            steps = torch.arange(BLOCK, dtype=torch.int32, device=beyond.device)
+            self._over.copy_(steps.where(beyond < len(self._slots.y), NEVER))
+            given = torch.from_numpy(self._told(self._block * BLOCK))
+            given = given.pin_memory() if self.device.type == "cuda" else given
+            self._given.copy_(given, non_blocking=True)
+        self.ready = _event(self.device)
+
+    def make(self, first: int, many: int) -> None:
+        """Give the device steps of one block, of this training alone."""
+        self.prepare(first)
+        self._plan = self._plan or _Plan([self])
+        self._plan.make(first % BLOCK, many)
+        self.ready = _event(self.device)
+
+    def right(self, first: int, many: int) -> int:
+        """Return how many of the last steps are right, from the first on: waits for the device."""
+        _wait_for(self.ready)
+        low = first % BLOCK
+        found = int(torch.minimum(self._over[low : low + many].min(), self._wrong))
+        self._wrong.fill_(NEVER)
+        return min(many, found - low)
+
+    def wait(self) -> None:
+        """Let what is given to the device from now on come after all of these steps."""
+        _wait_for(self.ready)
+
+    def _told(self, first: int) -> np.ndarray[Any, Any]:
+        """Return what is given of each step of a block: see `runs.gpu_kernels`."""
+        optimizer, n = self._optimizer, len(self._slots.y)
+        told = given_of(self._recipe, n, self._noise, first, self.layers)
+        numbers = told.view(np.float64)
+        numbers[:, 2:5] = optimizer.rate, optimizer.momentum, optimizer.share
+        if self._average is not None:
+            numbers[:, 5] = self._shares(np.arange(first, first + BLOCK))
+        for layer, stream in self._masks.items():
+            told[:, GIVEN + layer] = signed(gpu.mask_key(stream, first)[0])
+        return told
+
+    # What kernels are told
+
+    def row(self) -> list[int]:
+        """Return the training's row: see `gpu_kernels`."""
+        slots, moment = self._slots, self._optimizer.states[0].get("sum")
+        bounding = self._recipe.bounding
+        top, plus, most = UNBOUNDED if bounding is None else bounding.terms or UNBOUNDED
+        moved = self._given, self._sum, self._weights, moment, self._average, self._wrong
+        about = slots.x, slots.y, slots.valid, self._places, self._sizes, self._factors
+        return [
+            *map(_at, moved), len(self._weights), self._given.shape[1], *map(_at, about),
+            self.rows, self.layers, _at(slots.shares), int(slots.y.is_floating_point()),
+            *map(_bits, (top, plus, SLACK, most)),
+        ]  # fmt: skip
+
+    def layer_rows(self) -> list[list[int]]:
+        """Return a row of each layer: see there."""
+        dense, rows, parts = self._dense, [], []
+        for place, (inputs, outputs) in enumerate(self._sides()):
+            weight, bias, out = dense.weights[place], dense.biases[place], self._outs[place]
+            _check_like(weight, (outputs, inputs))
+            at = [-1, -1]
+            if weight.requires_grad:
+                parts.append((place_of(weight, self._weights), outputs * inputs))
+                at[0] = parts[-1][0]
+            if bias is not None:
+                _check_like(bias, (outputs,))
+                if bias.requires_grad != weight.requires_grad:
+                    raise ValueError("A layer is half frozen.")
+                if bias.requires_grad:
+                    parts.append((place_of(bias, self._weights), outputs))
+                    at[1] = parts[-1][0]
+            dropout = dense.dropouts[place + 1] if place in self._masks else None
+            rate = 0.0 if dropout is None else dropout.rate
+            least = math.ceil(float(np.float32(rate)) * 2**24)
+            rows.append([
+                _at(weight), _at(bias), inputs, outputs, _at(out.out), _at(out.dropped), _at(out.d),
+                CODES[dense.activations[place]], int(weight.requires_grad), *at, least,
+                _bits(1.0 / (1.0 - rate)), GIVEN + place, out.out.stride(0),
+            ])  # fmt: skip
+        check_parts(parts, len(self._weights))
+        return rows
+
+    def _sides(self) -> list[tuple[int, int]]:
+        return [(weight.shape[1], weight.shape[0]) for weight in self._dense.weights]
+
+    # Which tiles there are
+
+    def forward(self, layer: int) -> Work:
+        """Return the tiles of what a layer gives; none of one that is not there."""
+        if layer >= self.layers:
+            return []
+        outputs = len(self._dense.weights[layer])
+        return _tiles(layer, self.rows, OUTPUTS if layer + 1 == self.layers else outputs, self.tile)
+
+    def backward(self, layer: int) -> Work:
+        """Return the tiles of the gradient of what a layer is given; none where nobody asks."""
+        if not self._dense.trained[0] < layer < self.layers:
+            return []
+        return _tiles(layer, self.rows, self._dense.weights[layer].shape[1], self.tile)
+
+    def sums(self) -> Work:
+        """Return the tiles of all layers' sums."""
+        sides = [self._dense.weights[layer].shape for layer in self._dense.trained]
+        return [each for layer, (outputs, inputs) in zip(self._dense.trained, sides, strict=True)
+                for each in _tiles(layer, outputs, inputs, OF_SUMS)]  # fmt: skip
+
+    @property
+    def even(self) -> bool:
+        """Whether rows of all that is read begin at multiples of 16 bytes."""
+        dense, trained = self._dense, [self._dense.weights[k] for k in self._dense.trained]
+        sides = [weight.shape[1] for weight in dense.weights]
+        sides += [place_of(weight, self._weights) for weight in trained]
+        bytes_ = [each.data_ptr() for each in (self._slots.x, self._sum, *dense.weights)]
+        return not any(side % 4 for side in sides) and not any(place % 16 for place in bytes_)
+
+    @property
+    def tile(self) -> Tile:
+        """What a program of forward and backward finds."""
+        return LOW if self.rows <= SMALL else HIGH
+
+
+class Together:
+    """Trainings that share calls: each is added to a round, and then all of them are given."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[GpuCode, int, int]] = []
+        self._plans: dict[tuple[GpuCode, ...], _Plan] = {}
+
+    def add(self, code: GpuCode, first: int, many: int) -> None:
+        """Let a training take part in the next round, by steps of one block."""
+        code.prepare(first)
+        self._asked.append((code, first, many))
+
+    def drop(self, code: GpuCode) -> None:
+        """Let a training that was added take no part."""
+        self._asked = [each for each in self._asked if each[0] is not code]
+
+    def go(self) -> None:
+        """Give the device the steps that were asked for."""
+        asked, self._asked = self._asked, []
+        kinds: dict[tuple[int, int, bool, bool], list[GpuCode]] = {}
+        for code, first, many in asked:
+            kind = first % BLOCK, many, code.tile is LOW, code.even
+            kinds.setdefault(kind, []).append(code)
+        before, self._plans = self._plans, {}
+        for (low, many, *_), group in kinds.items():
+            codes = tuple(group)
+            plan = self._plans[codes] = before.get(codes) or _Plan(codes)
+            for code in codes:
+                _wait_for(code.ready)
+            plan.make(low, many)
+            for code in codes:
+                code.ready = _event(code.device)
+
+
+class _Plan:
+    """The calls of a step of some trainings: what they are told stays on the device."""
+
+    def __init__(self, codes: Sequence[GpuCode]):
+        from pasearch.runs import gpu_kernels as noise
+        from pasearch.training import gpu_kernels as kernels
+
+        device, most = codes[0].device, max(code.layers for code in codes)
+        self._device, self._noise, self._kernels = device, noise, kernels
+        rows = torch.tensor([code.row() for code in codes])
+        layers = torch.zeros((len(codes) * most, kernels.OF_LAYER), dtype=torch.int64)
+        for place, code in enumerate(codes):
+            own = slice(place * most, place * most + code.layers)
+            layers[own] = torch.tensor(code.layer_rows())
+        self._tables = rows.to(device), layers.to(device)
+        self._at = torch.zeros((), dtype=torch.int64, device=device)
+        sizes = {"WIDE": rows.shape[1], "MANY": most, "EVEN": all(code.even for code in codes)}
+        tile = codes[0].tile
+        calls: list[tuple[str, Work, dict[str, Any]]] = []
+        products = {**sizes, "EXACT": EXACT}
+
+        def all_of(tiles: Callable[[GpuCode], list[tuple[int, int, int]]]) -> Any:
+            return [(k, *each) for k, code in enumerate(codes) for each in tiles(code)]
+
+        for layer in range(most):
+            calls.append(("forward", all_of(lambda c, k=layer: c.forward(k)), {**products, **tile}))
+        for layer in reversed(range(1, most)):
+            calls.append(
+                ("backward", all_of(lambda c, k=layer: c.backward(k)), {**products, **tile})
+            )
+        calls.append((
+            "factors", all_of(lambda c: [(0, k, 0) for k in range(-(-c.rows // kernels.RECORDS))]),
+            {**sizes, "M": kernels.RECORDS, "K": kernels.COLUMNS},
+        ))  # fmt: skip
+        calls.append(("sums", all_of(GpuCode.sums), {**products, **OF_SUMS}))
+        self._calls = [(name, _work(work, device), about) for name, work, about in calls if work]
+        blocks = [(k, b) for k, code in enumerate(codes)
+                  for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
+        self._blocks = _work(blocks, device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def make(self, low: int, many: int) -> None:
+        """Give the device so many steps, the first of which is this one of its block."""
+        self._at.fill_(low)
+        for _ in range(many):
+            if self._graph is not None:
+                self._graph.replay()
+                continue
+            self._step()  # as it is: kernels are compiled and loaded
+            if self._device.type == "cuda" and many > 1:
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph):
+                    self._step()
+
+    def _step(self) -> None:
+        for name, work, about in self._calls:
+            self._kernels.run(name, work, *self._tables, self._at, **about)
+        self._noise.release(self._blocks, self._tables[0], self._at)
+        self._at.add_(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outs:
+    """Where a layer's outputs go, the same with dropout, and their gradient."""
+
+    out: Tensor
+    dropped: Tensor
+    d: Tensor
+
+    @classmethod
+    def of(cls, like: Tensor, rows: int, outputs: int, *, drops: bool) -> _Outs:
+        """Return places like some numbers."""
+        out, dropped, d = (like.new_zeros((rows, -(-outputs // 4) * 4)) for _ in range(3))
+        return cls(out, dropped if drops else out, d)
+
+
+def _masks(watched: Watched, stream: Stream) -> dict[int, Stream]:
+    """Return the streams of layers' masks, as `one_step.reseed_dropout` names them."""
+    assert watched.dense is not None
+    keyed = [getattr(each, "__self__", None) for each in watched.keyed]
+    return {
+        layer: stream.child(keyed.index(each))
+        for layer, each in enumerate(watched.dense.dropouts[1:])
+        if each is not None and each.rate and each.training
+    }
+
+
+def _tiles(layer: int, rows: int, columns: int, tile: Tile) -> Work:
+    """Return the tiles of a layer's matrix."""
+    sides = -(-rows // tile["M"]), -(-columns // tile["N"])
+    return [(layer, k, l) for l in range(sides[1]) for k in range(sides[0])]  # noqa: E741
+
+
+def _work(work: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    return torch.tensor(work, dtype=torch.int32).to(device)
+
+
+def _check_like(values: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(values.shape) != shape or not values.is_contiguous():
+        raise ValueError(f"A layer's numbers are {tuple(values.shape)}: expected {shape}.")
+
+
+def _at(values: Tensor | None) -> int:
+    return 0 if values is None else values.data_ptr()
+
+
+def _bits(number: float) -> int:
+    return int(np.float64(number).view(np.int64))
+
+
+def _event(device: torch.device) -> Any:
+    """Return what tells that all which was given to the device until now is done."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+def _wait_for(event: Any) -> None:
+    """Let what is given to the device from now on wait."""
+    if event is not None:
+        event.wait()
+
+
+def gpu_code(device: str) -> bool:
+    """Whether there are such kernels on a device: tried on public numbers, once a process.
+
+    Raises:
+        MachineError: They cannot be compiled, or find other sums than torch. Torch does not take
+            over then, as of machine code on a processor.
+    """
+    return gpu.kernels(device) is not None and _tried(device)
+
+
+@cache
+def _tried(device: str) -> bool:
+    try:
+        with busy.at(busy.COMPILING):
+            importlib.import_module("pasearch.training.gpu_kernels")
+            agreed = all(_agrees(device, drops) for drops in (0.0, 0.4))
+        told = "They find other numbers than torch."
+    except Exception as error:  # noqa: BLE001 - no compiler, no room for its files, another version
+        agreed, told = False, f"Triton ended with {type(error).__name__}: {error}"
+    if not agreed:
+        raise MachineError(
+            f"The kernels that train networks on this GPU cannot be used here. {told} Train on the "
+            f"processor (--device cpu), or set {gpu.OFF}=1 to do without them, more slowly."
+        )
+    return True
+
+
+def _agrees(device: str, drops: float) -> bool:
+    """Whether a step finds torch's sum, of made-up weights and records and three classes."""
+    from pasearch.training.recipe import Recipe
+
+    layers = nn.Linear(5, 70), nn.Tanh(), nn.Linear(70, 18), nn.ReLU()
+    more = (KeyedDropout(drops), nn.Linear(18, 9).requires_grad_(False), nn.Sigmoid())
+    network = nn.Sequential(*layers, *more, nn.Linear(9, 3)).to(device)
+    watched, rows = Watched(network), 83
+    for parameter in network.parameters():
+        wave = torch.linspace(-1.0, 1.0, parameter.numel()).sin_()
+        parameter.detach().copy_(wave.view_as(parameter))
+    (weights,) = flattened(watched.parameters)
+    x = torch.linspace(-2.0, 2.0, rows * 5).sin_().view(rows, 5)
+    valid, y, bounding = torch.arange(rows) != 4, torch.arange(rows) % 3, Flat(clip_norm=0.5)
+    slots, room = Slots.on(device, x, y, valid), Room(watched.parameters)
+    expected = Room(watched.parameters)
+    streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
+    reseed_dropout(watched, streams["dropout"], 0, slots.device)
+    bounding.sums(watched, slots.x, LossOf(slots.y), mask=slots.valid, room=expected)
+    recipe = Recipe(
+        expected_batch_size=rows, steps=1, learning_rate=1.0, bounding=bounding, optimizer="sgd",
+        average=None,
+    )  # fmt: skip
+    code = GpuCode(
+        watched, slots, recipe, streams, room, weights, Descent([weights], 1.0), None, np.zeros_like
+    )
+    code.make(0, 1)
+    near = torch.allclose(room.flats[0], expected.flats[0], atol=3e-3)
+    return code.right(0, 1) == 1 and near
