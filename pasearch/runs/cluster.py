@@ -52,7 +52,7 @@ PATIENCE = 4.0
 """A work is slow if it takes so many times as long as the slowest that has finished."""
 
 ANSWER = 10.0
-"""Within so many seconds a cluster must answer at its address."""
+"""Within so many seconds a cluster must answer at its address, and works that are cancelled end."""
 
 GLANCE = 1.0
 """After so many seconds without news, slow works are looked for."""

@@ -3,10 +3,13 @@
     bits      Philox 4x32, ten rounds: key 64 bits, counter (place, step of the block, a, b)
     uniform   the first word's upper 24 bits, in [0, 1)
     release   grid point next to sum / g + a z, times g; then the weights are moved by it
+    settle    the same, of what `release` could not tell
 
-z are the normal numbers of `normals.Alone`, of the same words: a number whose 127 bits do not
-decide its rounding is noted, with its step, and nothing of that step may be used. All of that is
-computed in float64.
+z are normal numbers as everywhere (`normals`). `release` takes 31 bits of U and 32 of V, in
+float32: the formulas of machine code on a processor (`compiled`), operation by operation, nothing
+contracted, and so with their errors. One of some thousand is left to `settle`, by all 127 bits, in
+float64: see `normals.Alone`. What these do not decide is noted, with its step, and nothing of that
+step may be used.
 
 Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/floating-point.md
 ("On a GPU"), docs/guarantees/randomness.md.
@@ -24,20 +27,26 @@ import torch
 import triton
 import triton.language as tl
 
+from pasearch.runs import compiled as code
 from pasearch.runs.normals import ALONE
 
-PAIRS = 128
-"""Pairs of numbers that a program of `release` adds."""
+PAIRS, AT_ONCE, SETTLERS = 256, 64, 128
+"""Pairs of numbers that a program of `release` adds; what one of `settle` decides at once, and how
+many of those there are."""
 
-GIVEN, SUMS, WEIGHTS, MOMENTUM, AVERAGE, WRONG, COUNT, EACH = (tl.constexpr(k) for k in range(8))
+SPARE, SHARE_OF = 4096, 64
+"""There is room for so many doubts, and for one of so many numbers: where there are more, the step
+is noted, as it is where a sum is not finite."""
+
+(GIVEN, SUMS, WEIGHTS, MOMENTUM, AVERAGE, WRONG, COUNT, EACH) = (tl.constexpr(k) for k in range(8))
 """What stands in a row of `release`, int64: where what is given of each step lies, the sum, and, or
 0, what is moved by it, what is remembered of earlier sums, and the average; where the first step
 that may be wrong is noted; how many numbers; and how many int64 are given of each step."""
 
-WIDE, GRAIN, RATE, KEEP, SHARE, MEAN, KEY, BEGIN = (tl.constexpr(k) for k in range(8))
-"""What is given of a step, float64 but for the last two: a and g (0: no noise), by what a sum is
-multiplied before it is taken off, m, 1 / batch, how much of the weights goes into the average; the
-key, and where its counter begins."""
+(WIDE, GRAIN, RATE, KEEP, SHARE, MEAN, KEY, BEGIN, SURE) = (tl.constexpr(k) for k in range(9))
+"""What is given of a step, float64 but for the key and where its counter begins: a and g (0: no
+noise); by what a sum is multiplied before it is taken off; m; 1 / batch; how much of the weights
+goes into the average; and how far a sure number lies from its grid point at most, in float32."""
 
 _ROOT = tl.constexpr(2.0**-63)
 _TURN = tl.constexpr(math.pi * 2.0**-63)
@@ -45,12 +54,30 @@ _UNIT = tl.constexpr(2.0**-53)
 _ALONE = tl.constexpr(ALONE)
 _MASK = tl.constexpr(2**63 - 1)
 _SHARE = tl.constexpr(2.0**-24)
+_NEAREST = tl.constexpr(1.5 * 2.0**23)
+_MODERATE = tl.constexpr(2.0**22)
+_LEAST, _MOST = tl.constexpr(code.LOW), tl.constexpr(code.HIGH)
+_U, _V = tl.constexpr(float(code.UNIT)), tl.constexpr(float(code.TURN))
+_HALF_ROOT = tl.constexpr(int(code.ROOT_HALF))
+_LOG_2, _LOG_2_REST = tl.constexpr(float(code.LOG_2)), tl.constexpr(float(code.LOG_2_REST))
+(_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8) = (
+    tl.constexpr(float(each))
+    for each in (code.L0, code.L1, code.L2, code.L3, code.L4, code.L5, code.L6, code.L7, code.L8)
+)
+_S0, _S1, _S2 = (tl.constexpr(float(each)) for each in (code.S0, code.S1, code.S2))
+_C0, _C1, _C2 = (tl.constexpr(float(each)) for each in (code.C0, code.C1, code.C2))
 
 
 @triton.jit
 def floats(place):
     """Return a place as that of float32 numbers."""
     return place.to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def flat(at):
+    """Load the place of a flat tensor, which begins where torch lets tensors begin."""
+    return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.float32)), 16)
 
 
 @triton.jit
@@ -96,72 +123,220 @@ def words_of(given, pair, step):
 
 
 @triton.jit
-def _rounded(total, noise, error, wide, grain):
-    """Return the grid point, and whether it may be another: see `normals.Alone.add_to`."""
+def _radius(length):
+    """Return sqrt(-2 log U), of 31 bits of U: see `compiled._radius`."""
+    u = (length.to(tl.float32) + 0.5) * _U
+    bits = u.to(tl.int32, bitcast=True)
+    e = (bits - _HALF_ROOT) >> 23
+    below = ((length + (-2147483647 - 1)).to(tl.float32) + 0.5) * _U
+    m = tl.where(e == 0, below, (bits - (e << 23)).to(tl.float32, bitcast=True) - 1.0)
+    square = m * m
+    p = _L0 * m + _L1
+    p = p * m + _L2
+    p = p * m + _L3
+    p = p * m + _L4
+    p = p * m + _L5
+    p = p * m + _L6
+    p = p * m + _L7
+    p = p * m + _L8
+    power = e.to(tl.float32)
+    y = p * m * square + power * _LOG_2_REST - 0.5 * square
+    return tl.sqrt_rn(-2.0 * ((m + y) + power * _LOG_2))
+
+
+@triton.jit
+def _cosine_and_sine(turn):
+    """Return cos and sin of pi V, of 32 bits of V: see `compiled._cosine_and_sine`."""
+    quarter = (turn + 0x20000000) >> 30
+    angle = (turn - (quarter << 30)).to(tl.float32) * _V
+    z = angle * angle
+    sine = ((_S0 * z + _S1) * z + _S2) * z * angle + angle
+    cosine = ((_C0 * z + _C1) * z + _C2) * z * z - 0.5 * z + 1.0
+    odd = (quarter & 1) != 0
+    first, second = tl.where(odd, sine, cosine), tl.where(odd, cosine, sine)
+    first = tl.where(((quarter + 1) & 2) != 0, -first, first)
+    return first, tl.where((quarter & 2) != 0, -second, second)
+
+
+@triton.jit
+def _rounded(total, value, wide, grain, sure):
+    """Return the grid point, and whether it may be another: see `compiled._rounded`.
+
+    To add and take off again a number that is large rounds to the nearest whole one.
+    """
     rest = total * (1.0 / grain)
-    points = tl.floor(rest + 0.5)
-    rest = rest - points + noise * wide
-    moved = tl.floor(rest + 0.5)
-    doubt = (tl.abs(rest - moved) <= 0.5 - error * wide) == 0
-    points = points + moved
-    points = tl.where(points == 0.0, 0.0, points)  # no zero is negative
-    return points * grain, doubt
+    doubt = (tl.abs(rest) < _MODERATE) == 0
+    point = (rest + _NEAREST) - _NEAREST
+    rest = (rest - point) + value * wide
+    moved = (rest + _NEAREST) - _NEAREST
+    doubt = doubt | ((tl.abs(rest - moved) <= sure) == 0)
+    point = point + moved
+    return tl.where(point == 0.0, 0.0, point) * grain, doubt  # no zero is negative
 
 
 @triton.jit
-def _move(own, given, places, there, released):
-    """Move the weights by what was released: see `updates.Descent`, and their average."""
-    weights = tl.load(own + WEIGHTS)
-    if weights != 0:
+def _read(at, there, ALL: tl.constexpr):
+    return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
+
+
+@triton.jit
+def _write(at, values, there, ALL: tl.constexpr):
+    if ALL:
+        tl.store(at, values)
+    else:
+        tl.store(at, values, mask=there)
+
+
+@triton.jit
+def _move(own, given, places, there, released, left, ALL: tl.constexpr):
+    """Move the weights by what was released: see `updates.Descent`, and their average.
+
+    What is left to `settle` stays as it is. All: every place is there.
+    """
+    if tl.load(own + WEIGHTS) != 0:
         rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
-        moment = tl.load(own + MOMENTUM)
         taken = released * share
-        if moment != 0:
-            keep = double(given + KEEP).to(tl.float32)
-            before = tl.load(floats(moment) + places, mask=there, other=0.0)
+        if tl.load(own + MOMENTUM) != 0:
+            keep, moment = double(given + KEEP).to(tl.float32), flat(own + MOMENTUM) + places
+            before = _read(moment, there, ALL)
             taken = before * keep + taken
-            tl.store(floats(moment) + places, taken, mask=there)
-        now = tl.load(floats(weights) + places, mask=there, other=0.0) - taken * rate
-        tl.store(floats(weights) + places, now, mask=there)
-        average = tl.load(own + AVERAGE)
-        if average != 0:
-            mean = tl.load(floats(average) + places, mask=there, other=0.0)
-            mean += (now - mean) * double(given + MEAN).to(tl.float32)
-            tl.store(floats(average) + places, mean, mask=there)
+            _write(moment, tl.where(left, before, taken), there, ALL)
+        weights = flat(own + WEIGHTS) + places
+        old = _read(weights, there, ALL)
+        now = tl.where(left, old, old - taken * rate)
+        _write(weights, now, there, ALL)
+        if tl.load(own + AVERAGE) != 0:
+            mean, share = flat(own + AVERAGE) + places, double(given + MEAN).to(tl.float32)
+            old = _read(mean, there, ALL)
+            _write(mean, tl.where(left, old, old + (now - old) * share), there, ALL)
 
 
 @triton.jit
-def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr):
-    """Work, int32: (row, block) of each program."""
+def _note(own, step):
+    tl.atomic_min(ints(tl.load(own + WRONG)), step.to(tl.int32))
+
+
+@triton.jit
+def _leave(doubts, room, own, row, places, doubt, step):
+    """Leave what is in doubt to `settle`."""
+    many = tl.sum(doubt.to(tl.int32))
+    if many > 0:
+        at = tl.atomic_add(doubts + places * 0, (places * 0 + 1).to(tl.int64), mask=doubt)
+        fits = doubt & (at < room)
+        tl.store(doubts + 2 + 2 * at, row + places * 0, mask=fits)
+        tl.store(doubts + 3 + 2 * at, places, mask=fits)
+        if tl.sum(fits.to(tl.int32)) < many:
+            _note(own, step)
+
+
+@triton.jit
+def _release(work, rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr):
+    """Work, int32: (row, block) of each program. Tiles are of groups of pairs: see `normals`."""
     item = work + 2 * tl.program_id(0)
-    own, step = rows + tl.load(item) * WIDTH, tl.load(at)
+    row = tl.load(item).to(tl.int64)
+    block, count = tl.load(item + 1).to(tl.int64), tl.load(rows + row * WIDTH + COUNT)
+    if (block + 1) * 2 * MANY <= count:
+        _release_block(row, block, rows, doubts, at, WIDTH, MANY, True)
+    else:
+        _release_block(row, block, rows, doubts, at, WIDTH, MANY, False)
+
+
+@triton.jit
+def _release_block(
+    row, block, rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, ALL: tl.constexpr
+):
+    own, step = rows + row * WIDTH, tl.load(at)
     given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
-    count, sums = tl.load(own + COUNT), floats(tl.load(own + SUMS))
-    pair = tl.load(item + 1).to(tl.int64) * MANY + tl.arange(0, MANY)
-    first = pair // 32 * 64 + pair % 32
+    count, sums = tl.load(own + COUNT), flat(own + SUMS)
+    group, within = block * (MANY // 32) + tl.arange(0, MANY // 32), tl.arange(0, 32)
+    pair = group[:, None] * 32 + within[None, :]
+    first = group[:, None] * 64 + within[None, :]
     second = first + 32
     here, too = first < count, second < count
-    one = tl.load(sums + first, mask=here, other=0.0).to(tl.float64)
-    two = tl.load(sums + second, mask=too, other=0.0).to(tl.float64)
-    grain, wide = double(given + GRAIN), double(given + WIDE)
+    one, two = _read(sums + first, here, ALL), _read(sums + second, too, ALL)
+    grain, wide = double(given + GRAIN).to(tl.float32), double(given + WIDE).to(tl.float32)
+    doubt, other = first < 0, first < 0
     if grain > 0.0:
+        u, v = words_of(given, pair, step)
+        length, turn = ((u >> 32) & 0x7FFFFFFF).to(tl.int32), (v >> 32).to(tl.int32)
+        few = (length < _LEAST) | (length > _MOST)
+        radius = _radius(length)
+        cosine, sine = _cosine_and_sine(turn)
+        sure, room = double(given + SURE).to(tl.float32), tl.load(doubts + 1)
+        rounded, doubt = _rounded(one, radius * cosine, wide, grain, sure)
+        doubt = (doubt | few) & here
+        one = tl.where(doubt, one, rounded)
+        rounded, other = _rounded(two, radius * sine, wide, grain, sure)
+        other = (other | few) & too
+        two = tl.where(other, two, rounded)
+        _leave(doubts, room, own, row, first, doubt, step)
+        _leave(doubts, room, own, row, second, other, step)
+        _write(sums + first, one, here, ALL)
+        _write(sums + second, two, too, ALL)
+    else:
+        finite = (tl.abs(one) < float("inf")) & (tl.abs(two) < float("inf"))
+        if tl.sum((finite == 0).to(tl.int32)) > 0:
+            _note(own, step)
+    _move(own, given, first, here, one, doubt, ALL)
+    _move(own, given, second, too, two, other, ALL)
+
+
+@triton.jit
+def _settle(rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Decide in float64: see `normals.Alone`. Doubts, int64: how many, room, and (row, place)s."""
+    found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
+    for low in range(tl.program_id(0) * MANY, found, PROGRAMS * MANY):
+        each = low + tl.arange(0, MANY)
+        there = each < found
+        own = rows + tl.load(doubts + 2 + 2 * each, mask=there, other=0) * WIDTH
+        place = tl.load(doubts + 3 + 2 * each, mask=there, other=0)
+        step = tl.load(at)
+        given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
+        pair, twin = place // 64 * 32 + place % 32, (place & 32) != 0
         u, v = words_of(given, pair, step)
         length = (u & _MASK).to(tl.float64)
         radius = tl.sqrt(tl.log((length + 0.5) * _ROOT) * -2.0)
         turn = v.to(tl.float64) * _TURN
+        value = radius * tl.where(twin, tl.sin(turn), tl.cos(turn))
         error = (1.0 / length + _UNIT) / radius + _ALONE
-        one, doubt = _rounded(one, tl.cos(turn) * radius, error, wide, grain)
-        two, other = _rounded(two, tl.sin(turn) * radius, error, wide, grain)
-    else:
-        doubt, other = (tl.abs(one) < float("inf")) == 0, (tl.abs(two) < float("inf")) == 0
-    wrong = tl.sum((doubt & here).to(tl.int32)) + tl.sum((other & too).to(tl.int32))
-    if wrong > 0:
-        tl.atomic_min(ints(tl.load(own + WRONG)), step.to(tl.int32))
-    one, two = one.to(tl.float32), two.to(tl.float32)
-    tl.store(sums + first, one, mask=here)
-    tl.store(sums + second, two, mask=too)
-    _move(own, given, first, here, one)
-    _move(own, given, second, too, two)
+        sums = floats(tl.load(own + SUMS)) + place
+        grain, wide = double(given + GRAIN), double(given + WIDE)
+        rest = tl.load(sums, mask=there, other=0.0).to(tl.float64) * (1.0 / grain)
+        point = tl.floor(rest + 0.5)
+        rest = rest - point + value * wide
+        moved = tl.floor(rest + 0.5)
+        sure = tl.abs(rest - moved) <= 0.5 - error * wide
+        point = point + moved
+        released = (tl.where(point == 0.0, 0.0, point) * grain).to(tl.float32)
+        tl.store(sums, released, mask=there)
+        wrong = there & (sure == 0)
+        noted = ints(tl.load(own + WRONG))
+        tl.atomic_min(noted, step.to(tl.int32) + each * 0, mask=wrong)
+        _move_each(own, given, place, there, released)
+
+
+@triton.jit
+def _move_each(own, given, place, there, released):
+    """Do what `_move` does, of numbers of several rows."""
+    weights, moment, mean = tl.load(own + WEIGHTS), tl.load(own + MOMENTUM), tl.load(own + AVERAGE)
+    moves, keeps, means = there & (weights != 0), there & (moment != 0), there & (mean != 0)
+    keeps, means = keeps & moves, means & moves
+    taken = released * double(given + SHARE).to(tl.float32)
+    moment, mean = floats(moment) + place, floats(mean) + place
+    before = tl.load(moment, mask=keeps, other=0.0)
+    taken = tl.where(keeps, before * double(given + KEEP).to(tl.float32) + taken, taken)
+    tl.store(moment, taken, mask=keeps)
+    weights = floats(weights) + place
+    now = tl.load(weights, mask=moves, other=0.0) - taken * double(given + RATE).to(tl.float32)
+    tl.store(weights, now, mask=moves)
+    old = tl.load(mean, mask=means, other=0.0)
+    tl.store(mean, old + (now - old) * double(given + MEAN).to(tl.float32), mask=means)
+
+
+@triton.jit
+def _advance(doubts, at):
+    tl.store(doubts, tl.load(doubts) * 0)
+    tl.store(at, tl.load(at) + 1)
 
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
@@ -179,15 +354,32 @@ def _words(out, given, step, half, MANY: tl.constexpr):
     tl.store(out + half + pair, v, mask=pair < half)
 
 
-def release(work: Any, rows: Any, at: Any) -> None:
+def release(work: Any, rows: Any, doubts: Any, at: Any) -> None:
     """Add noise to sums, round, and move weights: of many trainings at once.
 
     Args:
         work: Int32, (programs, 2): which row, and which of its blocks of `PAIRS` pairs.
         rows: Int64, (rows, width): see `GIVEN` and what follows.
+        doubts: Of `room_for_doubts`.
         at: Int64, (): the step of its block.
     """
-    _release[(len(work),)](work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS)
+    _release[(len(work),)](
+        work, rows, doubts, at, WIDTH=rows.shape[1], MANY=PAIRS, enable_fp_fusion=False
+    )
+    _settle[(SETTLERS,)](rows, doubts, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS)
+
+
+def advance(doubts: Any, at: Any) -> None:
+    """Go on to the next step, with no doubts."""
+    _advance[(1,)](doubts, at)
+
+
+def room_for_doubts(count: int, device: Any) -> Any:
+    """Return a place for the doubts of so many numbers, int64."""
+    room = SPARE + count // SHARE_OF
+    doubts = torch.zeros(2 + 2 * room, dtype=torch.int64, device=device)
+    doubts[1] = room
+    return doubts
 
 
 def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:

@@ -37,7 +37,7 @@ from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.dense import CODES, Dense, check_parts, place_of
+from pasearch.training.dense import CODES, check_parts, place_of
 from pasearch.training.gpu_noise import GIVEN, NEVER, given_of, signed
 from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
@@ -56,18 +56,32 @@ DEVIATIONS = 6.0
 """By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
 one cost nothing here."""
 
-EXACT = "tf32x3"
-"""How float32 numbers are multiplied: each as two of 11 bits and more, in three products."""
-
 SMALL = 256
-"""Rows of a batch up to which tiles are low."""
+"""Rows of a batch up to which it counts as few."""
 
 Tile = dict[str, int]
-"""Rows and columns of what a program finds, and how much it goes through at once."""
+"""Rows and columns of what a program finds, how much it goes through at once, and its warps."""
 
-LOW: Tile = {"M": 32, "N": 64, "K": 32}
-HIGH: Tile = {"M": 64, "N": 64, "K": 32}
-OF_SUMS: Tile = {"M": 64, "N": 64, "K": 32}
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of each product."""
+
+    forward: Tile
+    backward: Tile
+    sums: Tile
+
+
+FEW = Tiles(
+    forward={"M": 32, "N": 64, "K": 32, "num_warps": 4},
+    backward={"M": 32, "N": 64, "K": 32, "num_warps": 4},
+    sums={"M": 64, "N": 64, "K": 32, "num_warps": 4},
+)
+MANY = Tiles(
+    forward={"M": 64, "N": 64, "K": 32, "num_warps": 4},
+    backward={"M": 64, "N": 64, "K": 32, "num_warps": 4},
+    sums={"M": 64, "N": 64, "K": 32, "num_warps": 4},
+)
 
 Work = list[tuple[int, int, int]]
 """A layer, and two places of a tile."""
@@ -245,19 +259,19 @@ class GpuCode:
         if layer >= self.layers:
             return []
         outputs = len(self._dense.weights[layer])
-        return _tiles(layer, self.rows, OUTPUTS if layer + 1 == self.layers else outputs, self.tile)
+        return _tiles(layer, self.rows, outputs, self.tiles.forward)
 
     def backward(self, layer: int) -> Work:
         """Return the tiles of the gradient of what a layer is given; none where nobody asks."""
         if not self._dense.trained[0] < layer < self.layers:
             return []
-        return _tiles(layer, self.rows, self._dense.weights[layer].shape[1], self.tile)
+        return _tiles(layer, self.rows, self._dense.weights[layer].shape[1], self.tiles.backward)
 
     def sums(self) -> Work:
         """Return the tiles of all layers' sums."""
         sides = [self._dense.weights[layer].shape for layer in self._dense.trained]
         return [each for layer, (outputs, inputs) in zip(self._dense.trained, sides, strict=True)
-                for each in _tiles(layer, outputs, inputs, OF_SUMS)]  # fmt: skip
+                for each in _tiles(layer, outputs, inputs, self.tiles.sums)]  # fmt: skip
 
     @property
     def even(self) -> bool:
@@ -269,9 +283,9 @@ class GpuCode:
         return not any(side % 4 for side in sides) and not any(place % 16 for place in bytes_)
 
     @property
-    def tile(self) -> Tile:
-        """What a program of forward and backward finds."""
-        return LOW if self.rows <= SMALL else HIGH
+    def tiles(self) -> Tiles:
+        """What programs find."""
+        return FEW if self.rows <= SMALL else MANY
 
 
 class Together:
@@ -295,7 +309,7 @@ class Together:
         asked, self._asked = self._asked, []
         kinds: dict[tuple[int, int, bool, bool], list[GpuCode]] = {}
         for code, first, many in asked:
-            kind = first % BLOCK, many, code.tile is LOW, code.even
+            kind = first % BLOCK, many, code.tiles is FEW, code.even
             kinds.setdefault(kind, []).append(code)
         before, self._plans = self._plans, {}
         for (low, many, *_), group in kinds.items():
@@ -325,28 +339,29 @@ class _Plan:
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         sizes = {"WIDE": rows.shape[1], "MANY": most, "EVEN": all(code.even for code in codes)}
-        tile = codes[0].tile
+        tiles = codes[0].tiles
         calls: list[tuple[str, Work, dict[str, Any]]] = []
-        products = {**sizes, "EXACT": EXACT}
+        products = sizes | {"EXACT": kernels.exact()}
 
         def all_of(tiles: Callable[[GpuCode], list[tuple[int, int, int]]]) -> Any:
             return [(k, *each) for k, code in enumerate(codes) for each in tiles(code)]
 
         for layer in range(most):
-            calls.append(("forward", all_of(lambda c, k=layer: c.forward(k)), {**products, **tile}))
+            calls.append(("forward", all_of(lambda c, k=layer: c.forward(k)), products | tiles.forward))
         for layer in reversed(range(1, most)):
             calls.append(
-                ("backward", all_of(lambda c, k=layer: c.backward(k)), {**products, **tile})
+                ("backward", all_of(lambda c, k=layer: c.backward(k)), products | tiles.backward)
             )
         calls.append((
             "factors", all_of(lambda c: [(0, k, 0) for k in range(-(-c.rows // kernels.RECORDS))]),
-            {**sizes, "M": kernels.RECORDS, "K": kernels.COLUMNS},
+            sizes | {"M": kernels.RECORDS, "K": kernels.COLUMNS},
         ))  # fmt: skip
-        calls.append(("sums", all_of(GpuCode.sums), {**products, **OF_SUMS}))
+        calls.append(("sums", all_of(GpuCode.sums), products | tiles.sums))
         self._calls = [(name, _work(work, device), about) for name, work, about in calls if work]
         blocks = [(k, b) for k, code in enumerate(codes)
                   for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
         self._blocks = _work(blocks, device)
+        self._doubts = noise.room_for_doubts(sum(code.count for code in codes), device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def make(self, low: int, many: int) -> None:
@@ -365,8 +380,8 @@ class _Plan:
     def _step(self) -> None:
         for name, work, about in self._calls:
             self._kernels.run(name, work, *self._tables, self._at, **about)
-        self._noise.release(self._blocks, self._tables[0], self._at)
-        self._at.add_(1)
+        self._noise.release(self._blocks, self._tables[0], self._doubts, self._at)
+        self._noise.advance(self._doubts, self._at)
 
 
 @dataclass(frozen=True, slots=True)

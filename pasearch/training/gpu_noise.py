@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pasearch.runs import gpu
+from pasearch.runs.compiled import BY_COMPILED
 from pasearch.runs.gpu import BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import grid, of_words, pairs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
     from pasearch.training.watched import Room
 
-GIVEN = 8
+GIVEN = 9
 """Numbers that are given of a step."""
 
 NEVER = 2**30
@@ -47,8 +48,10 @@ def given_of(
     ends = min(BLOCK, recipe.steps - first) if recipe.schedule.varies else 1
     for row in range(ends):
         scale = (recipe.noise_at(first + row, n) or 0.0) * recipe.bounding.sensitivity
-        given.view(np.float64)[row, :2] = scale / grid(scale), grid(scale)
-    given[ends:, :2] = given[ends - 1, :2]
+        wide, grain = scale / grid(scale), grid(scale)
+        sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
+        given.view(np.float64)[row, [0, 1, 8]] = wide, grain, sure
+    given[ends:] = given[ends - 1]
     key, begin, _ = gpu.noise_key(stream, first)
     given[:, 6:8] = signed(key), signed(begin)
     return given
@@ -88,6 +91,7 @@ class Release:
         self._row = torch.tensor([[*row, len(flat), GIVEN]], device=flat.device)
         programs = -(-pairs(len(flat)) // gpu_kernels.PAIRS)
         self._work, self._block = table(programs, flat.device), -1
+        self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
 
     @classmethod
     def of(cls, recipe: Recipe, n: int, stream: Stream, room: Room) -> Release | None:
@@ -112,7 +116,8 @@ class Release:
 
     def add(self, at: Tensor) -> None:
         """Add a step's noise to the sum; what may be wrong is noted."""
-        self._kernels.release(self._work, self._row, at)
+        self._kernels.release(self._work, self._row, self._doubts, at)
+        self._doubts[:1].zero_()
 
     def noted(self) -> Tensor:
         """Return whether a step since the last call may be wrong, bool, ()."""
