@@ -22,7 +22,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 OUTPUTS = 64
 """Most outputs of a network: its loss is taken within one tile."""
+
+EVEN, PART = 8, 4096
+"""Halves that are read at once, and records that are halved at once."""
 
 DEVIATIONS = 6.0
 """By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
@@ -152,10 +156,12 @@ class GpuCode:
         )
         self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
         self._factors = weights.new_zeros(self.rows)
-        self._outs = [
-            _Outs.of(weights, self.rows, outputs, drops=place in self._masks)
-            for place, (_, outputs) in enumerate(self._sides())
-        ]
+        self._outs = [_Outs.of(weights, self.rows, outputs) for _, outputs in self._sides()]
+        self._records, self._halves = _Records.of(slots.x), _halved(weights)
+        self._frozen = {
+            layer: _halved(weight)
+            for layer, weight in enumerate(self._dense.weights) if not weight.requires_grad
+        }  # fmt: skip
         self._block, self._plan = -1, None
         self.count, self.device, self.ready = len(weights), device, None
 
@@ -173,6 +179,7 @@ class GpuCode:
             given = torch.from_numpy(self._told(self._block * BLOCK))
             given = given.pin_memory() if self.device.type == "cuda" else given
             self._given.copy_(given, non_blocking=True)
+        _halve(self._weights.detach(), *self._halves)  # others may have moved them
         self.ready = _event(self.device)
 
     def make(self, first: int, many: int) -> None:
@@ -213,10 +220,10 @@ class GpuCode:
         slots, moment = self._slots, self._optimizer.states[0].get("sum")
         bounding = self._recipe.bounding
         top, plus, most = UNBOUNDED if bounding is None else bounding.terms or UNBOUNDED
-        moved = self._given, self._sum, self._weights, moment, self._average, self._wrong
-        about = slots.x, slots.y, slots.valid, self._places, self._sizes, self._factors
+        moved = self._given, self._sum, self._weights, moment, self._average, *self._halves
+        about = self._records.halves, slots.y, slots.valid, self._places, self._sizes, self._factors
         return [
-            *map(_at, moved), len(self._weights), self._given.shape[1], *map(_at, about),
+            *map(_at, moved), _at(self._wrong), len(self._weights), self._given.shape[1], *map(_at, about),
             self.rows, self.layers, _at(slots.shares), int(slots.y.is_floating_point()),
             *map(_bits, (top, plus, SLACK, most)),
         ]  # fmt: skip
@@ -227,24 +234,26 @@ class GpuCode:
         for place, (inputs, outputs) in enumerate(self._sides()):
             weight, bias, out = dense.weights[place], dense.biases[place], self._outs[place]
             _check_like(weight, (outputs, inputs))
-            at = [-1, -1]
-            if weight.requires_grad:
-                parts.append((place_of(weight, self._weights), outputs * inputs))
-                at[0] = parts[-1][0]
             if bias is not None:
                 _check_like(bias, (outputs,))
                 if bias.requires_grad != weight.requires_grad:
                     raise ValueError("A layer is half frozen.")
-                if bias.requires_grad:
-                    parts.append((place_of(bias, self._weights), outputs))
-                    at[1] = parts[-1][0]
+            at = [-1, -1]
+            for k, own in enumerate((weight, bias)):
+                if own is not None and own.requires_grad:
+                    at[k] = place_of(own, self._weights)
+                    parts.append((at[k], own.numel()))
+            halves = [
+                each.data_ptr() + 2 * max(at[0], 0)
+                for each in self._frozen.get(place, self._halves)
+            ]  # fmt: skip
             dropout = dense.dropouts[place + 1] if place in self._masks else None
             rate = 0.0 if dropout is None else dropout.rate
             least = math.ceil(float(np.float32(rate)) * 2**24)
             rows.append([
-                _at(weight), _at(bias), inputs, outputs, _at(out.out), _at(out.dropped), _at(out.d),
-                CODES[dense.activations[place]], int(weight.requires_grad), *at, least,
-                _bits(1.0 / (1.0 - rate)), GIVEN + place, out.out.stride(0),
+                *halves, _at(bias), inputs, outputs, *map(_at, (out.out, out.goes, out.d)),
+                _at(out.halved), CODES[dense.activations[place]], int(weight.requires_grad), *at,
+                least, _bits(1.0 / (1.0 - rate)), GIVEN + place, out.out.shape[1],
             ])  # fmt: skip
         check_parts(parts, len(self._weights))
         return rows
@@ -268,19 +277,21 @@ class GpuCode:
         return _tiles(layer, self.rows, self._dense.weights[layer].shape[1], self.tiles.backward)
 
     def sums(self) -> Work:
-        """Return the tiles of all layers' sums."""
-        sides = [self._dense.weights[layer].shape for layer in self._dense.trained]
-        return [each for layer, (outputs, inputs) in zip(self._dense.trained, sides, strict=True)
-                for each in _tiles(layer, outputs, inputs, self.tiles.sums)]  # fmt: skip
+        """Return the tiles of all layers' sums; those of a bias have no column."""
+        dense, tile, found = self._dense, self.tiles.sums, []
+        for layer in dense.trained:
+            outputs, inputs = dense.weights[layer].shape
+            found += _tiles(layer, outputs, inputs, tile)
+            if dense.biases[layer] is not None:
+                found += [(layer, row, -1) for row in range(-(-outputs // tile["M"]))]
+        return found
 
     @property
     def even(self) -> bool:
-        """Whether rows of all that is read begin at multiples of 16 bytes."""
-        dense, trained = self._dense, [self._dense.weights[k] for k in self._dense.trained]
-        sides = [weight.shape[1] for weight in dense.weights]
-        sides += [place_of(weight, self._weights) for weight in trained]
-        bytes_ = [each.data_ptr() for each in (self._slots.x, self._sum, *dense.weights)]
-        return not any(side % 4 for side in sides) and not any(place % 16 for place in bytes_)
+        """Whether rows of all halves begin at multiples of 16 bytes."""
+        sides = [weight.shape[1] for weight in self._dense.weights]
+        sides += [place_of(self._dense.weights[k], self._weights) for k in self._dense.trained]
+        return not any(side % EVEN for side in sides)
 
     @property
     def tiles(self) -> Tiles:
@@ -338,25 +349,24 @@ class _Plan:
             layers[own] = torch.tensor(code.layer_rows())
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((), dtype=torch.int64, device=device)
-        sizes = {"WIDE": rows.shape[1], "MANY": most, "EVEN": all(code.even for code in codes)}
+        sizes = {"WIDE": rows.shape[1], "MANY": most, "IS_EVEN": codes[0].even}
         tiles = codes[0].tiles
         calls: list[tuple[str, Work, dict[str, Any]]] = []
-        products = sizes | {"EXACT": kernels.exact()}
 
         def all_of(tiles: Callable[[GpuCode], list[tuple[int, int, int]]]) -> Any:
             return [(k, *each) for k, code in enumerate(codes) for each in tiles(code)]
 
         for layer in range(most):
-            calls.append(("forward", all_of(lambda c, k=layer: c.forward(k)), products | tiles.forward))
+            calls.append(("forward", all_of(lambda c, k=layer: c.forward(k)), sizes | tiles.forward))
         for layer in reversed(range(1, most)):
             calls.append(
-                ("backward", all_of(lambda c, k=layer: c.backward(k)), products | tiles.backward)
+                ("backward", all_of(lambda c, k=layer: c.backward(k)), sizes | tiles.backward)
             )
         calls.append((
             "factors", all_of(lambda c: [(0, k, 0) for k in range(-(-c.rows // kernels.RECORDS))]),
             sizes | {"M": kernels.RECORDS, "K": kernels.COLUMNS},
         ))  # fmt: skip
-        calls.append(("sums", all_of(GpuCode.sums), products | tiles.sums))
+        calls.append(("sums", all_of(GpuCode.sums), sizes | tiles.sums))
         self._calls = [(name, _work(work, device), about) for name, work, about in calls if work]
         blocks = [(k, b) for k, code in enumerate(codes)
                   for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
@@ -386,17 +396,56 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Outs:
-    """Where a layer's outputs go, the same with dropout, and their gradient."""
+    """Where a layer's outputs go, the halves of those with dropout, their gradient and its halves."""
 
     out: Tensor
-    dropped: Tensor
+    goes: Tensor
     d: Tensor
+    halved: Tensor
 
     @classmethod
-    def of(cls, like: Tensor, rows: int, outputs: int, *, drops: bool) -> _Outs:
+    def of(cls, like: Tensor, rows: int, outputs: int) -> _Outs:
         """Return places like some numbers."""
-        out, dropped, d = (like.new_zeros((rows, -(-outputs // 4) * 4)) for _ in range(3))
-        return cls(out, dropped if drops else out, d)
+        stride = EVEN * -(-outputs // EVEN)
+        out, d = (like.new_zeros((rows, stride)) for _ in range(2))
+        halves = (like.new_zeros((rows, 2 * stride), dtype=torch.bfloat16) for _ in range(2))
+        return cls(out, next(halves), d, next(halves))
+
+
+class _Records:
+    """Records as halves: one for all trainings that are given the same ones."""
+
+    there: ClassVar[WeakValueDictionary[tuple[Any, ...], _Records]] = WeakValueDictionary()
+
+    def __init__(self, x: Tensor):
+        rows = x.flatten(1)
+        self.x = x  # so that nothing else comes to lie there
+        self.halves = torch.empty(
+            (len(rows), 2, rows.shape[1]), dtype=torch.bfloat16, device=x.device
+        )
+        for own, part in zip(self.halves.split(PART), rows.split(PART), strict=True):
+            _halve(part, own[:, 0], own[:, 1])
+
+    @classmethod
+    def of(cls, x: Tensor) -> _Records:
+        """Return those of some records, (n, ...), float32."""
+        key = x.data_ptr(), tuple(x.shape), str(x.device), x._version
+        found = cls.there.get(key)
+        if found is None:
+            found = cls.there[key] = cls(x)
+        return found
+
+
+def _halve(values: Tensor, first: Tensor, second: Tensor) -> None:
+    """Write the bfloat16 number next to each float32 one, and the one next to what is left."""
+    first.copy_(values)
+    second.copy_(values - first.float())
+
+
+def _halved(values: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = (torch.empty_like(values, dtype=torch.bfloat16) for _ in range(2))
+    _halve(values.detach(), first, second)
+    return first, second
 
 
 def _masks(watched: Watched, stream: Stream) -> dict[int, Stream]:

@@ -87,7 +87,7 @@ class Release:
         self._steps = torch.arange(BLOCK, device=flat.device)
         self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
         self._noted = torch.full((), NEVER, dtype=torch.int32, device=flat.device)
-        row = [self._given.data_ptr(), flat.data_ptr(), 0, 0, 0, self._noted.data_ptr()]
+        row = [self._given.data_ptr(), flat.data_ptr(), *5 * [0], self._noted.data_ptr()]
         self._row = torch.tensor([[*row, len(flat), GIVEN]], device=flat.device)
         programs = -(-pairs(len(flat)) // gpu_kernels.PAIRS)
         self._work, self._block = table(programs, flat.device), -1
