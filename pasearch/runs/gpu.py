@@ -1,9 +1,13 @@
-"""Whether a GPU draws random bits by kernels of our own, and the keys that it is given.
+"""Whether a GPU has kernels of our own (`gpu_kernels`), and what they are given of noise and masks.
 
 A key serves a block of steps: the step is part of the counter, and so are 61 further secret bits of
 noise. What a step draws follows from stream and step alone, whoever asks for it.
 
-Proof: docs/guarantees/randomness.md.
+Kernels are compiled for the GPU that is there, by the Triton that is there. Before a process uses
+them it tries them, on public numbers: their bits have to be Philox's, and their noise, of 2^20
+numbers, that of exact arithmetic to the last bit. Where they fail, torch's are taken.
+
+Proof: docs/guarantees/randomness.md, docs/guarantees/floating-point.md ("On a GPU").
 """
 
 from __future__ import annotations
@@ -11,12 +15,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pasearch import busy
+from pasearch.errors import system_words
 from pasearch.runs.keys import Stream
+from pasearch.runs.normals import grid, of_words, pairs
 
 if TYPE_CHECKING:
     import torch
@@ -27,12 +37,21 @@ BLOCK = 256
 OFF = "PASEARCH_NO_TRITON"
 """What switches kernels of our own off, if the environment has it."""
 
+GIVEN = 9
+"""Numbers that are given of a step's noise: see `gpu_kernels.WIDE` and what follows."""
+
+NEVER = 2**30
+"""No step that may be wrong."""
+
 KNOWN = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-"""Philox's first words of key 0 and counter 0 (Random123's own test)."""
+"""Philox's words of key 0 and counter 0, of 32 bits each: the test of its authors."""
+
+TRIED = 2**20
+"""Numbers whose noise is compared."""
 
 
 def kernels(device: torch.device | str) -> ModuleType | None:
-    """Return the kernels of a GPU; None on a processor, or without Triton."""
+    """Return the kernels of a GPU; None on a processor, and where none can be used."""
     kind = device if isinstance(device, str) else device.type
     return _loaded(kind) if kind == "cuda" else None
 
@@ -42,12 +61,78 @@ def _loaded(kind: str) -> ModuleType | None:
     off = os.environ.get(OFF, "0") != "0"
     if off or importlib.util.find_spec("triton") is None:
         return None
-    with busy.at(busy.COMPILING):
-        code = importlib.import_module("pasearch.runs.gpu_kernels")
-        u, v = (int(each) % 2**64 for each in code.words(1, 0, 0, 0, kind).tolist())
-    if (u, v) != (KNOWN[1] << 32 | KNOWN[0], KNOWN[3] << 32 | KNOWN[2]):
-        raise RuntimeError("Triton's Philox is another one here.")
-    return code
+    return usable("pasearch.runs.gpu_kernels", lambda code: _agrees(code, kind))
+
+
+def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
+    """Load kernels and try them; None, with a warning, if they cannot be compiled or used."""
+    try:
+        with busy.at(busy.COMPILING):
+            code = importlib.import_module(module)
+            agreed = agrees(code)
+        told = "they find other numbers than torch"
+    except Exception as error:  # noqa: BLE001 - no compiler, no room for its files, another version
+        code, agreed = None, False
+        told = system_words(error) or f"Triton ended with {type(error).__name__}"
+    if agreed:
+        return code
+    warnings.warn(
+        f"Kernels of our own cannot be used on this GPU: {told}. Torch's are taken, which are "
+        f"slower; {OFF}=1 does without this attempt.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+def _agrees(code: Any, device: str) -> bool:
+    """Whether bits are Philox's, and noise is exact to the last bit."""
+    import torch
+
+    drawn = [int(each) % 2**64 for each in code.words(1, 0, 0, 0, device).tolist()]
+    if drawn != [KNOWN[1] << 32 | KNOWN[0], KNOWN[3] << 32 | KNOWN[2]]:
+        return False
+    stream, scale = Stream(bytes(32)), 0.3
+    sums = torch.linspace(-40.0, 40.0, TRIED, device=device)
+    exact = sums.clone()
+    key, begin, _ = noise_key(stream, 0)
+    given = torch.from_numpy(given_of_noise([scale], key, begin)).to(device)
+    noted = torch.full((), NEVER, dtype=torch.int32, device=device)
+    doubts = code.room_for_doubts(TRIED, device)
+    row = torch.tensor([[*places_of(given, sums, noted), TRIED, given.shape[1]]], device=device)
+    step = torch.zeros((), dtype=torch.int64, device=device)
+    code.release(code.work_of(TRIED, device), row, doubts, step)
+    words = code.words(pairs(TRIED), key, begin, 0, device)
+    of_words(words, TRIED, stream, 0).add_to(exact, scale)
+    return int(noted) == NEVER and bool(torch.equal(sums, exact))
+
+
+def places_of(given: torch.Tensor, sums: torch.Tensor, noted: torch.Tensor) -> list[int]:
+    """Return the first of a row of `release` for a sum that moves no weights."""
+    return [given.data_ptr(), sums.data_ptr(), *5 * [0], noted.data_ptr()]
+
+
+def given_of_noise(
+    scales: list[float], key: int, begin: int, more: int = 0
+) -> np.ndarray[Any, Any]:
+    """Return what is given of the noise of a block's steps, int64, (steps, GIVEN + more).
+
+    Args:
+        scales: Standard deviations of the first steps; those behind have the last one's.
+        key: Of `noise_key`.
+        begin: See there.
+        more: Further numbers of each step, 0 as yet.
+    """
+    from pasearch.runs.compiled import BY_COMPILED  # with numba, which a processor may do without
+
+    given = np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
+    for row, scale in enumerate(scales):
+        wide, grain = scale / grid(scale), grid(scale)
+        sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
+        given.view(np.float64)[row, [0, 1, 8]] = wide, grain, sure
+    given[len(scales) :] = given[len(scales) - 1]
+    given[:, 6:8] = signed(key), signed(begin)
+    return given
 
 
 def noise_key(stream: Stream, step: int) -> tuple[int, int, int]:
@@ -60,3 +145,8 @@ def mask_key(stream: Stream, step: int) -> tuple[int, int]:
     """Return the key of a step's dropout masks, and the step of the block."""
     block, within = divmod(step, BLOCK)
     return stream.child("blocks").seed64(block), within
+
+
+def signed(number: int) -> int:
+    """Return 64 bits as an int64 has them."""
+    return number - 2**64 if number >= 2**63 else number

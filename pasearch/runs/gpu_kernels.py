@@ -11,8 +11,8 @@ contracted, and so with their errors. One of some thousand is left to `settle`, 
 float64: see `normals.Alone`. What these do not decide is noted, with its step, and nothing of that
 step may be used.
 
-Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/floating-point.md
-("On a GPU"), docs/guarantees/randomness.md.
+Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md,
+docs/guarantees/floating-point.md ("On a GPU").
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
@@ -28,7 +28,8 @@ import triton
 import triton.language as tl
 
 from pasearch.runs import compiled as code
-from pasearch.runs.normals import ALONE
+from pasearch.runs.gpu import signed
+from pasearch.runs.normals import ALONE, pairs
 
 PAIRS, AT_ONCE, SETTLERS = 256, 64, 128
 """Pairs of numbers that a program of `release` adds; what one of `settle` decides at once, and how
@@ -361,10 +362,11 @@ def _move_each(own, given, place, there, released):
     weights = floats(weights) + place
     now = tl.load(weights, mask=moves, other=0.0) - taken * double(given + RATE).to(tl.float32)
     tl.store(weights, now, mask=moves)
-    first, second = tl.load(own + FIRST), tl.load(own + SECOND)
-    halved, (one, two) = moves & (first != 0), halves_of(now)
-    tl.store(halves(first) + place, one, mask=halved)
-    tl.store(halves(second) + place, two, mask=halved)
+    at, after = tl.load(own + FIRST), tl.load(own + SECOND)
+    halved = moves & (at != 0)
+    first, second = halves_of(now)
+    tl.store(halves(at) + place, first, mask=halved)
+    tl.store(halves(after) + place, second, mask=halved)
     old = tl.load(mean, mask=means, other=0.0)
     tl.store(mean, old + (now - old) * double(given + MEAN).to(tl.float32), mask=means)
 
@@ -410,6 +412,12 @@ def advance(doubts: Any, at: Any) -> None:
     _advance[(1,)](doubts, at)
 
 
+def work_of(count: int, device: Any) -> Any:
+    """Return the work of a single row of so many numbers."""
+    blocks = torch.arange(triton.cdiv(pairs(count), PAIRS), dtype=torch.int32, device=device)
+    return torch.stack([torch.zeros_like(blocks), blocks], 1).contiguous()
+
+
 def room_for_doubts(count: int, device: Any) -> Any:
     """Return a place for the doubts of so many numbers, int64."""
     room = SPARE + count // SHARE_OF
@@ -433,9 +441,3 @@ def words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
     given = torch.tensor([0] * int(KEY.value) + [signed(key), signed(begin)], device=device)
     _words[(triton.cdiv(half, 256),)](out, given, step, half, MANY=256)
     return out
-
-
-def signed(number: int) -> int:
-    """Return 64 bits as an int64 has them."""
-    return number - 2**64 if number >= 2**63 else number
-

@@ -223,9 +223,7 @@ class _Turn:
         together: Whose calls it may share.
     """
 
-    def __init__(
-        self, job: Job, moved: dict[Opened, Records], device: str, together: Together
-    ):
+    def __init__(self, job: Job, moved: dict[Opened, Records], device: str, together: Together):
         self._job, self._moved, self._device, self.course = job, moved, device, Course()
         self._together = together
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())

@@ -126,7 +126,8 @@ class Blocks:
         beyond = torch.full((self._steps,), self._n, device=self._device)
         if self._all_chosen:
             every = torch.arange(self._n, device=self._device).expand(self._steps, -1)
-            return every, torch.ones_like(every[:1], dtype=torch.bool).expand(self._steps, -1), beyond
+            real = torch.ones_like(every[:1], dtype=torch.bool).expand(self._steps, -1)
+            return every, real, beyond
         places = np.zeros((self._steps, self.width), dtype=np.int64)
         real = np.zeros((self._steps, self.width), dtype=bool)
         for row in range(self._steps):

@@ -28,8 +28,18 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from pasearch.runs.gpu_kernels import FIELDS, GIVEN, SUMS, double, floats, halves_of, ints, longs
-from pasearch.runs.gpu_kernels import EACH, uniforms
+from pasearch.runs.gpu_kernels import (
+    EACH,
+    FIELDS,
+    GIVEN,
+    SUMS,
+    double,
+    floats,
+    halves_of,
+    ints,
+    longs,
+    uniforms,
+)
 
 (X, Y, VALID, PLACES, SIZES, FACTORS, ROWS, LAYERS, SHARES, NUMBERS, TOP, PLUS, SLACK, MOST) = (
     tl.constexpr(FIELDS + k) for k in range(14)
@@ -134,8 +144,7 @@ def _slots(own, step, rows, there):
 
 @triton.jit
 def _given(own, layer, at, step, rows, there, IS_EVEN: tl.constexpr):
-    """Return where what a layer is given lies, where each row begins in it, and the second halves.
-    """
+    """Return where a layer's input lies and its rows begin, and how far off second halves are."""
     if at == 0:
         x, apart = _place(own + X, IS_EVEN), _count(layer + INPUTS, IS_EVEN)
         starts = _slots(own, step, rows, there) * 2 * apart
@@ -199,7 +208,8 @@ def _forward(
             mask = there[:, None] & (ks < inputs)[None, :]
             a1 = tl.load(of_rows, mask=mask, other=0.0)
             a2 = tl.load(of_rows + apart, mask=mask, other=0.0)
-            where, mask = cols[:, None] * inputs + ks[None, :], wide[:, None] & (ks < inputs)[None, :]
+            where = cols[:, None] * inputs + ks[None, :]
+            mask = wide[:, None] & (ks < inputs)[None, :]
             w1 = tl.load(first + where, mask=mask, other=0.0)
             w2 = tl.load(second + where, mask=mask, other=0.0)
             z = _product(a1, a2, tl.trans(w1), tl.trans(w2), z)

@@ -1,7 +1,6 @@
-"""Noise on a GPU by a kernel of our own: what it is given of each step, and of one training's sum.
+"""Noise on a GPU by a kernel of our own, on the sum of one training.
 
-See `runs.gpu_kernels`, where the fields are named. Proof: docs/guarantees/floating-point.md ("On a
-GPU").
+See `runs.gpu_kernels`. Proof: docs/guarantees/floating-point.md ("On a GPU").
 """
 
 from __future__ import annotations
@@ -13,59 +12,51 @@ import torch
 from torch import Tensor
 
 from pasearch.runs import gpu
-from pasearch.runs.compiled import BY_COMPILED
-from pasearch.runs.gpu import BLOCK
+from pasearch.runs.gpu import BLOCK, GIVEN, NEVER
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import grid, of_words, pairs
+from pasearch.runs.normals import MODERATE, grid, of_words, pairs
 
 if TYPE_CHECKING:
     from pasearch.runs.normals import Normals
     from pasearch.training.recipe import Recipe
     from pasearch.training.watched import Room
 
-GIVEN = 9
-"""Numbers that are given of a step."""
 
-NEVER = 2**30
-"""No step that may be wrong."""
+def moderate(recipe: Recipe, n: int) -> bool:
+    """Whether float32 divides by the grid of every step's noise exactly."""
+    if recipe.noise_multiplier is None or recipe.bounding is None:
+        return True
+    factors = [factor for factor, _ in recipe.levels(n)]
+    scales = [recipe.noise_multiplier * each * recipe.bounding.sensitivity for each in factors]
+    return all(1 / MODERATE < grid(each) < MODERATE for each in scales)
 
 
 def given_of(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return what is given of the noise of a block's steps, int64, (steps, GIVEN + more).
+    """Return what is given of the noise of a block's steps: see `gpu.given_of_noise`.
 
     Args:
         recipe: Whose noise it is.
         n: Slots of the partition.
         stream: The trial's own, for noise.
         first: The block's first step.
-        more: Further numbers of each step, 0 as yet.
+        more: As there.
     """
-    given = np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
     if recipe.noise_multiplier is None or recipe.bounding is None:
-        return given
+        return np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
     ends = min(BLOCK, recipe.steps - first) if recipe.schedule.varies else 1
-    for row in range(ends):
-        scale = (recipe.noise_at(first + row, n) or 0.0) * recipe.bounding.sensitivity
-        wide, grain = scale / grid(scale), grid(scale)
-        sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
-        given.view(np.float64)[row, [0, 1, 8]] = wide, grain, sure
-    given[ends:] = given[ends - 1]
+    sigmas = [recipe.noise_at(first + row, n) or 0.0 for row in range(ends)]
     key, begin, _ = gpu.noise_key(stream, first)
-    given[:, 6:8] = signed(key), signed(begin)
-    return given
+    scales = [sigma * recipe.bounding.sensitivity for sigma in sigmas]
+    return gpu.given_of_noise(scales, key, begin, more)
 
 
-def signed(number: int) -> int:
-    """Return 64 bits as an int64 has them."""
-    return number - 2**64 if number >= 2**63 else number
-
-
-def table(blocks: int, device: torch.device) -> Tensor:
-    """Return work for `release`, int32, (blocks, 2): all of the first row."""
-    places = torch.arange(blocks, dtype=torch.int32, device=device)
-    return torch.stack([torch.zeros_like(places), places], 1).contiguous()
+def moved(given: np.ndarray[Any, Any], onto: Tensor) -> None:
+    """Write numbers onto a device, which is not waited for."""
+    values = torch.from_numpy(given)
+    values = values.pin_memory() if onto.device.type == "cuda" else values
+    onto.copy_(values, non_blocking=True)
 
 
 class Release:
@@ -87,10 +78,9 @@ class Release:
         self._steps = torch.arange(BLOCK, device=flat.device)
         self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
         self._noted = torch.full((), NEVER, dtype=torch.int32, device=flat.device)
-        row = [self._given.data_ptr(), flat.data_ptr(), *5 * [0], self._noted.data_ptr()]
-        self._row = torch.tensor([[*row, len(flat), GIVEN]], device=flat.device)
-        programs = -(-pairs(len(flat)) // gpu_kernels.PAIRS)
-        self._work, self._block = table(programs, flat.device), -1
+        row = [*gpu.places_of(self._given, flat, self._noted), len(flat), GIVEN]
+        self._row = torch.tensor([row], device=flat.device)
+        self._work, self._block = gpu_kernels.work_of(len(flat), flat.device), -1
         self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
 
     @classmethod
@@ -99,18 +89,14 @@ class Release:
         flats = room.flats
         if gpu.kernels(flats[0].device) is None or stream.secure:
             return None
-        known = len(flats) == 1 and flats[0].dtype is torch.float32
+        known = len(flats) == 1 and flats[0].dtype is torch.float32 and moderate(recipe, n)
         return cls(recipe, n, stream, room) if known else None
 
     def at(self, step: int) -> Tensor:
         """Return what `add` is told of a step: its place in a block, whose noise is prepared."""
         block, within = divmod(step, BLOCK)
         if block != self._block:
-            given = torch.from_numpy(
-                given_of(self._recipe, self._n, self._stream, block * BLOCK)
-            )
-            given = given.pin_memory() if self._device.type == "cuda" else given
-            self._given.copy_(given, non_blocking=True)
+            moved(given_of(self._recipe, self._n, self._stream, block * BLOCK), self._given)
             self._block = block
         return self._steps[within]
 
