@@ -23,6 +23,10 @@ settings.load_profile("same")
 # Tests run side by side, one a core: each takes one thread of torch, which is not imported yet.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Where there is no GPU its kernels are interpreted. Triton asks when it is imported.
+if not list(Path("/dev").glob("nvidia[0-9]*")):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Where Python keeps no bytecode, every worker would rewrite every assertion: 10 s a worker.
 sys.dont_write_bytecode = False
 

@@ -221,8 +221,8 @@ class GpuCode:
         about = self._records.halves, slots.y, slots.valid, self._places, self._sizes, self._factors
         return [
             *map(_at, about_moves), _at(self._wrong), self.count, self._given.shape[1],
-            *map(_at, about), self.rows, self.layers, _at(slots.shares), int(slots.y.is_floating_point()),
-            *map(_bits, (top, plus, SLACK, most)),
+            *map(_at, about), self.rows, self.layers, _at(slots.shares),
+            int(slots.y.is_floating_point()), *map(_bits, (top, plus, SLACK, most)),
         ]  # fmt: skip
 
     def layer_rows(self) -> list[list[int]]:

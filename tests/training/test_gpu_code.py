@@ -1,0 +1,560 @@
+"""Steps by a GPU's own kernels, interpreted: torch's steps, the bound, and who may share calls."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import interpreted
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs.gpu import BLOCK, NEVER
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.normals import grid
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
+from pasearch.training import gpu_code
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code
+from pasearch.training.halves import SLACK
+from pasearch.training.losses import LossOf
+from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.recipe import Recipe
+from pasearch.training.schedules.decays import StepDecay
+from pasearch.training.trainer import Training
+from pasearch.training.updates import Descent
+from pasearch.training.watched import Room, Watched, flattened
+
+pytestmark = [
+    # Rows that are not there divide by 0, and are left.
+    pytest.mark.filterwarnings("ignore:divide by zero"),
+    pytest.mark.filterwarnings("ignore:invalid value"),
+    pytest.mark.filterwarnings("ignore:overflow encountered"),
+]
+
+N, STEPS, BATCH, SIGMA, CLIP, RATE, CLASSES, SIDE = 60, 4, 12, 1.3, 0.7, 0.5, 3, 16
+
+
+@pytest.fixture(autouse=True)
+def code() -> Iterator[Any]:
+    with interpreted.kernels() as found:
+        yield found
+
+
+def records(*, null: tuple[int, ...] = (), bad: tuple[int, ...] = (), n: int = N) -> Records:
+    generator = torch.Generator().manual_seed(2)
+    valid = torch.ones(n, dtype=torch.bool)
+    valid[list(null)] = False
+    x = torch.randn(n, SIDE, generator=generator)
+    x[list(bad)] = math.nan
+    return Records(
+        x=x, y=torch.randint(0, CLASSES, (n,), generator=generator), valid=valid, public=False
+    )
+
+
+def numbers() -> Records:
+    found = records(null=(3,))
+    return replace(found, y=found.x[:, 0].tanh())
+
+
+def streams(trial: int = 0) -> dict[str, Stream]:
+    trials = Keys.from_seed(6).stream("trial", trial)
+    return {name: trials.child(name) for name in ("batch", "noise", "dropout")}
+
+
+def recipe(**changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "expected_batch_size": BATCH, "steps": STEPS, "learning_rate": RATE,
+        "noise_multiplier": SIGMA, "bounding": Flat(clip_norm=CLIP), "average": None,
+        "optimizer": "sgd",
+    }  # fmt: skip
+    return Recipe(**{**settings, **changes})
+
+
+def plain() -> nn.Sequential:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(SIDE, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def linear() -> nn.Sequential:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Flatten(), nn.Linear(SIDE, CLASSES))
+
+
+def deep() -> nn.Sequential:
+    """All activations, dropout, a frozen layer, one without bias, and more numbers than a tile."""
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.Linear(SIDE, 70), nn.Sigmoid(), KeyedDropout(0.3), nn.Linear(70, 24, bias=False),
+        nn.ReLU(), nn.Linear(24, 16).requires_grad_(False), TemperedSigmoid(), KeyedDropout(0.6),
+        nn.Linear(16, CLASSES),
+    )  # fmt: skip
+
+
+def frozen_first() -> nn.Sequential:
+    torch.manual_seed(5)
+    first = nn.Linear(SIDE, 9).requires_grad_(False)
+    return nn.Sequential(first, KeyedDropout(0.2), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def of_numbers() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(SIDE, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+NETWORKS: dict[str, Callable[[], nn.Sequential]] = {
+    "plain": plain, "linear": linear, "deep": deep, "frozen first": frozen_first,
+}  # fmt: skip
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "momentum and an average": {"optimizer": "momentum", "average": 0.5},
+    "auto-s": {"bounding": AutoS()},
+    "class weights": {"class_weights": (1.0, 2.0, 0.5)},
+    "capped": {"batching": "truncated"},
+    "reshuffled": {"batching": "reshuffled"},
+    "everybody": {"expected_batch_size": N},
+    "less noise later": {"schedule": StepDecay(rate=0.8, period=1)},
+}
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+
+
+def begun(
+    made: Recipe, model: nn.Module, data: Records, trial: int = 0, together: Together | None = None
+) -> Training:
+    training = Training(model, data, made, streams(trial), in_rounds=True, together=together)
+    assert training._on_gpu is not None, "it is by kernels"
+    return training
+
+
+def trained(made: Recipe, model: nn.Module, data: Records, *, careful: bool = False) -> Tensor:
+    """Return the weights after all steps, made in a round, or each with care."""
+    training, done = begun(made, model, data), 0
+    while done < made.steps:
+        done += int(training.step()) if careful else training.steps(made.steps - done)
+    training.finish()
+    return weights(model)
+
+
+def near(made: Recipe) -> float:
+    """By how much weights may differ where sums are rounded to the next grid point."""
+    assert made.bounding is not None
+    rate, points = made.learning_rate, grid(SIGMA * made.bounding.sensitivity)
+    assert rate is not None
+    return 2 * made.steps * rate / made.expected_batch_size * points
+
+
+def same_but_for_roundings(ours: Tensor, theirs: Tensor, made: Recipe) -> bool:
+    apart = (ours - theirs).abs()
+    return float(apart.max()) <= near(made) and float(apart.median()) <= 1e-5
+
+
+# What steps compute
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", RECIPES)
+def test_steps_are_those_that_torch_makes_with_care(name: str):
+    made, data = recipe(**RECIPES[name]), records(null=(5,), bad=(7,))
+    ours = trained(made, plain(), data)
+    theirs = trained(made, plain(), data, careful=True)
+    assert same_but_for_roundings(ours, theirs, made)
+    assert not torch.allclose(ours, weights(plain()), atol=0.02)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("network", ["linear", "deep", "frozen first"])
+def test_so_they_are_of_other_networks(network: str):
+    made, data = recipe(**RECIPES["momentum and an average"]), records(null=(5,), bad=(7,))
+    ours = trained(made, NETWORKS[network](), data)
+    theirs = trained(made, NETWORKS[network](), data, careful=True)
+    assert same_but_for_roundings(ours, theirs, made)
+
+
+@pytest.mark.oracle
+def test_so_they_are_where_a_number_is_predicted():
+    made = recipe()
+    ours, theirs = (trained(made, of_numbers(), numbers(), careful=c) for c in (False, True))
+    assert same_but_for_roundings(ours, theirs, made)
+
+
+@pytest.mark.unit
+def test_without_noise_public_records_are_trained_on():
+    made, data = recipe().with_noise(None), replace(records(bad=(7,)), public=True)
+    ours, theirs = (trained(made, plain(), data, careful=c) for c in (False, True))
+    assert torch.allclose(ours, theirs, atol=1e-3)
+
+
+@pytest.mark.unit
+def test_a_step_depends_on_its_key_alone():
+    """So a training in rounds of any length, and across blocks, is one training."""
+    made, data = recipe(steps=BLOCK + 3, optimizer="momentum", average=0.1), records()
+    models = linear(), linear()
+    first, second = (begun(made, model, data) for model in models)
+    for each in (first, second):
+        assert each.round == BLOCK
+        each._finished = BLOCK - 5  # as if so many were made
+    assert first.steps(2) == 2
+    assert first.steps(1000) == 3
+    assert first.steps(1) == 1
+    for _ in range(2):
+        first.next_of_a_round()
+    assert (first.end(), first.end()) == (2, 0)
+    assert (second.steps(1000), second.steps(3)) == (5, 3)
+    for each in (first, second):
+        each.finish()
+    assert torch.equal(*map(weights, models))
+
+
+# The bound
+
+
+class Sums:
+    """One network's sums of made-up records by kernels, without noise."""
+
+    def __init__(self, network: nn.Sequential, x: Tensor, y: Tensor, bounding: Bound):
+        torch.manual_seed(5)
+        self.watched, n = Watched(network), len(x)
+        (self.weights,) = flattened(self.watched.parameters)
+        self.room, self.x, self.y, self.bounding = Room(self.watched.parameters), x, y, bounding
+        self.recipe = Recipe(
+            expected_batch_size=n, steps=1, learning_rate=1.0, optimizer="sgd", average=None,
+            bounding=bounding,
+        )  # fmt: skip
+
+    def of(self, valid: Tensor, x: Tensor | None = None) -> Tensor:
+        slots = Slots(self.x if x is None else x, self.y, valid)
+        before = self.weights.clone()
+        update = Descent([self.weights], 1.0)
+        own = GpuCode(
+            self.watched, slots, self.recipe, streams(), self.room, self.weights, update, None,
+            lambda steps: steps,
+        )  # fmt: skip
+        own.make(0, 1)
+        self.right = own.right(0, 1) == 1
+        self.weights.copy_(before)
+        return self.room.flats[0].clone()
+
+    def by_torch(self, valid: Tensor) -> Tensor:
+        room = Room(self.watched.parameters)
+        reseed_dropout(self.watched, streams()["dropout"], 0, self.x.device)
+        self.bounding.sums(self.watched, self.x, LossOf(self.y), mask=valid, room=room)
+        return room.flats[0]
+
+
+def of_size(n: int, size: float, network: nn.Sequential | None = None, **how: Any) -> Sums:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(n, SIDE, generator=generator) * size
+    y = torch.randint(0, CLASSES, (n,), generator=generator)
+    return Sums(network or deep(), x, y, how.get("bounding", Flat(clip_norm=CLIP)))
+
+
+def only(n: int, *which: int) -> Tensor:
+    return torch.isin(torch.arange(n), torch.tensor(which))
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("size", [1e-6, 1.0, 100.0, 1e8])
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=CLIP), AutoS(bound=CLIP)])
+def test_a_record_adds_at_most_the_bound_and_what_it_adds_alone(size: float, bounding: Bound):
+    n = 9
+    sums = of_size(n, size, deep() if size == 1.0 else plain(), bounding=bounding)
+    alone = [sums.of(only(n, k)).double() for k in range(n)]
+    assert max(float(each.norm()) for each in alone) <= CLIP
+    assert max(float(each.norm()) for each in alone) >= 0.9 * CLIP or size < 1.0
+    everyone = sums.of(only(n, *range(n))).double()
+    assert torch.allclose(everyone, sum(alone), atol=1e-5)
+
+
+@pytest.mark.property
+def test_the_worst_of_halves_is_within_the_bound():
+    """Numbers just below a middle between two bfloat16 ones: both seconds and rests are largest."""
+    worst = (1.0 + 2.0**-8) * (1 - 2.0**-18)
+    x = torch.full((4, SIDE), worst) * torch.tensor([1.0, 2.0, -1.0, 64.0])[:, None]
+    network = nn.Sequential(nn.Linear(SIDE, 1, bias=False))
+    sums = Sums(network, x, torch.full((4,), -100.0 * worst), Flat(clip_norm=1.0))
+    with torch.no_grad():
+        sums.weights.zero_()
+    for k in range(4):
+        found = float(sums.of(only(4, k)).double().norm())
+        assert 1 - 2e-4 <= found <= 1.0
+    assert SLACK > 1 + 2.0**-14
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("network", [deep, linear])
+def test_sums_are_torchs(network: Callable[[], nn.Sequential]):
+    sums = of_size(300, 1.0, network())
+    valid = torch.arange(300) % 7 != 0
+    ours, theirs = sums.of(valid), sums.by_torch(valid)
+    assert float((ours - theirs).norm()) <= 1e-3 * float(theirs.norm())
+    assert sums.right
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.4e38])
+def test_a_record_that_is_not_finite_adds_exactly_nothing(value: float):
+    n = 20
+    sums, bad = of_size(n, 1.0, plain()), [1, 8]
+    x = sums.x.clone()
+    x[bad] = value
+    everyone = only(n, *range(n))
+    null = everyone.clone()
+    null[bad] = False
+    assert torch.equal(sums.of(everyone, x), sums.of(null))
+    assert sums.right
+
+
+@pytest.mark.unit
+def test_records_are_halved_once_and_forgotten_with_their_trainings():
+    gpu_code._Records.there.clear()
+    data = records()
+    trainings = [begun(recipe(), plain(), data, trial) for trial in (0, 1)]
+    halves = {id(each._on_gpu._records) for each in trainings}  # pyright: ignore
+    assert len(halves) == len(gpu_code._Records.there) == 1
+    data.x.add_(1.0)  # others are halved anew
+    other = begun(recipe(), plain(), data)
+    assert id(other._on_gpu._records) not in halves  # pyright: ignore
+    del trainings, other
+    gc.collect()
+    assert not gpu_code._Records.there
+
+
+# Rounds
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("at", [0, 2, STEPS - 1])
+def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: pytest.MonkeyPatch):
+    made, data = recipe(optimizer="momentum", average=0.5), records()
+    expected, cared = trained(made, plain(), data), []
+    model = plain()
+    training = begun(made, model, data)
+    training.begin(STEPS)
+    own = training._on_gpu
+    assert own is not None
+    own._wrong.fill_(at)
+    own._weights.add_(100.0)  # what came of it must not be used
+    honest = training._rounds.sum_with_care  # pyright: ignore
+
+    def noted(step: int, *more: Any) -> None:
+        cared.append(step)
+        honest(step, *more)
+
+    monkeypatch.setattr(training._rounds, "sum_with_care", noted)
+    assert training.end() == STEPS
+    training.finish()
+    assert cared == [at]
+    assert same_but_for_roundings(weights(model), expected, made)
+
+
+@pytest.mark.unit
+def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_code, "DEVIATIONS", -2.5)
+    made, data = recipe(steps=6), records()
+    training = begun(made, plain(), data)
+    ours = trained(made, plain(), data)
+    own = training._on_gpu
+    assert own is not None
+    own.prepare(0)
+    assert int((own._over[:6] < NEVER).sum()) > 2
+    assert own.rows == 8
+    assert same_but_for_roundings(ours, trained(made, plain(), data, careful=True), made)
+
+
+@pytest.mark.unit
+def test_an_empty_batch_is_noise_alone():
+    made, data = recipe(expected_batch_size=1, steps=8), records()
+    own = begun(made, plain(), data)._on_gpu
+    assert own is not None
+    own.prepare(0)
+    assert 0 in own._sizes[:8].tolist()
+    ours, theirs = (trained(made, plain(), data, careful=c) for c in (False, True))
+    assert same_but_for_roundings(ours, theirs, made)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("together", [None, Together()])
+def test_a_round_that_nobody_looks_at_is_taken_back(together: Together | None):
+    made, model = recipe(optimizer="momentum", average=0.5), plain()
+    training = begun(made, model, records(), together=together)
+    before = weights(model)
+    training.begin(STEPS)
+    if together is None:
+        assert not torch.equal(weights(model), before)
+    training.abandon()
+    assert torch.equal(weights(model), before)
+    if together is not None:
+        together.go()  # it takes no part any more
+        assert torch.equal(weights(model), before)
+
+
+# Together
+
+
+@pytest.mark.unit
+def test_what_a_training_gives_does_not_depend_on_the_others():
+    data, made = records(null=(5,), bad=(7,)), recipe(optimizer="momentum", average=0.5, steps=6)
+    short = replace(made, steps=3)
+    asked = [("plain", made), ("deep", made), ("linear", short), ("plain", made)]
+
+    def in_turns(which: list[int]) -> dict[int, Tensor]:
+        together, models = Together(), {k: NETWORKS[asked[k][0]]() for k in which}
+        left = {
+            k: begun(asked[k][1], models[k], data, trial=k, together=together) for k in which
+        }  # fmt: skip
+        done = 0
+        while left:
+            for training in left.values():
+                training.begin(3)
+            together.go()
+            assert all(training.end() == 3 for training in left.values())
+            done += 3
+            for k in [k for k in left if asked[k][1].steps == done]:
+                left.pop(k).finish()
+        return {k: weights(model) for k, model in models.items()}
+
+    every = in_turns([0, 1, 2, 3])
+    for few in ([3, 1], [2], [0, 2]):
+        for k, found in in_turns(few).items():
+            assert torch.equal(found, every[k])
+
+
+@pytest.mark.unit
+def test_each_training_has_noise_and_masks_of_its_own():
+    made, data, together = recipe(), records(), Together()
+    models = [deep(), deep()]
+    both = [begun(made, model, data, k, together) for k, model in enumerate(models)]
+    for each in both:
+        each.begin(1)
+    together.go()
+    apart = [each._sums.flats[0] for each in both]
+    noise = (apart[0] - apart[1]) / (math.sqrt(2) * SIGMA * CLIP)
+    assert 0.8 < float(noise.std()) < 1.2
+    for each in both:
+        each.end()
+
+
+# Which trainings
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adam", "learning_rate": 0.01}, {"bounding": AdaptiveQuantile()},
+        {"bounding": PerLayer(clip_norm=CLIP)}, {"denoising": KolmogorovSmirnov()},
+        {"chunk": 5}, {"noise_multiplier": 1e22},
+    ],
+)  # fmt: skip
+def test_other_recipes_are_torchs(changes: dict[str, Any]):
+    training = Training(plain(), records(), recipe(**changes), streams(), in_rounds=True)
+    assert training._on_gpu is None
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(KeyedDropout(0.2), nn.Linear(SIDE, CLASSES)),
+        nn.Sequential(nn.Linear(SIDE, CLASSES), nn.Tanh()),
+        nn.Sequential(nn.Linear(SIDE, CLASSES), KeyedDropout(0.2)),
+        nn.Sequential(nn.Linear(SIDE, 65)), nn.Sequential(nn.Linear(SIDE, 9), nn.GELU()),
+        nn.Sequential(nn.LayerNorm(SIDE), nn.Linear(SIDE, CLASSES)),
+    ],
+)  # fmt: skip
+def test_other_networks_are_torchs(network: nn.Sequential):
+    data = records()
+    slots = Slots(data.x, data.y, data.valid)
+    assert not fits_gpu_code(Watched(network), slots, recipe(), streams())
+    assert fits_gpu_code(Watched(plain()), slots, recipe(), streams())
+    wide = replace(slots, x=data.x.double())
+    assert not fits_gpu_code(Watched(plain().double()), wide, recipe(), streams())
+
+
+@pytest.mark.unit
+def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest.MonkeyPatch):
+    data = records()
+    slots, keys = Slots(data.x, data.y, data.valid), Keys.from_seed(6, secure=True)
+    secure = {name: keys.stream(name) for name in streams()}
+    assert not fits_gpu_code(Watched(plain()), slots, recipe(), secure)
+    images = replace(slots, x=data.x.view(N, 1, 4, 4))
+    flat = nn.Sequential(nn.Flatten(), plain())
+    views = recipe(augmentation=Augmentation(views=2, shift=1))
+    assert not fits_gpu_code(Watched(flat), images, views, streams())
+    assert fits_gpu_code(Watched(flat), images, recipe(), streams())
+    from pasearch.training import trainer
+
+    monkeypatch.setattr(trainer, "gpu_code", lambda _: False)
+    assert Training(plain(), data, recipe(), streams(), in_rounds=True)._on_gpu is None
+
+
+@pytest.mark.slow
+@pytest.mark.unit
+def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPatch):
+    assert gpu_code._agrees("cpu", 83, 5, 70)
+    assert gpu_code._agrees("cpu", 300, 72, 136)
+    monkeypatch.setattr(GpuCode, "backward", lambda *_, **__: [])
+    assert not gpu_code._agrees("cpu", 83, 5, 70)
+
+
+COMPILED = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from pasearch.runs import gpu_kernels as noise
+from pasearch.training import gpu_code, gpu_kernels as code
+
+tables = dict.fromkeys(("trainings", "layers", "at", "rows", "doubts", "given"), "*i64")
+counts = dict.fromkeys(("count", "step", "draw", "half"), "i32")
+kinds = tables | counts | {"work": "*i32", "out": "*fp32"}
+
+def ptx(kernel, options=None, **sizes):
+    kind = {n: "constexpr" if n in sizes else kinds.get(n, "i64") for n in kernel.arg_names}
+    kind |= {"out": "*i64"} if kernel is noise._words else {}
+    places = {(kernel.arg_names.index(name),): value for name, value in sizes.items()}
+    source = ASTSource(kernel, kind, constexprs=places)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+
+of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
+for name in ("forward", "backward", "sums"):
+    tile = dict(getattr(gpu_code.FEW, name))
+    warps = {"num_warps": tile.pop("num_warps")}
+    found = ptx(getattr(code, f"_{name}"), warps, **of, **tile)
+    assert "mma" in found and "cp.async.cg" in found, name
+ptx(code._factors, **of, M=code.RECORDS, K=code.COLUMNS)
+exact = ptx(noise._release, {"enable_fp_fusion": False}, WIDTH=code.WIDTH, MANY=noise.PAIRS)
+assert "fma.rn.f32" not in exact and "sqrt.rn.f32" in exact and ".ftz" not in exact
+ptx(noise._settle, WIDTH=code.WIDTH, MANY=noise.AT_ONCE, PROGRAMS=noise.SETTLERS)
+ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256), ptx(noise._advance)
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.unit
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton brings NVIDIA's assembler for Linux")
+def test_kernels_compile_for_a_gpu_without_one():
+    """Products on its matrix units, of what is copied 16 bytes at a time; noise uncontracted."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = subprocess.run(
+        [sys.executable, "-c", COMPILED], env=env, capture_output=True, text=True, timeout=500
+    )  # fmt: skip
+    assert found.stdout == "compiled\n", found.stderr
