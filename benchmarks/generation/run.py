@@ -11,19 +11,19 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
     Opacus         the same networks one by one, each by all threads, with Opacus' ghost clipping
     FastDP         likewise; its folder is named by SPEED_PEERS
 
-The two peers take a tenth of the steps, whose time counts ten times.
+Peers take a tenth of the steps, whose time counts ten times.
 
 On a GPU, other ways:
 
     Opacus         one by one, by Opacus' hooks, the records on the GPU
     one by one     ours, each alone
-    at once        ours, in turns: each gives the GPU a round of steps before one is waited for
+    at once        ours: networks share the calls of a step, and none is waited for within a round
 
 The ways take turns inside every round; a round's ratio compares neighbours in time. First, our ways
 with one thread must give the same weights, to the bit.
 
 Usage: python benchmarks/generation/run.py --candidates 10 --steps 2000 --rounds 5
-       python benchmarks/generation/run.py --device cuda --candidates 60 --steps 300 --rounds 5
+       python benchmarks/generation/run.py --device cuda --candidates 60 --steps 2560 --rounds 5
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
-        "Opacus": lambda: by_peer(given, "hooks"),
+        "Opacus": lambda: by_peer(given, "hooks", TENTH),
         "one by one": lambda: [each for job in given for each in in_turn([job])],
         "at once": lambda: in_turn(given),
     }

@@ -36,7 +36,7 @@ def main() -> None:
     hold(given.threads, given.device)
     import torch
     from peers import Setting, ours
-    from rows import ROWS, SIGMA
+    from rows import ROWS, SIGMA, usual
 
     from pasearch.api.bench_rates import measured
     from pasearch.spaces.cost import cost
@@ -51,7 +51,7 @@ def main() -> None:
     )
     print("| work, batch | products | memory | random bits | limit, ms | ours, ms | ours / limit |")
     print("|---|---|---|---|---|---|---|")
-    for name in given.row or ROWS:
+    for name in given.row or usual(given.device):
         row = ROWS[name]
         work = cost(row.architecture, row.shape, row.classes)
         least, parts = rates.least(work, row.batch), rates.parts(work, row.batch)

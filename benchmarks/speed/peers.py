@@ -2,6 +2,7 @@
 
     ours       the library's step: Poisson batch, clipping to a norm, exact normal noise, SGD
     sgd        plain PyTorch, without privacy: a batch of fixed size, autograd, torch.optim
+    captured   the same, captured once as a CUDA graph and replayed: on a GPU
     hand       what a careful expert writes for this one network: norms and sums in closed form
                (Goodfellow 2015; of convolutions by unfolding; of the LSTM from its gates'
                gradients), one flat buffer each for weights, gradient and noise, torch.randn
@@ -120,8 +121,18 @@ def ours(
     training = Training(network, s.data, recipe, streams, device=s.device, query=query)
     exact = full_precision() if s.device == "cpu" else contextlib.nullcontext()
     exact.__enter__()  # as `train` does, once for all steps; on a CPU it changes no peer
-    step = training.step if s.device == "cpu" else training.next_of_a_round
+    step = training.step if s.device == "cpu" else in_rounds(training)
     return step, lambda: (exact, network)[1]
+
+
+def in_rounds(training: Training) -> Step:
+    """Return a whole round of steps, as a GPU makes them; it says how many they are."""
+
+    def many() -> None:
+        training.steps(training.round)
+
+    many.steps = training.round  # pyright: ignore[reportFunctionMemberAccess]
+    return many
 
 
 def _by_optimizer(s: Setting, network: nn.Module, optimizer: Any, drawn: Callable[[], Any]) -> Made:
@@ -142,6 +153,37 @@ def sgd(s: Setting) -> Made:
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
 
     return _by_optimizer(s, network, optimizer, s.fixed)
+
+
+def captured(s: Setting) -> Made:
+    """Return plain PyTorch's step, captured and replayed; its batch is drawn outside."""
+    if s.device != "cuda":
+        raise Absent("CUDA graphs are for a GPU")
+    network = torch_network(s)
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+    chosen = s.fixed()
+
+    def once() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        x, y = s.at(chosen)
+        functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+
+    def step() -> None:
+        chosen.copy_(s.fixed())
+        graph.replay()
+
+    return step, lambda: network
 
 
 def hooks(s: Setting) -> Made:
@@ -291,6 +333,7 @@ def quiet() -> None:
 
 PEERS: dict[str, Callable[[Setting], Made]] = {
     "sgd": sgd,
+    "captured": captured,
     "hand": hand,
     "hooks": hooks,
     "ghost": ghost,
@@ -301,5 +344,5 @@ PEERS: dict[str, Callable[[Setting], Made]] = {
 }
 """By the name that `--peer` takes; `ours again` is the A/A row."""
 
-DRAWN = {"sgd": "fixed size", "jax": "fixed size"}
+DRAWN = {"sgd": "fixed size", "captured": "fixed size", "jax": "fixed size"}
 """How a peer's batch is drawn, where that is not a Poisson sample."""

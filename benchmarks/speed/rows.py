@@ -125,6 +125,20 @@ ROWS: dict[str, Row] = {
         _row("fcn", "FCN 784-300-128-10", FCN, (784,), 2048),
         _row("scattering", "scattering + linear", LINEAR, SCATTERED, 2048, records=20_000),
         _row("cnn", "CNN of Table XXVI", TABLE_XXVI, (28, 28), 1024, kind="cnn"),
+        _row("cnn", "CNN of Table XXVI", TABLE_XXVI, (28, 28), 100, kind="cnn"),
+        _row("cnn", "CNN of Table XXVI", TABLE_XXVI, (28, 28), 2048, kind="cnn"),
     )
 }
 """By name, in the table's order. `scattering-2048` is the linear model of the goals too."""
+
+ON_GPU, ON_GPU_ALONE = (
+    ("fcn-100", "xi-100", "fcn-2048", "cnn-100", "cnn-2048"),
+    ("cnn-100", "cnn-2048"),
+)
+"""Those that a GPU alone is measured by, if none are named, and all that it is measured by."""
+
+
+def usual(device: str) -> list[str]:
+    """Return the rows of a device."""
+    return [name for name in ROWS
+            if (name in ON_GPU if device == "cuda" else name not in ON_GPU_ALONE)]  # fmt: skip

@@ -74,7 +74,7 @@ def hold(threads: int, device: str) -> None:
 
 
 def block(step: Callable[[], object], steps: int, device: str, warm: bool) -> float:
-    """Return the seconds of one step, as the mean of several."""
+    """Return the seconds of one step, as the mean of several calls; a call may be many steps."""
     if warm:
         step()
     synchronize(device)
@@ -82,7 +82,7 @@ def block(step: Callable[[], object], steps: int, device: str, warm: bool) -> fl
     for _ in range(steps):
         step()
     synchronize(device)
-    return (clock() - start) / steps
+    return (clock() - start) / steps / getattr(step, "steps", 1)
 
 
 def least(step: Callable[[], object], repeats: int, device: str) -> float:
@@ -106,7 +106,8 @@ def paired(
     counts = []
     for way in ways:
         way()
-        counts.append(max(1, round(BLOCK / block(way, 1, device, warm=False))))
+        seconds = block(way, 1, device, warm=True) * getattr(way, "steps", 1)
+        counts.append(max(1, round(BLOCK / seconds)))
     gc.collect()
     gc.disable()
     for number in range(rounds):
@@ -161,7 +162,7 @@ def measure(given: argparse.Namespace) -> None:
     """Measure every row and peer that is asked for."""
     import torch
     from peers import DRAWN, PEERS, Absent, Setting, ours, quiet
-    from rows import ROWS, SIGMA
+    from rows import ROWS, SIGMA, usual
 
     torch.set_num_threads(given.threads)
     quiet()
@@ -169,7 +170,8 @@ def measure(given: argparse.Namespace) -> None:
     if given.out and given.out.exists() and not given.again:
         known = map(json.loads, given.out.read_text().splitlines())
         done = {(each["row"], each["peer"], each["threads"], each["device"]) for each in known}
-    rows, peers = chosen(given.row, ROWS, "row"), chosen(given.peer, PEERS, "peer")
+    rows = chosen(given.row, ROWS, "row") if given.row else usual(given.device)
+    peers = chosen(given.peer, PEERS, "peer")
     for name in rows:
         row = ROWS[name]
         wanted = [each for each in peers
@@ -236,7 +238,9 @@ def check(given: argparse.Namespace) -> None:
         setting = Setting(row, row.data("cpu", 64), "cpu", 1e-9, whole=True)
         before = row.network()(setting.data.x)
         expected = None
-        for peer in [None, *(each for each in chosen(given.peer, PEERS, "peer") if each != "sgd")]:
+        for peer in [None, *chosen(given.peer, PEERS, "peer")]:
+            if peer in ("sgd", "captured"):
+                continue
             try:
                 step, network = (PEERS[peer] if peer else ours)(setting)
             except Absent as reason:

@@ -15,15 +15,16 @@ from typing import Any
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- speed: written by benchmarks/speed/table.py -->", "<!-- end of speed -->"
 COLUMNS = {
-    "sgd": "plain SGD", "hand": "hand-written", "hooks": "Opacus hooks", "ghost": "Opacus ghost",
+    "sgd": "plain SGD", "captured": "plain SGD, captured", "hand": "hand-written", "hooks": "Opacus hooks", "ghost": "Opacus ghost",
     "fastdp": "FastDP", "jax": "jax vmap", "jax-privacy": "jax_privacy",
     "ours again": "ours again",
 }  # fmt: skip
 CLOCKS = {"wall": "times on the clock", "cpu": "times of the processor"}
 TIMES = {"dense": 2.0, "cnn": 1.5, "lstm": 5.0}
 """How many times faster than ghost clipping and FastDP a step shall be, by kind of network."""
+TO_SGD_ON_GPU = 1.2
 TO_SGD = {"fcn-2048": 1.1, "fcn-100": 1.8, "cnn-1024": 1.6, "scattering-2048": 1.1}
-"""How many times plain SGD's time a step shall take at most."""
+"""How many times plain SGD's time a step shall take at most: on a GPU, and by row elsewhere."""
 
 Line = dict[str, Any]
 
@@ -49,12 +50,14 @@ def of_rows(lines: dict[tuple[str, str], Line]) -> Iterator[tuple[str, str, dict
 
 def ratios(lines: dict[tuple[str, str], Line]) -> Iterator[str]:
     """Yield the table of every peer's time over ours."""
-    yield f"| work, batch | ours, ms | {' | '.join(COLUMNS.values())} |"
-    yield "|---|---" + "|---" * len(COLUMNS) + "|"
+    captured = any("ratio" in line for (_, peer), line in lines.items() if peer == "captured")
+    shown = {peer: title for peer, title in COLUMNS.items() if captured or peer != "captured"}
+    yield f"| work, batch | ours, ms | {' | '.join(shown.values())} |"
+    yield "|---|---" + "|---" * len(shown) + "|"
     for _, title, by_peer in of_rows(lines):
         measured = [line for line in by_peer.values() if "ratio" in line]
         own = sorted(line["ours_ms"] for line in measured)[len(measured) // 2]
-        cells = (_cell(by_peer.get(peer)) for peer in COLUMNS)
+        cells = (_cell(by_peer.get(peer)) for peer in shown)
         yield f"| {title} | {_short(own)} | {' | '.join(cells)} |"
 
 
@@ -67,17 +70,19 @@ def goals(lines: dict[tuple[str, str], Line]) -> Iterator[str]:
     yield f"| work, batch | {' | '.join(columns)} |"
     yield "|---" * (1 + len(columns)) + "|"
     for name, title, by_peer in of_rows(lines):
+        others = ("sgd", "captured", "ours again")
         private = {peer: line["ratio"] for peer, line in by_peer.items()
-                   if "ratio" in line and peer not in ("sgd", "ours again")}  # fmt: skip
+                   if "ratio" in line and peer not in others}  # fmt: skip
         if not private:
             continue
         best = min(private, key=lambda peer: private[peer])
         bulk = [private[peer] for peer in ("ghost", "fastdp") if peer in private]
         goal, sgd = TIMES[ROWS[name].kind], by_peer.get("sgd", {}).get("ratio")
+        most = TO_SGD_ON_GPU if by_peer[best]["device"] == "cuda" else TO_SGD.get(name)
         yield (
             f"| {title} | {COLUMNS[best]} | {_reached(private[best], 1.0)} "
             f"| {_reached(min(bulk), goal) if bulk else '-'} "
-            f"| {_below(1.0 / sgd, TO_SGD.get(name)) if sgd else '-'} |"
+            f"| {_below(1.0 / sgd, most) if sgd else '-'} |"
         )
 
 

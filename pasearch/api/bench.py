@@ -333,17 +333,18 @@ def _made_up(shape: Shape, classes: int) -> Records:
 
 def _private(
     network: nn.Module, records: Records, recipe: Recipe, device: str
-) -> Callable[[], object]:
-    """Return a private step: as a run makes it."""
+) -> Callable[[], int]:
+    """Return what makes private steps as a run makes them, and says how many: on a GPU a round."""
     from pasearch.runs.keys import Keys
     from pasearch.training.trainer import Training
 
     keys = Keys()
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
-    return Training(network, records, recipe, streams, device=device).next_of_a_round
+    training = Training(network, records, recipe, streams, device=device)
+    return lambda: training.steps(training.round)
 
 
-def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], object]:
+def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], None]:
     """Return a step of plain SGD, on a batch of fixed size."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -364,17 +365,20 @@ def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Cal
 
 
 def _seconds_of(
-    steps: tuple[Callable[[], object], ...], seconds: float, device: str
+    steps: tuple[Callable[[], int | None], ...], seconds: float, device: str
 ) -> list[float]:
-    """Return the median seconds of each step; they take turns until the time is over."""
+    """Return the median seconds of each step; they take turns until the time is over.
+
+    Each says how many steps it has made; None: one.
+    """
     times: list[list[float]] = [[] for _ in steps]
     end = time.perf_counter() + seconds
     while not times[0] or time.perf_counter() < end:
         for step, found in zip(steps, times, strict=True):
             synchronize(device)
             start = time.perf_counter()
-            step()
+            made = step() or 1
             synchronize(device)
-            found.append(time.perf_counter() - start)
+            found.append((time.perf_counter() - start) / made)
     # The first one warms up.
     return [statistics.median(found[1:] or found) for found in times]

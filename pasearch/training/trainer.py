@@ -274,7 +274,7 @@ class Training:
 
     @property
     def round(self) -> int:
-        """Most steps of the next round."""
+        """Most steps of the next round; a processor makes one of them."""
         return ROUND if self._on_gpu is None else BLOCK - self._finished % BLOCK
 
     def steps(self, most: int) -> int:
@@ -358,13 +358,6 @@ class Training:
                 for parameter in self._network.parameters():
                     parameter.data = torch.full_like(parameter, math.nan, device="cpu")
         self._before = None
-
-    def next_of_a_round(self) -> None:
-        """Make one step more, on a GPU within rounds as long as they can be: for measuring it."""
-        left = self.round - (0 if self._before is None else self._finished - self._before.finished)
-        self.begin(1)
-        if left <= 1:
-            self.end()
 
     def _with_care(self, step: int, sigma: float | None, state: State) -> None:
         allowed = torch.get_num_threads()

@@ -215,7 +215,7 @@ def test_a_step_depends_on_its_key_alone():
     assert first.steps(1000) == 3
     assert first.steps(1) == 1
     for _ in range(2):
-        first.next_of_a_round()
+        first.begin(1)
     assert (first.end(), first.end()) == (2, 0)
     assert (second.steps(1000), second.steps(3)) == (5, 3)
     for each in (first, second):

@@ -302,8 +302,10 @@ def test_rounds_end_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, looks:
 def test_a_round_may_be_given_step_by_step():
     made, model = recipe(steps=2 * rounds.ROUND + 3), dense()
     training = begun(made, model, records(bad=(4,)))
-    for _ in range(made.steps):
-        training.next_of_a_round()
+    for step in range(made.steps):
+        training.begin(1)
+        if step % rounds.ROUND == rounds.ROUND - 1:
+            assert training.end() == rounds.ROUND
     assert training.end() == 3
     assert training.end() == 0
     training.finish()
