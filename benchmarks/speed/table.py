@@ -15,7 +15,8 @@ from typing import Any
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- speed: written by benchmarks/speed/table.py -->", "<!-- end of speed -->"
 COLUMNS = {
-    "sgd": "plain SGD", "captured": "plain SGD, captured", "hand": "hand-written", "hooks": "Opacus hooks", "ghost": "Opacus ghost",
+    "sgd": "plain SGD", "captured": "plain SGD, captured", "hand": "hand-written",
+    "hooks": "Opacus hooks", "ghost": "Opacus ghost",
     "fastdp": "FastDP", "jax": "jax vmap", "jax-privacy": "jax_privacy",
     "ours again": "ours again",
 }  # fmt: skip

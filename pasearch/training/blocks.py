@@ -64,8 +64,8 @@ class Blocks:
         n: Slots of the partition, null ones included.
         stream: The trial's own, for batches alone.
         device: Where they lie.
-        steps: Of how many steps at once.
-        deviations: As of `padded`.
+        steps: Of how many steps at once; None: `STEPS`.
+        deviations: As of `padded`; None: `DEVIATIONS`.
     """
 
     def __init__(
@@ -75,11 +75,12 @@ class Blocks:
         stream: Stream,
         device: torch.device,
         *,
-        steps: int = STEPS,
-        deviations: float = DEVIATIONS,
+        steps: int | None = None,
+        deviations: float | None = None,
     ):
         self._batching, self._n, self._stream, self._device = batching, n, stream, device
-        self._steps, self.width = steps, padded(batching, n, deviations)
+        self._steps = STEPS if steps is None else steps
+        self.width = padded(batching, n, DEVIATIONS if deviations is None else deviations)
         self._block = -1
         self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
