@@ -31,6 +31,84 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "a GPU's kernels: gradients without their factors",
+        "each * factors[:, None], mask)",
+        "each, mask)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: rows that are no numbers are multiplied by 0",
+        "where, mask = x + starts[:, None] + ins[None, :], use[:, None] & wide[None, :]",
+        "where, mask = x + starts[:, None] + ins[None, :], there[:, None] & wide[None, :]",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: null records count",
+        "use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)",
+        "use = total <= _LARGEST",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: second halves left out",
+        "return _dot(a1, b1, _dot(a2, b1, _dot(a1, b2, found)))",
+        "return _dot(a1, b1, found)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: a unit's gradient is not dropped",
+        "d = _dropped(d, own, before, rows, cols, step)",
+        "d = d * 1.0",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: a bias in no norm",
+        "total += (of_inputs + plus) * of_outputs",
+        "total += of_inputs * of_outputs",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's rounds: steps after a note stay",
+        "        if right == many:\n            return",
+        "        if right >= 0:\n            return",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's rounds: batches beyond their padding are cut off",
+        "found = int(torch.minimum(self._over[low : low + many].min(), self._wrong))",
+        "found = int(self._wrong)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's noise: what float32 cannot tell is taken as it is",
+        "doubt = (doubt | few) & here",
+        "doubt = few & here",
+        "runs/test_gpu_kernels.py",
+    ),
+    Mutant(
+        "a GPU's noise: what 127 bits do not decide is not noted",
+        "tl.atomic_min(noted, step.to(tl.int32) + each * 0, mask=wrong)",
+        "pass",
+        "runs/test_gpu_kernels.py",
+    ),
+    Mutant(
+        "a GPU's noise: doubts without room are forgotten",
+        "if tl.sum(fits.to(tl.int32)) < many:",
+        "if many < 0:",
+        "runs/test_gpu_kernels.py",
+    ),
+    Mutant(
+        "a GPU's noise: the same at every step of a block",
+        "tl.load(given + KEY), at, zero + step.to(tl.uint32), zero + low, zero + high",
+        "tl.load(given + KEY), at, zero, zero + low, zero + high",
+        "runs/test_gpu_kernels.py",
+    ),
+    Mutant(
+        "a GPU's noise: bits of U in V",
+        "v = c.to(tl.int64) | (d.to(tl.int64) << 32)",
+        "v = c.to(tl.int64) | (b.to(tl.int64) << 32)",
+        "runs/test_gpu_kernels.py",
+    ),
+    Mutant(
         "halves: norms with the slack of float32",
         "return SLACK if any(self.layers) else EXACT",
         "return EXACT",

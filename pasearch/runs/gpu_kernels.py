@@ -338,7 +338,7 @@ def _settle(rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS:
         point = tl.floor(rest + 0.5)
         rest = rest - point + value * wide
         moved = tl.floor(rest + 0.5)
-        sure = tl.abs(rest - moved) <= 0.5 - error * wide
+        sure = tl.abs(rest - moved) <= -error * wide + 0.5
         point = point + moved
         released = (tl.where(point == 0.0, 0.0, point) * grain).to(tl.float32)
         tl.store(sums, released, mask=there)
