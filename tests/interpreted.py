@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pasearch.runs import gpu
+from pasearch.gpu import bits as gpu
 from pasearch.training import trainer
 
 
@@ -18,12 +18,12 @@ def kernels() -> Iterator[Any]:
     """Let every device have kernels; where there is a GPU, they are not interpreted, nor tested so.
 
     Yields:
-        The module `pasearch.runs.gpu_kernels`.
+        The module `pasearch.gpu.kernels`.
     """
     pytest.importorskip("triton")
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels are compiled here, for a GPU")
-    from pasearch.runs import gpu_kernels
+    from pasearch.gpu import kernels as gpu_kernels
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu, "kernels", lambda _: gpu_kernels)

@@ -31,6 +31,31 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "a GPU's kernels: a class that is none counts",
+        "use = use & (y >= 0) & (y < outputs)",
+        "use = use & (y > -9e18)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: records that are too large for halves",
+        "use = use & (largest <= _LARGEST)",
+        "use = use & (total <= _LARGEST)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's noise: what is settled moves weights by other roundings",
+        "rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False",
+        "rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=True",
+        "gpu/test_kernels.py",
+    ),
+    Mutant(
+        "a GPU's rounds: care moves weights by torch",
+        "            self._on_gpu.move(self._finished)\n            self._finished += 1\n"
+        "            return",
+        "            pass",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
         "a GPU's kernels: gradients without their factors",
         "each * factors[:, None], mask)",
         "each, mask)",
@@ -68,8 +93,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: steps after a note stay",
-        "        if right == many:\n            return",
-        "        if right >= 0:\n            return",
+        "(right := code.right(before.finished, many)) == many:",
+        "(right := code.right(before.finished, many)) >= 0:",
         "training/test_gpu_code.py",
     ),
     Mutant(
@@ -82,31 +107,31 @@ MUTANTS = (
         "a GPU's noise: what float32 cannot tell is taken as it is",
         "doubt = (doubt | few) & here",
         "doubt = few & here",
-        "runs/test_gpu_kernels.py",
+        "gpu/test_kernels.py",
     ),
     Mutant(
         "a GPU's noise: what 127 bits do not decide is not noted",
-        "tl.atomic_min(noted, step.to(tl.int32) + each * 0, mask=wrong)",
+        "tl.atomic_min(noted + each * 0, step.to(tl.int32) + each * 0, mask=wrong)",
         "pass",
-        "runs/test_gpu_kernels.py",
+        "gpu/test_kernels.py",
     ),
     Mutant(
         "a GPU's noise: doubts without room are forgotten",
         "if tl.sum(fits.to(tl.int32)) < many:",
         "if many < 0:",
-        "runs/test_gpu_kernels.py",
+        "gpu/test_kernels.py",
     ),
     Mutant(
         "a GPU's noise: the same at every step of a block",
         "tl.load(given + KEY), at, zero + step.to(tl.uint32), zero + low, zero + high",
         "tl.load(given + KEY), at, zero, zero + low, zero + high",
-        "runs/test_gpu_kernels.py",
+        "gpu/test_kernels.py",
     ),
     Mutant(
         "a GPU's noise: bits of U in V",
         "v = c.to(tl.int64) | (d.to(tl.int64) << 32)",
         "v = c.to(tl.int64) | (b.to(tl.int64) << 32)",
-        "runs/test_gpu_kernels.py",
+        "gpu/test_kernels.py",
     ),
     Mutant(
         "halves: norms with the slack of float32",

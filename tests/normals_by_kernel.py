@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from pasearch.runs.gpu_kernels import _cosine_and_sine, _radius
+from pasearch.gpu.kernels import _cosine_and_sine, _radius
 
 
 @triton.jit

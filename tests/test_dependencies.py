@@ -21,7 +21,7 @@ DECLARED = {
 }  # fmt: skip
 OPTIONAL = {
     Requirement(each).name.lower()
-    for name in ("ray", "postgres", "plots", "onnx")
+    for name in ("ray", "postgres", "plots", "onnx", "gpu")
     for each in PROJECT["optional-dependencies"][name]
 }
 

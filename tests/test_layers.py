@@ -23,6 +23,7 @@ LAYERS = [
     {"shown", "extensions", "notebooks", "busy"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
+    {"gpu"},
     {"data"},
     {"spaces"},
     {"training"},

@@ -206,7 +206,14 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
         with full_precision():  # of the steps alone: who is given a network has their own settings
             while left:
                 left = [turn for turn in left if turn.goes_on()]
-                together.go()
+                try:
+                    together.go()
+                except (MemoryError, RuntimeError) as error:
+                    if not is_of_memory(error):
+                        raise
+                    for turn in left:
+                        turn.give_up()
+                    left = []
         for turn in turns:
             if turn.fell_short:
                 turn.alone()
@@ -257,13 +264,18 @@ class _Turn:
         except (MemoryError, RuntimeError) as error:
             if not is_of_memory(error):
                 raise
-            more, self.fell_short = False, True
+            more = False
+            self.give_up()
         if not more:
             self._rounds = iter(())  # what it held on the device is given back
             if self._queue is not None:
                 self._queue.synchronize()
             self.network = self.network.cpu()
         return more
+
+    def give_up(self) -> None:
+        """Have no memory among others: it is trained again alone."""
+        self._rounds, self.fell_short = iter(()), True
 
     def alone(self) -> None:
         """Train it again, from the same keys, when no other is under way."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
-from pasearch.runs import gpu
+from pasearch.gpu import bits as gpu
 
 
 class Rescale(nn.Module):
@@ -74,7 +74,7 @@ class KeyedDropout(nn.Module):
     def reseed(self, seed64: int, number: int = 0) -> None:
         """Start the masks of one step from 64 bits of its key, and its number where many share it.
 
-        Only a GPU's own kernels are given numbers: see `runs.gpu`.
+        Only a GPU's own kernels are given numbers: see `gpu.bits`.
         """
         self.seed, self._number, self._draws = seed64, number, 0
 

@@ -18,19 +18,20 @@ Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md and 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.runs import gpu
-from pasearch.runs.gpu import BLOCK, GIVEN, NEVER, signed
+from pasearch.gpu import bits as gpu
+from pasearch.gpu.bits import BLOCK, GIVEN, NEVER, signed
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
@@ -122,6 +123,7 @@ class GpuCode:
         optimizer: What remembers earlier sums.
         average: The weights' average, flat, if there is one.
         shares: From steps to how much of the weights goes into that.
+        together: Whose records, as halves, it shares.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class GpuCode:
         optimizer: Descent,
         average: Tensor | None,
         shares: Callable[[Any], Any],
+        together: Together | None = None,
     ):
         assert watched.dense is not None
         self._dense, self._slots, self._recipe = watched.dense, slots, recipe
@@ -154,9 +157,11 @@ class GpuCode:
             torch.zeros(BLOCK, dtype=torch.int32, device=device) for _ in range(2)
         )
         self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
+        self._doubts = gpu_kernels().room_for_doubts(len(weights), device)
         self._factors = weights.new_zeros(self.rows)
         self._outs = [_Outs.of(weights, self.rows, outputs) for _, outputs in self._sides()]
-        self._records, self._halves = _Records.of(slots.x), _halved(weights)
+        self._records = (Together() if together is None else together).records_of(slots.x)
+        self._halves = _halved(weights)
         self._frozen = {
             layer: _halved(weight)
             for layer, weight in enumerate(self._dense.weights) if not weight.requires_grad
@@ -168,6 +173,7 @@ class GpuCode:
 
     def prepare(self, first: int) -> None:
         """Put what a step's block needs on the device, if it is not there."""
+        _wait_for(self._records.ready)
         if self._block != first // BLOCK:
             self._block = first // BLOCK
             places, real, beyond = self.blocks.block(self._block)
@@ -194,12 +200,27 @@ class GpuCode:
         self._wrong.fill_(NEVER)
         return min(many, found - low)
 
+    def move(self, step: int) -> None:
+        """Move the weights by the sum that stands there, of a step that was made with care.
+
+        It is the same kernel as in every step: by other roundings weights would tell which was so.
+        """
+        self.prepare(step)
+        still, row, code = self._given.clone(), self.row(), gpu_kernels()
+        still[:, :2] = 0  # there is noise in the sum
+        row[0] = still.data_ptr()
+        at = torch.full((), step % BLOCK, dtype=torch.int64, device=self.device)
+        work = code.work_of(self.count, self.device)
+        code.release(work, torch.tensor([row]).to(self.device), at)
+        self._wrong.fill_(NEVER)
+        self.ready = _event(self.device)
+
     def wait(self) -> None:
         """Let what is given to the device from now on come after all of these steps."""
         _wait_for(self.ready)
 
     def _told(self, first: int) -> np.ndarray[Any, Any]:
-        """Return what is given of each step of a block: see `runs.gpu_kernels`."""
+        """Return what is given of each step of a block: see `gpu.kernels`."""
         optimizer, n = self._optimizer, len(self._slots.y)
         told = given_of(self._recipe, n, self._noise, first, self.layers)
         numbers = told.view(np.float64)
@@ -220,7 +241,8 @@ class GpuCode:
         about_moves = self._given, self._sum, self._weights, moment, self._average, *self._halves
         about = self._records.halves, slots.y, slots.valid, self._places, self._sizes, self._factors
         return [
-            *map(_at, about_moves), _at(self._wrong), self.count, self._given.shape[1],
+            *map(_at, about_moves), *map(_at, (self._wrong, self._doubts)), self.count,
+            self._given.shape[1],
             *map(_at, about), self.rows, self.layers, _at(slots.shares),
             int(slots.y.is_floating_point()), *map(_bits, (top, plus, SLACK, most)),
         ]  # fmt: skip
@@ -302,12 +324,27 @@ class GpuCode:
         return FEW if self.rows <= SMALL else MANY
 
 
+def gpu_kernels() -> ModuleType:
+    """Return the kernels of random bits and noise, which only a GPU has."""
+    from pasearch.gpu import kernels as gpu_kernels
+
+    return gpu_kernels
+
+
 class Together:
     """Trainings that share calls: each is added to a round, and then all of them are given."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[GpuCode, int, int]] = []
         self._plans: dict[tuple[GpuCode, ...], _Plan] = {}
+        self._records: dict[tuple[Any, ...], _Records] = {}
+
+    def records_of(self, x: Tensor) -> _Records:
+        """Return records as halves, which they become once for all trainings."""
+        key = x.data_ptr(), tuple(x.shape), x._version
+        if key not in self._records:
+            self._records[key] = _Records(x)
+        return self._records[key]
 
     def add(self, code: GpuCode, first: int, many: int) -> None:
         """Let a training take part in the next round, by steps of one block."""
@@ -340,9 +377,9 @@ class _Plan:
     """The calls of a step of some trainings: what they are told stays on the device."""
 
     def __init__(self, codes: Sequence[GpuCode]):
-        from pasearch.runs import gpu_kernels as noise
         from pasearch.training import gpu_kernels as kernels
 
+        noise = gpu_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
         self._device, self._noise, self._kernels = device, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
@@ -370,7 +407,6 @@ class _Plan:
         blocks = [(k, b) for k, code in enumerate(codes)
                   for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
         self._blocks = _work(blocks, device)
-        self._doubts = noise.room_for_doubts(sum(code.count for code in codes), device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def make(self, low: int, many: int) -> None:
@@ -389,8 +425,8 @@ class _Plan:
     def _step(self) -> None:
         for name, work, about in self._calls:
             self._kernels.run(name, work, *self._tables, self._at, **about)
-        self._noise.release(self._blocks, self._tables[0], self._doubts, self._at)
-        self._noise.advance(self._doubts, self._at)
+        self._noise.release(self._blocks, self._tables[0], self._at)
+        self._noise.advance(self._tables[0], self._at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,9 +448,7 @@ class _Outs:
 
 
 class _Records:
-    """Records as halves: one for all trainings that are given the same ones."""
-
-    there: ClassVar[WeakValueDictionary[tuple[Any, ...], _Records]] = WeakValueDictionary()
+    """Records as halves: (n, 2, numbers of a record)."""
 
     def __init__(self, x: Tensor):
         rows = x.flatten(1)
@@ -424,15 +458,7 @@ class _Records:
         )
         for own, part in zip(self.halves.split(PART), rows.split(PART), strict=True):
             _halve(part, own[:, 0], own[:, 1])
-
-    @classmethod
-    def of(cls, x: Tensor) -> _Records:
-        """Return those of some records, (n, ...), float32."""
-        key = x.data_ptr(), tuple(x.shape), str(x.device), x._version
-        found = cls.there.get(key)
-        if found is None:
-            found = cls.there[key] = cls(x)
-        return found
+        self.ready = _event(x.device)
 
 
 def _halve(values: Tensor, first: Tensor, second: Tensor) -> None:
@@ -509,7 +535,9 @@ def gpu_libraries(device: str) -> list[str]:
     if device != "cuda" or gpu.kernels(device) is None:
         return []
     of_networks = ", of dense networks too" if gpu_code(device) else ""
-    return [f"Triton {version('triton')}{of_networks}"]
+    told = [f"{name}={value}" for name, value in sorted(os.environ.items())
+            if name.startswith("TRITON_") and "CACHE" not in name]  # fmt: skip
+    return [f"Triton {version('triton')}{of_networks}", *told]
 
 
 def _agrees(device: str, rows: int, inputs: int, outputs: int) -> bool:

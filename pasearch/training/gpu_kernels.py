@@ -28,7 +28,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from pasearch.runs.gpu_kernels import (
+from pasearch.gpu.kernels import (
     EACH,
     FIELDS,
     GIVEN,
@@ -315,7 +315,7 @@ def _factors(
     rows = tl.load(item + 2) * M + tl.arange(0, M)
     if tl.load(item + 2) * M < size:
         there, depth = rows < size, tl.load(own + LAYERS).to(tl.int32)
-        total = tl.zeros((M,), tl.float64)
+        total, largest = tl.zeros((M,), tl.float64), tl.zeros((M,), tl.float64)
         for place in range(0, depth):
             layer = layers + (training * MANY + place) * _LAYER
             if tl.load(layer + TRAINED) != 0:
@@ -327,15 +327,20 @@ def _factors(
                 of_outputs = _squares(d, starts, there, outputs, M, K)
                 plus = (tl.load(layer + BIASES) >= 0).to(tl.float64)
                 total += (of_inputs + plus) * of_outputs
+                largest = tl.maximum(largest, tl.maximum(of_inputs, of_outputs))
         size_of = tl.sqrt(total) * double(own + SLACK) + double(own + PLUS)
         factors = tl.minimum(double(own + TOP) / size_of, double(own + MOST))
         slots = _slots(own, step, rows, there)
         valid = tl.load(own + VALID).to(tl.pointer_type(tl.int8))
         use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)
-        shares = tl.load(own + SHARES)
-        if shares != 0:
-            y = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=0)
-            factors *= tl.load(floats(shares) + y, mask=there, other=0.0).to(tl.float64)
+        use = use & (largest <= _LARGEST)
+        if tl.load(own + NUMBERS) == 0:
+            outputs = tl.load(layers + (training * MANY + depth - 1) * _LAYER + OUTPUTS)
+            y = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=-1)
+            use = use & (y >= 0) & (y < outputs)  # a class that is none has no share, either
+            shares = tl.load(own + SHARES)
+            if shares != 0:
+                factors *= tl.load(floats(shares) + y, mask=use, other=0.0).to(tl.float64)
         factors = tl.where(use, factors, 0.0).to(tl.float32)
         use = factors != 0.0
         tl.store(floats(tl.load(own + FACTORS)) + rows, factors, mask=there)

@@ -1,6 +1,6 @@
 """Noise on a GPU by a kernel of our own, on the sum of one training.
 
-See `runs.gpu_kernels`. Proof: docs/guarantees/floating-point.md ("On a GPU").
+See `gpu.kernels`. Proof: docs/guarantees/floating-point.md ("On a GPU").
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.runs import gpu
-from pasearch.runs.gpu import BLOCK, GIVEN, NEVER
+from pasearch.gpu import bits as gpu
+from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import MODERATE, grid, of_words, pairs
 
@@ -45,8 +45,9 @@ def given_of(
     """
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
-    ends = min(BLOCK, recipe.steps - first) if recipe.schedule.varies else 1
-    sigmas = [recipe.noise_at(first + row, n) or 0.0 for row in range(ends)]
+    last = recipe.steps - 1
+    steps = range(first, first + BLOCK) if recipe.schedule.varies else [0]
+    sigmas = [recipe.noise_at(min(step, last), n) or 0.0 for step in steps]
     key, begin, _ = gpu.noise_key(stream, first)
     scales = [sigma * recipe.bounding.sensitivity for sigma in sigmas]
     return gpu.given_of_noise(scales, key, begin, more)
@@ -70,7 +71,7 @@ class Release:
     """
 
     def __init__(self, recipe: Recipe, n: int, stream: Stream, room: Room):
-        from pasearch.runs import gpu_kernels
+        from pasearch.gpu import kernels as gpu_kernels
 
         self._recipe, self._n, self._stream, self._kernels = recipe, n, stream, gpu_kernels
         (flat,) = room.flats
@@ -78,10 +79,10 @@ class Release:
         self._steps = torch.arange(BLOCK, device=flat.device)
         self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
         self._noted = torch.full((), NEVER, dtype=torch.int32, device=flat.device)
-        row = [*gpu.places_of(self._given, flat, self._noted), len(flat), GIVEN]
+        self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
+        row = [*gpu.places_of(self._given, flat, self._noted, self._doubts), len(flat), GIVEN]
         self._row = torch.tensor([row], device=flat.device)
         self._work, self._block = gpu_kernels.work_of(len(flat), flat.device), -1
-        self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
 
     @classmethod
     def of(cls, recipe: Recipe, n: int, stream: Stream, room: Room) -> Release | None:
@@ -102,7 +103,7 @@ class Release:
 
     def add(self, at: Tensor) -> None:
         """Add a step's noise to the sum; what may be wrong is noted."""
-        self._kernels.release(self._work, self._row, self._doubts, at)
+        self._kernels.release(self._work, self._row, at)
         self._doubts[:1].zero_()
 
     def noted(self) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.density import Density
-from pasearch.runs import gpu
+from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.team import Team
@@ -67,7 +67,8 @@ class Slots:
     @classmethod
     def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> Slots:
         """Return records on a device, each null one's class a number that a loss takes."""
-        return cls(x=x.to(device), y=y.where(valid, 0).to(device), valid=valid.to(device))
+        own = valid.to(device).contiguous()
+        return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
     def after(self, ahead: nn.Sequential) -> Slots | None:
         """Return the same with their x as the modules leave it; None if that takes much memory."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
-from pasearch.runs.gpu import BLOCK
+from pasearch.gpu.bits import BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
@@ -213,6 +213,7 @@ class Training:
         return GpuCode(
             self._watched, self._slots, self._recipe, streams, self._sums, self._weights[0],
             optimizer, next(iter(self._average.means), None), self._average.shares,
+            self._together,
         )  # fmt: skip
 
     def _threads_of(self, made_up: Tensor, device: str) -> int:
@@ -291,6 +292,8 @@ class Training:
         if self._rounds is None:
             return
         self._check_place()
+        if self._on_gpu is not None and self._before is not None and self.round == BLOCK:
+            self.end()  # what a block was given must be there until its steps are looked at
         self._before = self._snapshot() if self._before is None else self._before
         if self._on_gpu is not None:
             self._begin_on_gpu(self._on_gpu, most)
@@ -330,10 +333,11 @@ class Training:
 
         They are the same again, to the bit; so a round is looked at as often as it has such steps.
         """
-        right, self._before = code.right(before.finished, many), None
-        if right == many:
+        if (right := code.right(before.finished, many)) == many:
+            self._before = None
             return
         self._go_back(before)
+        self._before = None
         together, self._together = self._together, None
         end = before.finished + many
         while self._finished < before.finished + right:
@@ -402,6 +406,10 @@ class Training:
 
     def _move(self) -> None:
         """Move the weights, and their average, by the sum."""
+        if self._on_gpu is not None:
+            self._on_gpu.move(self._finished)
+            self._finished += 1
+            return
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
             weights.grad = total
         deviation = self._state.noise_deviation / self._recipe.expected_batch_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import subprocess
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
-from pasearch.runs.gpu import BLOCK, NEVER
+from pasearch.gpu.bits import BLOCK, NEVER
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import grid
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
@@ -238,9 +237,10 @@ class Sums:
             expected_batch_size=n, steps=1, learning_rate=1.0, optimizer="sgd", average=None,
             bounding=bounding,
         )  # fmt: skip
+        self.shares: Tensor | None = None
 
     def of(self, valid: Tensor, x: Tensor | None = None) -> Tensor:
-        slots = Slots(self.x if x is None else x, self.y, valid)
+        slots = Slots(self.x if x is None else x, self.y, valid, shares=self.shares)
         before = self.weights.clone()
         update = Descent([self.weights], 1.0)
         own = GpuCode(
@@ -323,18 +323,39 @@ def test_a_record_that_is_not_finite_adds_exactly_nothing(value: float):
 
 
 @pytest.mark.unit
-def test_records_are_halved_once_and_forgotten_with_their_trainings():
-    gpu_code._Records.there.clear()
-    data = records()
-    trainings = [begun(recipe(), plain(), data, trial) for trial in (0, 1)]
-    halves = {id(each._on_gpu._records) for each in trainings}  # pyright: ignore
-    assert len(halves) == len(gpu_code._Records.there) == 1
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_class_that_is_none_adds_exactly_nothing(weighted: bool):
+    n = 8
+    sums = of_size(n, 1.0, plain())
+    if weighted:
+        sums.shares = torch.tensor([1.0, 0.5, 0.25])
+    null = only(n, 0, 1, 2, 3, 4)
+    expected = sums.of(null)
+    sums.y[5:] = torch.tensor([-1, CLASSES, 10**6])
+    assert torch.equal(sums.of(only(n, *range(n))), expected)
+
+
+@pytest.mark.unit
+def test_a_record_whose_numbers_are_too_large_adds_nothing_however_small_its_gradient():
+    """Times a tiny gradient its norm would be moderate, but halves of that have no digits left."""
+    x = torch.ones(3, SIDE) * torch.tensor([1.0, 1e30, 1e18])[:, None]
+    y = torch.tensor([1.0, 1e-30, 1e-18])
+    sums = Sums(nn.Sequential(nn.Linear(SIDE, 1, bias=False)), x, y, Flat(clip_norm=CLIP))
+    with torch.no_grad():
+        sums.weights.zero_()
+    assert [bool(sums.of(only(3, k)).any()) for k in range(3)] == [True, False, True]
+
+
+@pytest.mark.unit
+def test_records_are_halved_once_for_all_that_share_calls():
+    data, together = records(), Together()
+    both = [begun(recipe(), plain(), data, trial, together) for trial in (0, 1)]
+    assert len({id(each._on_gpu._records) for each in both}) == 1  # pyright: ignore
     data.x.add_(1.0)  # others are halved anew
-    other = begun(recipe(), plain(), data)
-    assert id(other._on_gpu._records) not in halves  # pyright: ignore
-    del trainings, other
-    gc.collect()
-    assert not gpu_code._Records.there
+    other = begun(recipe(), plain(), data, 2, together)
+    assert other._on_gpu._records is not both[0]._on_gpu._records  # pyright: ignore
+    alone = [begun(recipe(), plain(), data) for _ in range(2)]
+    assert alone[0]._on_gpu._records is not alone[1]._on_gpu._records  # pyright: ignore
 
 
 # Rounds
@@ -404,6 +425,80 @@ def test_a_round_that_nobody_looks_at_is_taken_back(together: Together | None):
     if together is not None:
         together.go()  # it takes no part any more
         assert torch.equal(weights(model), before)
+
+
+@pytest.mark.unit
+def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """From one sum both make the same weights, memory and average, to the bit."""
+    made, data, found = recipe(optimizer="momentum", average=0.5), records(), []
+    for careful in (False, True):
+        model = plain()
+        training = begun(made, model, data)
+        own = training._on_gpu
+        assert own is not None
+        training.steps(2)
+        if careful:
+            ours = found[0][0]
+            monkeypatch.setattr(
+                training._rounds, "sum_with_care", lambda *_, to=own, of=ours: to._sum.copy_(of)
+            )
+            training.step()
+        else:
+            training.steps(1)
+        (moment,), (mean,) = (
+            [each["sum"].clone() for each in training._optimizer.states], training._average.means,
+        )  # fmt: skip
+        found.append((own._sum.clone(), weights(model), moment, mean.clone()))
+        assert training.steps(1) == 1
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.unit
+def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    training = begun(recipe(), model := plain(), records())
+    before = weights(model)
+    training.begin(STEPS)
+    training._on_gpu._wrong.fill_(1)  # pyright: ignore
+    honest = training._go_back
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_go_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training.end()
+    monkeypatch.setattr(training, "_go_back", honest)
+    training.abandon()
+    assert torch.equal(weights(model), before)
+
+
+@pytest.mark.unit
+def test_a_block_stays_until_its_steps_were_looked_at():
+    training = begun(recipe(steps=BLOCK + 3), linear(), records())
+    training._finished = BLOCK - 2
+    training.begin(2)
+    training._on_gpu._wrong.fill_(BLOCK - 1)  # pyright: ignore
+    training.begin(1)
+    assert training._before is not None
+    assert training._before.finished == BLOCK
+    assert training.end() == 1
+
+
+@pytest.mark.unit
+def test_steps_behind_the_last_have_noise():
+    made = recipe(steps=BLOCK, schedule=StepDecay(rate=0.8, period=1))
+    training = begun(made, linear(), records())
+    training._finished = BLOCK
+    training.begin(1)
+    given = training._on_gpu._given.numpy().view("f8")  # pyright: ignore
+    last = made.noise_at(BLOCK - 1, N)
+    assert last is not None
+    assert (given[:, 0] * given[:, 1] == pytest.approx(last * CLIP)) is True
+    training.end()
 
 
 # Together
@@ -519,7 +614,7 @@ COMPILED = """
 import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from pasearch.runs import gpu_kernels as noise
+from pasearch.gpu import kernels as noise
 from pasearch.training import gpu_code, gpu_kernels as code
 
 tables = dict.fromkeys(("trainings", "layers", "at", "rows", "doubts", "given"), "*i64")
@@ -540,10 +635,14 @@ for name in ("forward", "backward", "sums"):
     found = ptx(getattr(code, f"_{name}"), warps, **of, **tile)
     assert "mma" in found and "cp.async.cg" in found, name
 ptx(code._factors, **of, M=code.RECORDS, K=code.COLUMNS)
-exact = ptx(noise._release, {"enable_fp_fusion": False}, WIDTH=code.WIDTH, MANY=noise.PAIRS)
+of = {"WIDTH": code.WIDTH}
+single = {"enable_fp_fusion": False}
+exact = ptx(noise._release, single, MANY=noise.PAIRS, **of)
 assert "fma.rn.f32" not in exact and "sqrt.rn.f32" in exact and ".ftz" not in exact
-ptx(noise._settle, WIDTH=code.WIDTH, MANY=noise.AT_ONCE, PROGRAMS=noise.SETTLERS)
-ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256), ptx(noise._advance)
+assert "div" not in exact
+settled = ptx(noise._settle, single, MANY=noise.AT_ONCE, PROGRAMS=noise.SETTLERS, **of)
+assert "fma.rn.f32" not in settled
+ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256), ptx(noise._advance, **of)
 print("compiled")
 """
 

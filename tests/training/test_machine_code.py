@@ -692,7 +692,7 @@ def test_an_extension_that_changes_a_formula_goes_by_torch(monkeypatch: pytest.M
             return self.clip_norm / 2, 0.0, 1.0
 
     for bounding, expected in ((Half(), False), (Whole(), True), (Flat(), True), (AutoS(), True)):
-        assert machine_code._has_terms(bounding) is expected
+        assert machine_code.has_terms(bounding) is expected
 
     class Even(Poisson):
         def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:

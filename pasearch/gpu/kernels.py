@@ -27,32 +27,34 @@ import torch
 import triton
 import triton.language as tl
 
+from pasearch.gpu.bits import signed
 from pasearch.runs import compiled as code
-from pasearch.runs.gpu import signed
 from pasearch.runs.normals import ALONE, pairs
 
-PAIRS, AT_ONCE, SETTLERS = 256, 64, 128
+PAIRS, AT_ONCE, SETTLERS = 256, 64, 16
 """Pairs of numbers that a program of `release` adds; what one of `settle` decides at once, and how
-many of those there are."""
+many of those each row has."""
 
 SPARE, SHARE_OF = 4096, 64
 """There is room for so many doubts, and for one of so many numbers: where there are more, the step
 is noted, as it is where a sum is not finite."""
 
-(GIVEN, SUMS, WEIGHTS, MOMENTUM, AVERAGE, FIRST, SECOND, WRONG, COUNT, EACH) = (
-    tl.constexpr(k) for k in range(10)
+(GIVEN, SUMS, WEIGHTS, MOMENTUM, AVERAGE, FIRST, SECOND, WRONG, DOUBTS, COUNT, EACH) = (
+    tl.constexpr(k) for k in range(11)
 )
 """What stands in a row of `release`, int64: where what is given of each step lies, the sum, and, or
 0, what is moved by it, what is remembered of earlier sums, the average, and the two halves of what
-is moved; where the first step that may be wrong is noted; how many numbers; and how many int64 are
-given of each step."""
+is moved; where the first step that may be wrong is noted, and where doubts go (how many, room, and
+their places); how many numbers; and how many int64 are given of each step."""
 
-FIELDS = 10
+FIELDS = 11
 
-(WIDE, GRAIN, RATE, KEEP, SHARE, MEAN, KEY, BEGIN, SURE) = (tl.constexpr(k) for k in range(9))
+(WIDE, GRAIN, RATE, KEEP, SHARE, MEAN, KEY, BEGIN, SURE, FINE) = (
+    tl.constexpr(k) for k in range(10)
+)
 """What is given of a step, float64 but for the key and where its counter begins: a and g (0: no
 noise); by what a sum is multiplied before it is taken off; m; 1 / batch; how much of the weights
-goes into the average; and how far a sure number lies from its grid point at most, in float32."""
+goes into the average; how far a sure number lies from its grid point at most, in float32; 1 / g."""
 
 _ROOT = tl.constexpr(2.0**-63)
 _TURN = tl.constexpr(math.pi * 2.0**-63)
@@ -102,12 +104,6 @@ def longs(place):
 def flat_halves(at):
     """Load the place of a flat tensor of bfloat16 numbers."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.bfloat16)), 16)
-
-
-@triton.jit
-def halves(place):
-    """Return a place as that of bfloat16 numbers."""
-    return place.to(tl.pointer_type(tl.bfloat16))
 
 
 @triton.jit
@@ -188,12 +184,12 @@ def _cosine_and_sine(turn):
 
 
 @triton.jit
-def _rounded(total, value, wide, grain, sure):
+def _rounded(total, value, wide, grain, fine, sure):
     """Return the grid point, and whether it may be another: see `compiled._rounded`.
 
     To add and take off again a number that is large rounds to the nearest whole one.
     """
-    rest = total * (1.0 / grain)
+    rest = total * fine
     doubt = (tl.abs(rest) < _MODERATE) == 0
     point = (rest + _NEAREST) - _NEAREST
     rest = (rest - point) + value * wide
@@ -250,33 +246,33 @@ def _note(own, step):
 
 
 @triton.jit
-def _leave(doubts, room, own, row, places, doubt, step):
+def _leave(own, places, doubt, step):
     """Leave what is in doubt to `settle`."""
     many = tl.sum(doubt.to(tl.int32))
     if many > 0:
+        doubts = longs(tl.load(own + DOUBTS))
         at = tl.atomic_add(doubts + places * 0, (places * 0 + 1).to(tl.int64), mask=doubt)
-        fits = doubt & (at < room)
-        tl.store(doubts + 2 + 2 * at, row + places * 0, mask=fits)
-        tl.store(doubts + 3 + 2 * at, places, mask=fits)
+        fits = doubt & (at < tl.load(doubts + 1))
+        tl.store(doubts + 2 + at, places, mask=fits)
         if tl.sum(fits.to(tl.int32)) < many:
             _note(own, step)
 
 
 @triton.jit
-def _release(work, rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr):
+def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr):
     """Work, int32: (row, block) of each program. Tiles are of groups of pairs: see `normals`."""
     item = work + 2 * tl.program_id(0)
     row = tl.load(item).to(tl.int64)
     block, count = tl.load(item + 1).to(tl.int64), tl.load(rows + row * WIDTH + COUNT)
     if (block + 1) * 2 * MANY <= count:
-        _release_block(row, block, rows, doubts, at, WIDTH, MANY, True)
+        _release_block(row, block, rows, at, WIDTH, MANY, True)
     else:
-        _release_block(row, block, rows, doubts, at, WIDTH, MANY, False)
+        _release_block(row, block, rows, at, WIDTH, MANY, False)
 
 
 @triton.jit
 def _release_block(
-    row, block, rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, ALL: tl.constexpr
+    row, block, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, ALL: tl.constexpr
 ):
     own, step = rows + row * WIDTH, tl.load(at)
     given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
@@ -295,15 +291,15 @@ def _release_block(
         few = (length < _LEAST) | (length > _MOST)
         radius = _radius(length)
         cosine, sine = _cosine_and_sine(turn)
-        sure, room = double(given + SURE).to(tl.float32), tl.load(doubts + 1)
-        rounded, doubt = _rounded(one, radius * cosine, wide, grain, sure)
+        sure, fine = double(given + SURE).to(tl.float32), double(given + FINE).to(tl.float32)
+        rounded, doubt = _rounded(one, radius * cosine, wide, grain, fine, sure)
         doubt = (doubt | few) & here
         one = tl.where(doubt, one, rounded)
-        rounded, other = _rounded(two, radius * sine, wide, grain, sure)
+        rounded, other = _rounded(two, radius * sine, wide, grain, fine, sure)
         other = (other | few) & too
         two = tl.where(other, two, rounded)
-        _leave(doubts, room, own, row, first, doubt, step)
-        _leave(doubts, room, own, row, second, other, step)
+        _leave(own, first, doubt, step)
+        _leave(own, second, other, step)
         _write(sums + first, one, here, ALL)
         _write(sums + second, two, too, ALL)
     else:
@@ -315,16 +311,17 @@ def _release_block(
 
 
 @triton.jit
-def _settle(rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Decide in float64: see `normals.Alone`. Doubts, int64: how many, room, and (row, place)s."""
+def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Decide a row's doubts in float64: see `normals.Alone`."""
+    own, step = rows + (tl.program_id(0) // PROGRAMS).to(tl.int64) * WIDTH, tl.load(at)
+    doubts = longs(tl.load(own + DOUBTS))
     found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
-    for low in range(tl.program_id(0) * MANY, found, PROGRAMS * MANY):
+    given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
+    grain, wide, fine = double(given + GRAIN), double(given + WIDE), double(given + FINE)
+    for low in range(tl.program_id(0) % PROGRAMS * MANY, found, PROGRAMS * MANY):
         each = low + tl.arange(0, MANY)
         there = each < found
-        own = rows + tl.load(doubts + 2 + 2 * each, mask=there, other=0) * WIDTH
-        place = tl.load(doubts + 3 + 2 * each, mask=there, other=0)
-        step = tl.load(at)
-        given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
+        place = tl.load(doubts + 2 + each, mask=there, other=0)
         pair, twin = place // 64 * 32 + place % 32, (place & 32) != 0
         u, v = words_of(given, pair, step)
         length = (u & _MASK).to(tl.float64)
@@ -332,9 +329,8 @@ def _settle(rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS:
         turn = v.to(tl.float64) * _TURN
         value = radius * tl.where(twin, tl.sin(turn), tl.cos(turn))
         error = (1.0 / length + _UNIT) / radius + _ALONE
-        sums = floats(tl.load(own + SUMS)) + place
-        grain, wide = double(given + GRAIN), double(given + WIDE)
-        rest = tl.load(sums, mask=there, other=0.0).to(tl.float64) * (1.0 / grain)
+        sums = flat(own + SUMS) + place
+        rest = tl.load(sums, mask=there, other=0.0).to(tl.float64) * fine
         point = tl.floor(rest + 0.5)
         rest = rest - point + value * wide
         moved = tl.floor(rest + 0.5)
@@ -344,37 +340,17 @@ def _settle(rows, doubts, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS:
         tl.store(sums, released, mask=there)
         wrong = there & (sure == 0)
         noted = ints(tl.load(own + WRONG))
-        tl.atomic_min(noted, step.to(tl.int32) + each * 0, mask=wrong)
-        _move_each(own, given, place, there, released)
+        tl.atomic_min(noted + each * 0, step.to(tl.int32) + each * 0, mask=wrong)
+        _move(own, given, place, there, released, each < 0, False)
 
 
 @triton.jit
-def _move_each(own, given, place, there, released):
-    """Do what `_move` does, of numbers of several rows."""
-    weights, moment, mean = tl.load(own + WEIGHTS), tl.load(own + MOMENTUM), tl.load(own + AVERAGE)
-    moves, keeps, means = there & (weights != 0), there & (moment != 0), there & (mean != 0)
-    keeps, means = keeps & moves, means & moves
-    taken = released * double(given + SHARE).to(tl.float32)
-    moment, mean = floats(moment) + place, floats(mean) + place
-    before = tl.load(moment, mask=keeps, other=0.0)
-    taken = tl.where(keeps, before * double(given + KEEP).to(tl.float32) + taken, taken)
-    tl.store(moment, taken, mask=keeps)
-    weights = floats(weights) + place
-    now = tl.load(weights, mask=moves, other=0.0) - taken * double(given + RATE).to(tl.float32)
-    tl.store(weights, now, mask=moves)
-    at, after = tl.load(own + FIRST), tl.load(own + SECOND)
-    halved = moves & (at != 0)
-    first, second = halves_of(now)
-    tl.store(halves(at) + place, first, mask=halved)
-    tl.store(halves(after) + place, second, mask=halved)
-    old = tl.load(mean, mask=means, other=0.0)
-    tl.store(mean, old + (now - old) * double(given + MEAN).to(tl.float32), mask=means)
-
-
-@triton.jit
-def _advance(doubts, at):
+def _advance(rows, at, WIDTH: tl.constexpr):
+    own = rows + tl.program_id(0).to(tl.int64) * WIDTH
+    doubts = longs(tl.load(own + DOUBTS))
     tl.store(doubts, tl.load(doubts) * 0)
-    tl.store(at, tl.load(at) + 1)
+    if tl.program_id(0) == 0:
+        tl.store(at, tl.load(at) + 1)
 
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
@@ -392,24 +368,26 @@ def _words(out, given, step, half, MANY: tl.constexpr):
     tl.store(out + half + pair, v, mask=pair < half)
 
 
-def release(work: Any, rows: Any, doubts: Any, at: Any) -> None:
+def release(work: Any, rows: Any, at: Any) -> None:
     """Add noise to sums, round, and move weights: of many trainings at once.
+
+    Nothing is contracted, in either kernel: weights are moved by the same operations whether a
+    number was settled or not, which depends on its noise.
 
     Args:
         work: Int32, (programs, 2): which row, and which of its blocks of `PAIRS` pairs.
         rows: Int64, (rows, width): see `GIVEN` and what follows.
-        doubts: Of `room_for_doubts`.
         at: Int64, (): the step of its block.
     """
-    _release[(len(work),)](
-        work, rows, doubts, at, WIDTH=rows.shape[1], MANY=PAIRS, enable_fp_fusion=False
+    _release[(len(work),)](work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, enable_fp_fusion=False)
+    _settle[(SETTLERS * len(rows),)](
+        rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False
     )
-    _settle[(SETTLERS,)](rows, doubts, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS)
 
 
-def advance(doubts: Any, at: Any) -> None:
+def advance(rows: Any, at: Any) -> None:
     """Go on to the next step, with no doubts."""
-    _advance[(1,)](doubts, at)
+    _advance[(len(rows),)](rows, at, WIDTH=rows.shape[1])
 
 
 def work_of(count: int, device: Any) -> Any:
@@ -421,7 +399,7 @@ def work_of(count: int, device: Any) -> Any:
 def room_for_doubts(count: int, device: Any) -> Any:
     """Return a place for the doubts of so many numbers, int64."""
     room = SPARE + count // SHARE_OF
-    doubts = torch.zeros(2 + 2 * room, dtype=torch.int64, device=device)
+    doubts = torch.zeros(2 + room, dtype=torch.int64, device=device)
     doubts[1] = room
     return doubts
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from pasearch.runs import compiled, gpu
-from pasearch.runs.gpu import BLOCK, GIVEN, NEVER
+from pasearch.gpu import bits as gpu
+from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.runs import compiled
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import BLOCK as AT_ONCE
 from pasearch.runs.normals import GROUP, of_words, pairs
@@ -109,11 +110,12 @@ class Sums:
         self.moved: dict[int, torch.Tensor] = {}
 
     def release(self, step: int = 0) -> torch.Tensor:
-        row = [*gpu.places_of(self.given, self.sums, self.noted), len(self.sums), GIVEN]
+        places = gpu.places_of(self.given, self.sums, self.noted, self.doubts)
+        row = [*places, len(self.sums), GIVEN]
         for place, each in self.moved.items():
             row[place] = each.data_ptr()
         work = self.code.work_of(len(self.sums), "cpu")
-        self.code.release(work, torch.tensor([row]), self.doubts, torch.tensor(step))
+        self.code.release(work, torch.tensor([row]), torch.tensor(step))
         return self.sums
 
     def exact(self, sums: torch.Tensor, step: int = 0) -> torch.Tensor:
@@ -169,15 +171,17 @@ def test_float32_numbers_are_machine_codes_to_the_bit(code: Any):
 
 @pytest.mark.unit
 def test_nothing_is_contracted_where_errors_are_told(code: Any, monkeypatch: pytest.MonkeyPatch):
-    told: dict[str, Any] = {}
+    """Nor where weights are moved: by other roundings, those that were settled could be told."""
+    told: list[Any] = []
 
     class Noted:
         def __getitem__(self, grid: Any) -> Any:
-            return lambda *_, **how: told.update(how)
+            return lambda *_, **how: told.append(how["enable_fp_fusion"])
 
     monkeypatch.setattr(code, "_release", Noted())
+    monkeypatch.setattr(code, "_settle", Noted())
     Sums(code, totals(100), 1.0).release()
-    assert told["enable_fp_fusion"] is False
+    assert told == [False, False]
 
 
 @pytest.mark.unit
@@ -260,11 +264,14 @@ def test_weights_are_moved_by_what_is_released(code: Any, momentum: float, mean:
     own.moved |= {4: average} if mean else {}
     before = [each.clone() for each in (weights, moment, average)]
     released = own.release()
-    taken = released / 8 + (momentum * before[1] if momentum else 0.0)
-    assert torch.allclose(weights, before[0] - 0.5 * taken, atol=1e-6)
-    assert torch.allclose(moment, taken if momentum else before[1], atol=1e-6)
-    expected = before[2] + mean * (weights - before[2])
-    assert torch.allclose(average, expected, atol=1e-6)
+    assert int(own.doubts[0]) > 5
+    # Operation by operation, to the bit, whether a number was settled or not.
+    taken = released * (1 / 8)
+    taken = before[1] * np.float32(momentum) + taken if momentum else taken
+    assert torch.equal(weights, before[0] - taken * 0.5)
+    assert torch.equal(moment, taken if momentum else before[1])
+    expected = before[2] + (weights - before[2]) * np.float32(mean)
+    assert torch.equal(average, expected if mean else before[2])
     assert torch.allclose(weights, first.float() + second.float(), rtol=2.0**-16)
     assert (weights - first.float()).abs().max() <= 2.0**-8 * weights.abs().max()
 
@@ -278,7 +285,9 @@ def test_kernels_are_tried_and_torch_takes_over_where_they_fail(
     monkeypatch.setattr(code, "_S0", code.tl.constexpr(-1.95e-1))
     assert not gpu._agrees(code, "cpu")
     monkeypatch.undo()
-    name = "pasearch.runs.gpu_kernels"
+    name = "pasearch.gpu.kernels"
+    with pytest.raises(ValueError, match="no scale"):
+        gpu.given_of_noise([], 1, 2)
     with pytest.warns(RuntimeWarning, match="they find other numbers than torch"):
         assert gpu.usable(name, lambda _: False) is None
     with pytest.warns(RuntimeWarning, match="Triton ended with ValueError"):

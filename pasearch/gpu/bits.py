@@ -37,7 +37,7 @@ BLOCK = 256
 OFF = "PASEARCH_NO_TRITON"
 """What switches kernels of our own off, if the environment has it."""
 
-GIVEN = 9
+GIVEN = 10
 """Numbers that are given of a step's noise: see `gpu_kernels.WIDE` and what follows."""
 
 NEVER = 2**30
@@ -61,7 +61,7 @@ def _loaded(kind: str) -> ModuleType | None:
     off = os.environ.get(OFF, "0") != "0"
     if off or importlib.util.find_spec("triton") is None:
         return None
-    return usable("pasearch.runs.gpu_kernels", lambda code: _agrees(code, kind))
+    return usable("pasearch.gpu.kernels", lambda code: _agrees(code, kind))
 
 
 def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
@@ -86,30 +86,43 @@ def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
 
 
 def _agrees(code: Any, device: str) -> bool:
-    """Whether bits are Philox's, and noise is exact to the last bit."""
+    """Whether bits are Philox's, noise is exact to the bit, and weights are moved as by numpy."""
     import torch
 
     drawn = [int(each) % 2**64 for each in code.words(1, 0, 0, 0, device).tolist()]
     if drawn != [KNOWN[1] << 32 | KNOWN[0], KNOWN[3] << 32 | KNOWN[2]]:
         return False
-    stream, scale = Stream(bytes(32)), 0.3
+    stream, scale, rate, share = Stream(bytes(32)), 0.3, np.float32(0.7), np.float32(1 / 3)
     sums = torch.linspace(-40.0, 40.0, TRIED, device=device)
-    exact = sums.clone()
+    exact, weights = sums.clone(), sums.flip(0).sin()
+    before = weights.clone().cpu().numpy()
     key, begin, _ = noise_key(stream, 0)
-    given = torch.from_numpy(given_of_noise([scale], key, begin)).to(device)
-    noted = torch.full((), NEVER, dtype=torch.int32, device=device)
-    doubts = code.room_for_doubts(TRIED, device)
-    row = torch.tensor([[*places_of(given, sums, noted), TRIED, given.shape[1]]], device=device)
+    told = given_of_noise([scale], key, begin)
+    told.view(np.float64)[:, [2, 4]] = rate, share
+    given, noted = torch.from_numpy(told).to(device), torch.full((), NEVER, dtype=torch.int32)
+    noted, doubts = noted.to(device), code.room_for_doubts(TRIED, device)
+    row = [*places_of(given, sums, noted, doubts, weights), TRIED, given.shape[1]]
     step = torch.zeros((), dtype=torch.int64, device=device)
-    code.release(code.work_of(TRIED, device), row, doubts, step)
+    code.release(code.work_of(TRIED, device), torch.tensor([row], device=device), step)
     words = code.words(pairs(TRIED), key, begin, 0, device)
     of_words(words, TRIED, stream, 0).add_to(exact, scale)
-    return int(noted) == NEVER and bool(torch.equal(sums, exact))
+    moved = before - sums.cpu().numpy() * share * rate
+    alike = bool(torch.equal(sums, exact)) and np.array_equal(weights.cpu().numpy(), moved)
+    return int(noted) == NEVER and alike
 
 
-def places_of(given: torch.Tensor, sums: torch.Tensor, noted: torch.Tensor) -> list[int]:
-    """Return the first of a row of `release` for a sum that moves no weights."""
-    return [given.data_ptr(), sums.data_ptr(), *5 * [0], noted.data_ptr()]
+def places_of(
+    given: torch.Tensor,
+    sums: torch.Tensor,
+    noted: torch.Tensor,
+    doubts: torch.Tensor,
+    weights: torch.Tensor | None = None,
+) -> list[int]:
+    """Return the first of a row of `release`, for a sum that moves weights at most."""
+    moves = 0 if weights is None else weights.data_ptr()
+    places = (given, sums), (noted, doubts)
+    first, last = ([each.data_ptr() for each in pair] for pair in places)
+    return [*first, moves, *4 * [0], *last]
 
 
 def given_of_noise(
@@ -123,13 +136,15 @@ def given_of_noise(
         begin: See there.
         more: Further numbers of each step, 0 as yet.
     """
+    if not scales:
+        raise ValueError("There is no scale of the noise.")
     from pasearch.runs.compiled import BY_COMPILED  # with numba, which a processor may do without
 
     given = np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
     for row, scale in enumerate(scales):
         wide, grain = scale / grid(scale), grid(scale)
         sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
-        given.view(np.float64)[row, [0, 1, 8]] = wide, grain, sure
+        given.view(np.float64)[row, [0, 1, 8, 9]] = wide, grain, sure, 1.0 / grain
     given[len(scales) :] = given[len(scales) - 1]
     given[:, 6:8] = signed(key), signed(begin)
     return given
