@@ -34,7 +34,7 @@ def moderate(recipe: Recipe, n: int) -> bool:
 def given_of(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return what is given of the noise of a block's steps: see `gpu.given_of_noise`.
+    """Return what is given of the noise of a block's steps: see `gpu.bits.given_of_noise`.
 
     Args:
         recipe: Whose noise it is.

@@ -551,6 +551,12 @@ def test_each_training_has_noise_and_masks_of_its_own():
 
 
 @pytest.mark.unit
+def test_a_loss_is_taken_within_one_tile():
+    tiles = gpu_code.FEW.forward, gpu_code.MANY.forward
+    assert min(tile["N"] for tile in tiles) >= gpu_code.OUTPUTS
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     "changes",
     [
