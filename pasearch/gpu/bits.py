@@ -1,4 +1,4 @@
-"""Whether a GPU has kernels of our own (`gpu_kernels`), and what they are given of noise and masks.
+"""Whether a GPU has kernels of our own (`kernels`), and what they are given of noise and masks.
 
 A key serves a block of steps: the step is part of the counter, and so are 61 further secret bits of
 noise. What a step draws follows from stream and step alone, whoever asks for it.
@@ -38,7 +38,7 @@ OFF = "PASEARCH_NO_TRITON"
 """What switches kernels of our own off, if the environment has it."""
 
 GIVEN = 10
-"""Numbers that are given of a step's noise: see `gpu_kernels.WIDE` and what follows."""
+"""Numbers that are given of a step's noise: see `gpu.kernels.WIDE` and what follows."""
 
 NEVER = 2**30
 """No step that may be wrong."""
@@ -77,8 +77,8 @@ def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
     if agreed:
         return code
     warnings.warn(
-        f"Kernels of our own cannot be used on this GPU: {told}. Torch's are taken, which are "
-        f"slower; {OFF}=1 does without this attempt.",
+        f"pasearch's own programs for this GPU cannot be used: {told}. Training goes on by "
+        f"torch's, more slowly. {OFF}=1 does without this attempt.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -120,9 +120,7 @@ def places_of(
 ) -> list[int]:
     """Return the first of a row of `release`, for a sum that moves weights at most."""
     moves = 0 if weights is None else weights.data_ptr()
-    places = (given, sums), (noted, doubts)
-    first, last = ([each.data_ptr() for each in pair] for pair in places)
-    return [*first, moves, *4 * [0], *last]
+    return [given.data_ptr(), sums.data_ptr(), moves, *4 * [0], noted.data_ptr(), doubts.data_ptr()]
 
 
 def given_of_noise(

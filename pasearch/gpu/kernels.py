@@ -110,10 +110,11 @@ def flat_halves(at):
 def halves_of(a):
     """Return the bfloat16 number next to each float32 one, and the one next to what is left.
 
-    By whole numbers: a GPU takes four times as long to round a number that it goes on with.
+    By whole numbers, as a GPU takes four times as long to round a number that it goes on with; of
+    two that are as near the even one, as torch does, which halves weights before each round.
     """
     bits = a.to(tl.int32, bitcast=True)
-    near = ((bits + 0x8000) & -65536).to(tl.float32, bitcast=True)
+    near = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
     return near.to(tl.bfloat16), (a - near).to(tl.bfloat16)
 
 

@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -311,14 +311,14 @@ class GpuCode:
 
         return [(0, block, 0) for block in range(-(-self.rows // RECORDS))]
 
-    @property
+    @cached_property
     def even(self) -> bool:
         """Whether rows of all halves begin at multiples of 16 bytes."""
         sides = [weight.shape[1] for weight in self._dense.weights]
         sides += [place_of(self._dense.weights[k], self._weights) for k in self._dense.trained]
         return not any(side % EVEN for side in sides)
 
-    @property
+    @cached_property
     def tiles(self) -> Tiles:
         """What programs find."""
         return FEW if self.rows <= SMALL else MANY

@@ -136,6 +136,22 @@ def _place(at, IS_EVEN: tl.constexpr):
 
 
 @triton.jit
+def _asked(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.constexpr):
+    """Return what a program is asked for: training, layer, which that is, and a tile's places."""
+    item = work + 4 * tl.program_id(0)
+    training, place = tl.load(item), tl.load(item + 1)
+    own, layer = trainings + training * WIDE, layers + (training * MANY + place) * _LAYER
+    return own, layer, place, tl.load(item + 2), tl.load(item + 3)
+
+
+@triton.jit
+def _batch(own, at):
+    """Return which step of its block it is, and how many rows its batch has."""
+    step = tl.load(at)
+    return step, tl.load(ints(tl.load(own + SIZES)) + step)
+
+
+@triton.jit
 def _slots(own, step, rows, there):
     """Return the slots of some rows of a step."""
     chosen = longs(tl.load(own + PLACES)) + step * tl.load(own + ROWS)
@@ -189,14 +205,11 @@ def _forward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    item = work + 4 * tl.program_id(0)
-    training, place = tl.load(item), tl.load(item + 1)
-    own, layer = trainings + training * WIDE, layers + (training * MANY + place) * _LAYER
-    step = tl.load(at)
-    size = tl.load(ints(tl.load(own + SIZES)) + step)
-    low = tl.load(item + 2) * M
+    own, layer, place, row, column = _asked(work, trainings, layers, WIDE, MANY)
+    step, size = _batch(own, at)
+    low = row * M
     if low < size:
-        rows, cols = low + tl.arange(0, M), tl.load(item + 3) * N + tl.arange(0, N)
+        rows, cols = low + tl.arange(0, M), column * N + tl.arange(0, N)
         inputs, outputs = _count(layer + INPUTS, IS_EVEN), tl.load(layer + OUTPUTS).to(tl.int32)
         there, wide = rows < size, cols < outputs
         x, starts, apart = _given(own, layer, place, step, rows, there, IS_EVEN)
@@ -243,14 +256,11 @@ def _backward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    item = work + 4 * tl.program_id(0)
-    training, place = tl.load(item), tl.load(item + 1)
-    own, layer = trainings + training * WIDE, layers + (training * MANY + place) * _LAYER
-    step = tl.load(at)
-    size = tl.load(ints(tl.load(own + SIZES)) + step)
-    low = tl.load(item + 2) * M
+    own, layer, _, row, column = _asked(work, trainings, layers, WIDE, MANY)
+    step, size = _batch(own, at)
+    low = row * M
     if low < size:
-        rows, cols = low + tl.arange(0, M), tl.load(item + 3) * N + tl.arange(0, N)
+        rows, cols = low + tl.arange(0, M), column * N + tl.arange(0, N)
         inputs, outputs = _count(layer + INPUTS, IS_EVEN), tl.load(layer + OUTPUTS).to(tl.int32)
         there, wide = rows < size, cols < inputs
         first, second = _place(layer + FIRST, IS_EVEN), _place(layer + SECOND, IS_EVEN)
@@ -308,16 +318,15 @@ def _factors(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    item = work + 4 * tl.program_id(0)
-    training = tl.load(item)
-    own, step = trainings + training * WIDE, tl.load(at)
-    size = tl.load(ints(tl.load(own + SIZES)) + step)
-    rows = tl.load(item + 2) * M + tl.arange(0, M)
-    if tl.load(item + 2) * M < size:
+    own, first, _, row, _ = _asked(work, trainings, layers, WIDE, MANY)
+    step, size = _batch(own, at)
+    low = row * M
+    if low < size:
+        rows = low + tl.arange(0, M)
         there, depth = rows < size, tl.load(own + LAYERS).to(tl.int32)
         total, largest = tl.zeros((M,), tl.float64), tl.zeros((M,), tl.float64)
         for place in range(0, depth):
-            layer = layers + (training * MANY + place) * _LAYER
+            layer = first + place * _LAYER
             if tl.load(layer + TRAINED) != 0:
                 x, starts, apart = _given(own, layer, place, step, rows, there, IS_EVEN)
                 inputs = tl.load(layer + INPUTS).to(tl.int32)
@@ -335,7 +344,7 @@ def _factors(
         use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)
         use = use & (largest <= _LARGEST)
         if tl.load(own + NUMBERS) == 0:
-            outputs = tl.load(layers + (training * MANY + depth - 1) * _LAYER + OUTPUTS)
+            outputs = tl.load(first + (depth - 1) * _LAYER + OUTPUTS)
             y = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=-1)
             use = use & (y >= 0) & (y < outputs)  # a class that is none has no share, either
             shares = tl.load(own + SHARES)
@@ -345,7 +354,7 @@ def _factors(
         use = factors != 0.0
         tl.store(floats(tl.load(own + FACTORS)) + rows, factors, mask=there)
         for place in range(0, depth):
-            layer = layers + (training * MANY + place) * _LAYER
+            layer = first + place * _LAYER
             if tl.load(layer + TRAINED) != 0:
                 d, stride = floats(tl.load(layer + D)), tl.load(layer + STRIDE).to(tl.int32)
                 halved = _place(layer + HALVED, IS_EVEN)
@@ -362,12 +371,9 @@ def _sums(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    item = work + 4 * tl.program_id(0)
-    training, place, column = tl.load(item), tl.load(item + 1), tl.load(item + 3)
-    own, layer = trainings + training * WIDE, layers + (training * MANY + place) * _LAYER
-    step = tl.load(at)
-    size = tl.load(ints(tl.load(own + SIZES)) + step)
-    outs = tl.load(item + 2) * M + tl.arange(0, M)
+    own, layer, place, row, column = _asked(work, trainings, layers, WIDE, MANY)
+    step, size = _batch(own, at)
+    outs = row * M + tl.arange(0, M)
     high = outs < tl.load(layer + OUTPUTS)
     halved, stride = _place(layer + HALVED, IS_EVEN), _count(layer + STRIDE, IS_EVEN)
     sums = floats(tl.load(own + SUMS))

@@ -277,6 +277,23 @@ def test_weights_are_moved_by_what_is_released(code: Any, momentum: float, mean:
 
 
 @pytest.mark.unit
+def test_weights_are_halved_as_torch_halves_them(code: Any):
+    """Also in the middle between two, so that what a step finds does not depend on its round."""
+    count = 1000
+    own = Sums(code, torch.zeros(count), 0.0)
+    own.given.numpy().view(np.float64)[:, 2:5] = 0.5, 0.0, 1.0
+    middles = torch.arange(count, dtype=torch.int32) << 16 | 0x3F808000
+    weights = middles.view(torch.float32)
+    first, second = (torch.empty(count, dtype=torch.bfloat16) for _ in range(2))
+    own.moved = {2: weights, 5: first, 6: second}
+    own.release()
+    expected = weights.bfloat16()
+    assert torch.equal(weights, middles.view(torch.float32))
+    assert torch.equal(first, expected)
+    assert torch.equal(second, (weights - expected.float()).bfloat16())
+
+
+@pytest.mark.unit
 def test_kernels_are_tried_and_torch_takes_over_where_they_fail(
     code: Any, monkeypatch: pytest.MonkeyPatch
 ):

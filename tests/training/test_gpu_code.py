@@ -14,10 +14,12 @@ import interpreted
 import pytest
 import torch
 from torch import Tensor, nn
+from training.test_rounds import CLIP, SIGMA, STEPS, N, recipe, streams, weights
+from training.test_rounds import RECIPES as ALL_RECIPES
 
 from pasearch.data.partitions import Records
 from pasearch.gpu.bits import BLOCK, NEVER
-from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.keys import Keys
 from pasearch.runs.normals import grid
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training import gpu_code
@@ -45,7 +47,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered"),
 ]
 
-N, STEPS, BATCH, SIGMA, CLIP, RATE, CLASSES, SIDE = 60, 4, 12, 1.3, 0.7, 0.5, 3, 16
+CLASSES, SIDE = 3, 16
 
 
 @pytest.fixture(autouse=True)
@@ -68,20 +70,6 @@ def records(*, null: tuple[int, ...] = (), bad: tuple[int, ...] = (), n: int = N
 def numbers() -> Records:
     found = records(null=(3,))
     return replace(found, y=found.x[:, 0].tanh())
-
-
-def streams(trial: int = 0) -> dict[str, Stream]:
-    trials = Keys.from_seed(6).stream("trial", trial)
-    return {name: trials.child(name) for name in ("batch", "noise", "dropout")}
-
-
-def recipe(**changes: Any) -> Recipe:
-    settings: dict[str, Any] = {
-        "expected_batch_size": BATCH, "steps": STEPS, "learning_rate": RATE,
-        "noise_multiplier": SIGMA, "bounding": Flat(clip_norm=CLIP), "average": None,
-        "optimizer": "sgd",
-    }  # fmt: skip
-    return Recipe(**{**settings, **changes})
 
 
 def plain() -> nn.Sequential:
@@ -119,20 +107,13 @@ NETWORKS: dict[str, Callable[[], nn.Sequential]] = {
     "plain": plain, "linear": linear, "deep": deep, "frozen first": frozen_first,
 }  # fmt: skip
 
-RECIPES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "momentum and an average": {"optimizer": "momentum", "average": 0.5},
-    "auto-s": {"bounding": AutoS()},
-    "class weights": {"class_weights": (1.0, 2.0, 0.5)},
-    "capped": {"batching": "truncated"},
-    "reshuffled": {"batching": "reshuffled"},
-    "everybody": {"expected_batch_size": N},
-    "less noise later": {"schedule": StepDecay(rate=0.8, period=1)},
-}
-
-
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+RECIPES = {
+    name: ALL_RECIPES[name]
+    for name in (
+        "plain", "momentum and an average", "auto-s", "class weights", "capped", "reshuffled",
+        "everybody", "less noise later",
+    )
+}  # fmt: skip
 
 
 def begun(
@@ -181,7 +162,7 @@ def test_steps_are_those_that_torch_makes_with_care(name: str):
 @pytest.mark.oracle
 @pytest.mark.parametrize("network", ["linear", "deep", "frozen first"])
 def test_so_they_are_of_other_networks(network: str):
-    made, data = recipe(**RECIPES["momentum and an average"]), records(null=(5,), bad=(7,))
+    made, data = recipe(steps=4, **RECIPES["momentum and an average"]), records(null=(5,), bad=(7,))
     ours = trained(made, NETWORKS[network](), data)
     theirs = trained(made, NETWORKS[network](), data, careful=True)
     assert same_but_for_roundings(ours, theirs, made)
