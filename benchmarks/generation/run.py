@@ -48,6 +48,8 @@ from pasearch.data.schema import Schema
 from pasearch.runs.executors import Processes
 from pasearch.runs.keys import Keys
 from pasearch.search.population import Job, in_turns, side_by_side
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
@@ -62,7 +64,10 @@ POOL = Processes()
 
 
 def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list[Job]:
-    """Return the trainings of a generation; their records are written to a folder."""
+    """Return the trainings of a generation, as a search begins them: the longest ones first.
+
+    Their records are written to a folder.
+    """
     generator = torch.Generator().manual_seed(1)
     records = Records(
         x=torch.rand((RECORDS, FEATURES), generator=generator),
@@ -77,7 +82,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
         bounding=Flat(clip_norm=0.25),
     )  # fmt: skip
     schema = Schema(shape=(FEATURES,), low=0.0, high=1.0, classes=CLASSES)
-    return [
+    found = [
         Job(
             candidate=drawn.candidate(drawn.draw(keys.stream("candidate", number).generator())),
             schema=schema, recipe=recipe, stream=keys.stream("trial", number), records=opened,
@@ -85,6 +90,11 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
         )
         for number in range(candidates)
     ]  # fmt: skip
+    return sorted(found, key=lambda job: -_work(job.candidate.architecture))
+
+
+def _work(architecture: Architecture) -> float:
+    return planned_seconds(cost(architecture, (FEATURES,), CLASSES), BATCH)
 
 
 def trained(given: list[Job], each: int, workers: int) -> list[torch.Tensor]:

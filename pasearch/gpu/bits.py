@@ -53,11 +53,19 @@ TRIED = 2**20
 def kernels(device: torch.device | str) -> ModuleType | None:
     """Return the kernels of a GPU; None on a processor, and where none can be used."""
     kind = device if isinstance(device, str) else device.type
-    return _loaded(kind) if kind == "cuda" else None
+    return _loaded(kind, number_of(kind)) if kind == "cuda" else None
+
+
+def number_of(device: str) -> int:
+    """Return which GPU torch means by "cuda" here; -1 on a processor."""
+    import torch
+
+    there = torch.cuda.is_initialized() or torch.cuda.is_available()
+    return torch.cuda.current_device() if device == "cuda" and there else -1
 
 
 @cache
-def _loaded(kind: str) -> ModuleType | None:
+def _loaded(kind: str, number: int) -> ModuleType | None:
     off = os.environ.get(OFF, "0") != "0"
     if off or importlib.util.find_spec("triton") is None:
         return None

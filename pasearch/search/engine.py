@@ -205,7 +205,7 @@ class Search:
         state = strategy.init()
         while (asked := strategy.ask(state, space, stream)) is not None:
             before = sum(len(round.genotypes) for round in state.rounds)
-            fitness = tuple(self._run_trials(asked, before))
+            fitness = self._run_trials(asked, before)
             state = strategy.tell(state, asked, fitness)
         number, index = strategy.best(state)
         if isinstance(self.plan.score, ExponentialPick):
@@ -236,35 +236,38 @@ class Search:
                 "have not priced: nothing was trained for it."
             )
 
-    def _run_trials(self, asked: Round, before: int) -> Iterator[Fitness]:
+    def _run_trials(self, asked: Round, before: int) -> tuple[Fitness, ...]:
+        """Return the scores of a round, whose longest trainings come first."""
         self._check_round(asked)
-        with self._side_by_side(asked, before) as trained:
-            for index, genotype in enumerate(asked.genotypes):
-                self.progress.search(asked.number, index, len(asked.genotypes))
-                candidate = self.plan.space.candidate(genotype)
-                record = self._trial(asked, before + index, candidate, trained)
+        candidates = [self.plan.space.candidate(genotype) for genotype in asked.genotypes]
+        order = self.plan.longest_first(candidates, asked.shape)
+        trials = {before + index: candidates[index] for index in order}
+        found: dict[int, Fitness] = {}
+        with self._side_by_side(asked, trials) as trained:
+            for trial, candidate in trials.items():
+                self.progress.search(asked.number, len(found), len(trials))
+                record = self._trial(asked, trial, candidate, trained)
                 score = WORST if record.value is None else float(record.value)
-                yield score, int(record.attributes["tie_break"])
+                found[trial] = score, int(record.attributes["tie_break"])
+        return tuple(found[trial] for trial in sorted(found))
 
     @contextmanager
-    def _side_by_side(self, asked: Round, before: int) -> Iterator[Trained]:
+    def _side_by_side(self, asked: Round, trials: dict[int, Candidate]) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        count = len(asked.genotypes)
-        if self._takes_turns():
-            with opening(self.folder.private) as folder, ExitStack() as charges:
-                jobs = dict(self._jobs(asked, before, charges, folder))
-                with closing(in_turns([*jobs.values()], self.device)) as found:
-                    yield lambda trial: next(found) if trial in jobs else None
-            return
-        each, room = shares(count, torch.get_num_threads())
-        long = count * self.plan.seconds_per_training()[0] >= WORTH
-        with threads(each) if self.device == "cpu" else nullcontext():
-            if not self.executor.takes(count, long=long):
+        turns = self._takes_turns()
+        each, room = shares(len(trials), torch.get_num_threads())
+        long = len(trials) * self.plan.seconds_per_training()[0] >= WORTH
+        with threads(each) if self.device == "cpu" and not turns else nullcontext():
+            if not (turns or self.executor.takes(len(trials), long=long)):
                 yield lambda trial: None
                 return
             with opening(self.folder.private) as folder, ExitStack() as charges:
-                jobs = dict(self._jobs(asked, before, charges, folder))
-                with closing(side_by_side([*jobs.values()], each, room, self.executor)) as found:
+                jobs = dict(self._jobs(asked, trials, charges, folder))
+                every = [*jobs.values()]
+                found = in_turns(every, self.device) if turns else (
+                    side_by_side(every, each, room, self.executor)
+                )  # fmt: skip
+                with closing(found):
                     yield lambda trial: next(found) if trial in jobs else None
 
     def _takes_turns(self) -> bool:
@@ -272,7 +275,7 @@ class Search:
         return self.device != "cpu" and not self.executor.elsewhere
 
     def _jobs(
-        self, asked: Round, before: int, charges: ExitStack, folder: Path
+        self, asked: Round, trials: dict[int, Candidate], charges: ExitStack, folder: Path
     ) -> Iterator[tuple[int, Job]]:
         """Yield the trainings of a round that need nothing of this process, by trial: charged.
 
@@ -280,8 +283,7 @@ class Search:
         that a finished one or an earlier one stands for, and those that ask for more than records.
         """
         steps, known = asked.shape.steps, set[str]()
-        for trial, genotype in enumerate(asked.genotypes, start=before):
-            candidate = self.plan.space.candidate(genotype)
+        for trial, candidate in trials.items():
             recipe, name = self.plan.trial_recipe(candidate, asked.shape), repr(candidate.to_json())
             same = self.strategy.memoised and (
                 name in known or self._equal_trial(candidate, steps) is not None

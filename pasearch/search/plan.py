@@ -12,7 +12,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,16 +188,28 @@ class Plan(Charged):
         yet is reckoned with as many categories as columns usually have, `FEW_CATEGORIES`.
         """
         recipes = self.finals or self.recipes
-        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
 
         def seconds(each: Candidate) -> float:
             recipe = changed(recipes[recipe_of(each.settings)], each.settings, self.kept_slots)
-            work = cost(each.architecture, each.front_end.output_shape(shape), outputs)
-            return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
+            return self._seconds(each, recipe)
 
         usual = seconds(self.space.candidate(self.space.fixed()))
         every = [*map(seconds, self.space.extremes())]
         return usual, sum(every) / len(every), max(usual, *every)
+
+    def longest_first(self, candidates: Sequence[Candidate], shape: RoundShape) -> list[int]:
+        """Return places of candidates in the order in which a round trains them.
+
+        What takes long is begun before what does not, so that those who train side by side end at
+        about the same time; it says nothing else of the candidates, and costs nothing.
+        """
+        each = [self._seconds(one, self.trial_recipe(one, shape)) for one in candidates]
+        return sorted(range(len(candidates)), key=lambda place: -each[place])
+
+    def _seconds(self, candidate: Candidate, recipe: Recipe) -> float:
+        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        work = cost(candidate.architecture, candidate.front_end.output_shape(shape), outputs)
+        return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
 
     def alternatives(
         self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
 from pasearch.search.fitness import candidate_in_rounds, or_failed, points, train_candidate
-from pasearch.training.gpu_code import Together
+from pasearch.training.gpu_code import Together, gpu_libraries
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import usual_metric
 from pasearch.training.recipe import Recipe
@@ -182,42 +183,102 @@ def side_by_side(
 
 
 def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Course], None, None]:
-    """Yield what `side_by_side` does, of trainings that take turns on one GPU.
+    """Yield what `side_by_side` does, of trainings that take turns on this machine's GPUs.
 
     Each is given a round of steps, in a queue of work of its own, before the first is waited for:
-    so the GPU works on all of them at a time. Dense networks share the calls of a step, besides:
-    see `training.gpu_code`. Records that several have are moved there once. One
+    so a GPU works on all of its own at a time, and so do GPUs. Dense networks share the calls of a
+    step, besides: see `training.gpu_code`. Records that several have are moved to a GPU once. One
     that has no memory among others is made again alone, from the same keys: whether it fails must
     not depend on how many there are.
 
-    Guarantee: the same as one by one.
+    Guarantee: the same as one by one, on however many GPUs.
 
     Args:
-        jobs: Charged.
+        jobs: Charged; what takes long comes first.
         device: Where all of them are trained.
 
     Cost: none beside what was charged for the jobs.
     """
-    moved: dict[Opened, Records] = {}
-    for low in range(0, len(jobs), TURNS):
-        together = Together()
-        turns = [_Turn(job, moved, device, together) for job in jobs[low : low + TURNS]]
-        left = turns
+    places = _places(device)
+    for low in range(0, len(jobs), TURNS * len(places)):
+        for place in places:
+            place.together = Together()
+        part = jobs[low : low + TURNS * len(places)]
+        turns = left = [_Turn(job, place) for job, place in zip(part, _dealt(places), strict=False)]
         with full_precision():  # of the steps alone: who is given a network has their own settings
             while left:
-                left = [turn for turn in left if turn.goes_on()]
-                try:
-                    together.go()
-                except (MemoryError, RuntimeError) as error:
-                    if not is_of_memory(error):
-                        raise
-                    for turn in left:
-                        turn.give_up()
-                    left = []
+                left = [turn for place in places for turn in place.round_of(left)]
         for turn in turns:
             if turn.fell_short:
                 turn.alone()
             yield turn.network, turn.course
+
+
+@dataclass(slots=True)
+class _Place:
+    """A GPU: within `chosen`, it is what torch means by "cuda".
+
+    Args:
+        device: "cuda", or "cpu".
+        number: Which GPU; None: torch's own choice, or the processor.
+        moved: The records that are there already.
+        together: Who shares calls there.
+    """
+
+    device: str
+    number: int | None
+    moved: dict[Opened, Records] = field(default_factory=dict)
+    together: Together = field(default_factory=Together)
+
+    def chosen(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.number is None else torch.cuda.device(self.number)
+
+    def records(self, opened: Opened) -> Records:
+        """Return opened records there."""
+        if opened not in self.moved:
+            here = opened.records(opened.load())
+            there = {name: getattr(here, name).to(self.device) for name in ("x", "y", "valid")}
+            self.moved[opened] = replace(here, **there)
+        return self.moved[opened]
+
+    def round_of(self, turns: Sequence[_Turn]) -> list[_Turn]:
+        """Give it a round of steps of each of its own turns; return those that go on."""
+        with self.chosen():
+            left = [turn for turn in turns if turn.place is self and turn.goes_on()]
+            try:
+                self.together.go()
+            except (MemoryError, RuntimeError) as error:
+                if not is_of_memory(error):
+                    raise
+                for turn in left:
+                    turn.give_up()
+                return []
+        return left
+
+
+def _dealt(places: Sequence[_Place]) -> Iterator[_Place]:
+    """Return who trains the first job, who the second ...: there and back again."""
+    return cycle([*places, *places[::-1]])
+
+
+def _places(device: str) -> list[_Place]:
+    """Return what is trained on: of GPUs all that are like the one that torch takes, it first."""
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        return [_Place(device, None)]
+    own = torch.cuda.current_device()
+
+    def model(number: int) -> tuple[Any, ...]:
+        about = torch.cuda.get_device_properties(number)
+        chip = about.name, about.major, about.minor, about.multi_processor_count
+        return *chip, about.total_memory
+
+    def computes(number: int) -> list[str]:
+        with torch.cuda.device(number):
+            return gpu_libraries(device)
+
+    every = sorted(range(torch.cuda.device_count()), key=lambda number: number != own)
+    alike = [number for number in every if model(number) == model(own)]
+    return [_Place(device, number) for number in alike if computes(number) == computes(own)]
 
 
 class _Turn:
@@ -225,40 +286,34 @@ class _Turn:
 
     Args:
         job: What is trained.
-        moved: The records that are on the device already.
-        device: Where it is trained.
-        together: Whose calls it may share.
+        place: Where.
     """
 
-    def __init__(self, job: Job, moved: dict[Opened, Records], device: str, together: Together):
-        self._job, self._moved, self._device, self.course = job, moved, device, Course()
-        self._together = together
+    def __init__(self, job: Job, place: _Place):
+        self._job, self.place, self.course = job, place, Course()
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
-        self._queue = torch.cuda.Stream() if device == "cuda" else None
+        with place.chosen():
+            self._queue = torch.cuda.Stream() if place.device == "cuda" else None
         self._rounds: Iterator[int] | None = None
         self.network: nn.Module = nn.Identity()
         self.fell_short = False
 
     def _begun(self, together: Together | None) -> tuple[nn.Module, Iterator[int]]:
-        job, moved, self.course = self._job, self._moved, Course()
-        if job.records not in moved:
-            here = job.records.records(job.records.load())
-            there = {name: getattr(here, name).to(self._device) for name in ("x", "y", "valid")}
-            moved[job.records] = replace(here, **there)
+        job, device, self.course = self._job, self.place.device, Course()
+        records = self.place.records(job.records)
         if self._queue is not None:
             self._queue.wait_stream(torch.cuda.default_stream())  # by which the records came
-        watch, looks = self.course.watch(job.recipe.steps, self._seen, self._device)
+        watch, looks = self.course.watch(job.recipe.steps, self._seen, device)
         return candidate_in_rounds(
-            job.candidate, moved[job.records], job.schema, job.recipe, job.stream,
-            device=self._device, on_step=watch, looks=looks, splits=together is None,
-            together=together,
+            job.candidate, records, job.schema, job.recipe, job.stream, device=device,
+            on_step=watch, looks=looks, splits=together is None, together=together,
         )  # fmt: skip
 
     def goes_on(self) -> bool:
         """End the last round and begin the next; return whether there is one."""
         try:
             if self._rounds is None:
-                self.network, self._rounds = self._begun(self._together)
+                self.network, self._rounds = self._begun(self.place.together)
             with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
                 more = next(self._rounds, None) is not None
         except (MemoryError, RuntimeError) as error:
@@ -287,6 +342,8 @@ class _Turn:
                     pass
             return network
 
-        if self._queue is not None:
-            torch.cuda.empty_cache()
-        self.network = or_failed(train, self._job.candidate, self._job.schema, self._job.stream)
+        job = self._job
+        with self.place.chosen():
+            if self._queue is not None:
+                torch.cuda.empty_cache()
+            self.network = or_failed(train, job.candidate, job.schema, job.stream)

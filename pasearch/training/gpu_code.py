@@ -518,12 +518,16 @@ def _wait_for(event: Any) -> None:
         event.wait()
 
 
-@cache
 def gpu_code(device: str) -> bool:
-    """Whether there are such kernels on a device: tried on public numbers, once a process.
+    """Whether there are such kernels on a device: tried on public numbers, once a process and GPU.
 
     They are tried on few rows of few numbers, and on more of both than a tile has, which are even.
     """
+    return _tried(device, gpu.number_of(device))
+
+
+@cache
+def _tried(device: str, number: int) -> bool:
     if gpu.kernels(device) is None:
         return False
     tried = lambda _: _agrees(device, 83, 5, 70) and _agrees(device, 300, 72, 136)  # noqa: E731

@@ -316,4 +316,4 @@ def test_a_processor_has_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "kernels", KERNELS)
     assert gpu.kernels("cpu") is gpu.kernels(torch.device("cpu")) is None
     monkeypatch.setenv(gpu.OFF, "1")
-    assert gpu._loaded.__wrapped__("cuda") is None
+    assert gpu._loaded.__wrapped__("cuda", 0) is None

@@ -379,7 +379,7 @@ class TestFailures:
             outcome = search.run()
             trials = records_of(search)
             assert search.ledger.spent() == spent or way == "paas"
-        assert trials[0].value is None
+        assert [t.value for t in trials].count(None) == 1
         assert len(trials) == len(first) > 1
         alike = 3 if way == "paas" else 1
         assert [t.parameters for t in trials][:alike] == first[:alike]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,32 @@ def test_processes_change_no_bit(tmp_path: Path, way: str, at_once: Any):
         assert records_of(search) == trials
     assert same(found, expected)
     assert found.curve == expected.curve
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ROUNDS)
+def test_the_longest_training_of_a_round_comes_first_and_changes_nothing_but_that(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    order: list[tuple[int, float]] = []
+    genuine = engine.Search._trial
+
+    def noted(self: Any, asked: Any, trial: int, candidate: Any, trained: Any) -> Any:
+        recipe = self.plan.trial_recipe(candidate, asked.shape)
+        order.append((asked.number, -self.plan._seconds(candidate, recipe)))
+        return genuine(self, asked, trial, candidate, trained)
+
+    monkeypatch.setattr(engine.Search, "_trial", noted)
+    with threads(1), searching(tmp_path / "x", way) as search:
+        found, spent, trials = search.run(), search.ledger.spent(), records_of(search)
+    assert order == sorted(order)
+    assert len({seconds for _, seconds in order}) > 1
+    monkeypatch.setattr(
+        Plan, "longest_first", lambda _, candidates, shape: [*range(len(candidates))]
+    )
+    with threads(1), searching(tmp_path / "as asked", way) as search:
+        assert same(search.run(), found)
+        assert (search.ledger.spent(), records_of(search)) == (spent, trials)
 
 
 @pytest.mark.unit
@@ -447,6 +474,142 @@ def test_one_without_memory_even_alone_fails_alone(tmp_path: Path, monkeypatch: 
         search.run()
     assert room.ended[:3] == [False, True, False]
     assert not any(room.ended[3:])
+
+
+# Several GPUs
+
+
+class Gpus:
+    """Made-up GPUs of one machine, on a processor: they note on which of them things happen.
+
+    Args:
+        models: One of each.
+        libraries: What computes on each.
+    """
+
+    def __init__(self, models: str, libraries: str):
+        self.models, self.libraries, self.own, self.on = models, libraries, 0, 0
+        self.seen: list[int] = []
+
+    def device_count(self) -> int:
+        return len(self.models)
+
+    def current_device(self) -> int:
+        return self.own
+
+    def get_device_properties(self, number: int) -> Any:
+        chip = {"major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 2**36}
+        return SimpleNamespace(name=self.models[number], **chip)
+
+    @contextmanager
+    def device(self, number: int) -> Iterator[None]:
+        before, self.on = self.on, number
+        yield
+        self.on = before
+
+    def computing(self, device: str) -> list[str]:
+        assert self.models[self.on] == self.models[self.own]
+        return [self.libraries[self.on]]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch):
+    def set_up(models: str, libraries: str) -> Gpus:
+        made = Gpus(models, libraries)
+        for name in ("device_count", "current_device", "get_device_properties", "device"):
+            monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+        monkeypatch.setattr(population, "gpu_libraries", made.computing)
+        return made
+
+    return set_up
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("models", "libraries", "own", "expected"),
+    [
+        ("a", "x", 0, [None]),
+        ("aaa", "xxx", 0, [0, 1, 2]),
+        ("aaa", "xxx", 1, [1, 0, 2]),
+        ("aba", "x?x", 0, [0, 2]),
+        ("aba", "xxx", 1, [1]),
+        ("aaaa", "xyyx", 0, [0, 3]),
+    ],
+)  # fmt: skip
+def test_only_gpus_that_compute_alike_share_a_generation(
+    models: str, libraries: str, own: int, expected: list[int | None], made_up: Any
+):
+    made_up(models, libraries).own = own
+    assert [place.number for place in population._places("cuda")] == expected
+    assert [place.number for place in population._places("cpu")] == [None]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ["rs", "paas", "stw"])
+@pytest.mark.parametrize("short", [False, True])
+def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
+    tmp_path: Path, way: str, short: bool, made_up: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """All of a training is made where it was dealt, what is made again for want of room too."""
+    with threads(1), searching(tmp_path / "one", way) as search:
+        expected, trials = search.run(), records_of(search)
+    made = made_up("aaa", "xxx")
+    places: list[list[Any]] = []
+    seen: dict[Any, set[int]] = {}
+
+    def begun() -> list[Any]:
+        places.append([population._Place("cpu", number) for number in range(3)])
+        return places[-1]
+
+    def in_rounds(*given: Any, **more: Any) -> Any:
+        on = seen.setdefault(given[4], set())
+        on.add(made.on)
+        network, rounds = HONEST(*given, **more)
+
+        def watched() -> Iterator[int]:
+            if short and more["together"] is not None and made.on == 1:
+                raise torch.OutOfMemoryError("no room")
+            for finished in rounds:
+                on.add(made.on)
+                yield finished
+
+        return network, watched()
+
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(population, "_places", lambda _: begun())
+    monkeypatch.setattr(population, "candidate_in_rounds", in_rounds)
+    with threads(1), searching(tmp_path / "x", way) as search:
+        assert same(search.run(), expected)
+        assert records_of(search) == trials
+    assert {len(on) for on in seen.values()} == {1}
+    assert set.union(*seen.values()) >= {0, 1}
+    for generation in places:
+        assert all(len(place.moved) <= 1 for place in generation)
+    assert made.on == 0
+
+
+@pytest.mark.unit
+def test_gpus_are_dealt_long_and_short_trainings_alike():
+    """Jobs come with the longest first: none has all the long ones."""
+    places = [population._Place("cpu", number) for number in range(3)]
+    dealt: dict[int | None, int] = {}
+    for length, place in zip(range(12, 0, -1), population._dealt(places), strict=False):
+        dealt[place.number] = dealt.get(place.number, 0) + length
+    assert set(dealt.values()) == {26}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+def test_on_several_cuda_devices_a_generation_is_what_it_is_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert len(population._places("cuda")) > 1
+    with searching(tmp_path / "x", "paas") as search:
+        found = replace(search, device="cuda").run()
+    monkeypatch.setattr(population, "_places", lambda _: [population._Place("cuda", None)])
+    with searching(tmp_path / "one", "paas") as search:
+        expected = replace(search, device="cuda").run()
+    assert same(found, expected)
 
 
 @pytest.mark.gpu
