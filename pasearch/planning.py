@@ -21,14 +21,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pasearch import notebooks
+from pasearch import cautions, notebooks
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst, from_json, to_json
-from pasearch.data.column import IDENTIFIER
 from pasearch.data.estimation import SchemaEstimate
-from pasearch.data.split import Split
+from pasearch.data.split import Split, estimate_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
@@ -45,9 +44,6 @@ ESTIMATE_DELTA = 0.1
 
 LEDGER_LEAK = 1e-3
 """The same where runs share a ledger, whose delta must do for all of them."""
-
-WORST_LOSS = 0.1
-"""The share of slots that an estimated category may need, before the plan warns of it."""
 
 FRONT_END_SHARE = 0.1
 """The share of epsilon that the fit of one front end takes, of the slots it reads."""
@@ -100,13 +96,6 @@ def check_rule(kind: type) -> None:
             f"{kind.__name__} has selection_rule 'not private': say private_trials = False, or "
             "take a rule that is paid for."
         )
-
-
-MOSTLY_NOISE = "at this budget say no more than the noise"
-"""What is said of training records whose sum does not stand out of the noise."""
-
-LEAST_SIGNAL = 5.0
-"""Training records times mu, a class: below it accuracy is close to guessing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +166,11 @@ class Terms:
         split, outputs = self.split, planned_form(self.schema, self.most)[1]
         return (
             *self.budget.warnings(split.n),
-            *of_two_classes(self.metric, self.schema),
-            *task_not_said(self.schema),
-            *identifiers(self.schema, self.assumed_public),
-            *rare_categories(estimate, split),
-            *mostly_noise(mu, split.train, outputs),
+            *cautions.of_two_classes(self.metric, self.schema),
+            *cautions.task_not_said(self.schema),
+            *cautions.identifiers(self.schema, self.assumed_public),
+            *cautions.rare_categories(estimate, split),
+            *cautions.mostly_noise(mu, split.train, outputs),
         )
 
 
@@ -386,11 +375,6 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-def estimate_partition(split: Split) -> str:
-    """Return where an undeclared schema is estimated privately: where epsilon is to spare."""
-    return "validation" if split.validation else "test"
-
-
 def solve_estimate(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, list[Line]]:
     """Return how what is undeclared is estimated, and its lines; None where all is declared."""
     items, budget = len(terms.schema.undeclared), terms.budget
@@ -426,64 +410,6 @@ def solve_front_ends(
     return tuple(noise), lines
 
 
-def task_not_said(schema: AnySchema) -> list[str]:
-    """Warn when nobody said whether a class or a number is to be predicted."""
-    aim = schema.undeclared_task
-    if aim is None:
-        return []
-    return [
-        f"nobody said whether column {aim!r} holds classes or numbers, and it is taken as classes. "
-        "If it is a number to predict, stop and say so (`regression=True`): this run is paid for "
-        "in any case."
-    ]
-
-
-def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
-    """Warn of columns that nobody declared and that are identifiers by their names: public."""
-    columns = getattr(schema, "columns", ())
-    open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
-    named = [name for name in open_ if IDENTIFIER.search(name)]
-    if not named:
-        return []
-    one = len(named) == 1
-    return [
-        f"column{'' if one else 's'} {', '.join(map(repr, named))} look{'s' if one else ''} like "
-        f"{'an identifier' if one else 'identifiers'} by name: where records are in some order, a "
-        "model learns that instead of your question, and its accuracy is worth nothing. Ignore "
-        f'{"it" if one else "them"} in a schema (kind = "ignore"), or declare what '
-        f"{'it is' if one else 'they are'}."
-    ]
-
-
-def of_two_classes(metric: str | None, schema: AnySchema) -> list[str]:
-    """Warn when the classes are not known yet, and the metric is of two."""
-    if metric != "auc" or schema.outputs:
-        return []
-    return [
-        "the area under the ROC curve is of two classes, and yours are not declared: should more "
-        "be found, it is of the first two, and says nothing of the others."
-    ]
-
-
-def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
-    """Warn when a category must be common to be estimated privately."""
-    if estimate is None:
-        return []
-    slots = getattr(split, estimate_partition(split))
-    if not estimate.least > WORST_LOSS * slots:
-        return []
-    found = (
-        f"only what at least about {estimate.least:,} of them hold will be found: rarer categories "
-        "and classes are lost."
-        if estimate.least <= slots
-        else "that is too few to find any category or class at this budget."
-    )
-    return [
-        f"the undeclared schema is estimated privately from {slots:,} records, and {found} Declare "
-        "the schema, or have larger scored parts (`split=`)."
-    ]
-
-
 def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) -> None:
     """Refuse weights of classes that the data do not have, before anything is charged."""
     if weights is None:
@@ -500,19 +426,6 @@ def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) ->
             f"class_weights has {len(weights)} numbers, and there are {schema.outputs} classes: "
             "give one a class, in the order of the classes."
         )
-
-
-def mostly_noise(mu: float | None, slots: int, classes: int) -> list[str]:
-    """Warn when the training's noise is as large as what its records can say together.
-
-    Measured with `fixed` on digits: epsilon .05 is warned of and guesses; .1 is not and gets .5.
-    """
-    if mu is None or mu * slots >= LEAST_SIGNAL * classes:
-        return []
-    return [
-        f"{slots:,} training records {MOSTLY_NOISE}: expect little better than guessing. More "
-        "records or a larger `epsilon=` would help; more trainings would not."
-    ]
 
 
 def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:

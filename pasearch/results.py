@@ -89,8 +89,19 @@ class Result:
 
     @property
     def test_score(self) -> float:
-        """The noisy score on the test slots, by the run's own metric."""
+        """The noisy score on the test slots, by the run's own metric.
+
+        With a tiny epsilon, or few test records, its noise may be larger than what it could tell:
+        the report says so then, and so does `print(result)`.
+        """
         return float(self.document["score"]["test"])
+
+    def _tested(self) -> str:
+        from pasearch.report.quality import is_drowned
+
+        score = self.document["score"]
+        known = "unknown: noise drowns it" if is_drowned(score) else f"{score['test']:.3f}"
+        return f"test {score['metric']} {known}, for epsilon {self.price.epsilon:.4g}"
 
     def _score(self, metric: str) -> float:
         score = self.document["score"]
@@ -300,11 +311,7 @@ class SearchResult(Result):
         return softmax(self.scores(records), axis=1)
 
     def __repr__(self) -> str:
-        score = self.document["score"]
-        return (
-            f"SearchResult({self.best.describe()}: test {score['metric']} {score['test']:.3f} "
-            f"for epsilon {self.price.epsilon:.4g}, in {self.path})"
-        )
+        return f"SearchResult({self.best.describe()}: {self._tested()}, in {self.path})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -343,11 +350,10 @@ class FeatureResult(Result):
         return self.model.predict_proba(self._cells(records))
 
     def __repr__(self) -> str:
-        score, best = self.document["score"], self.document["best"]
+        best = self.document["best"]
         return (
             f"FeatureResult({self.document['strategy']['name']}: {len(best['features'])} of "
-            f"{best['of']} features, test {score['metric']} {score['test']:.3f} for epsilon "
-            f"{self.price.epsilon:.4g}, in {self.path})"
+            f"{best['of']} features, {self._tested()}, in {self.path})"
         )
 
 

@@ -21,19 +21,14 @@ from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
 from pasearch.api.search import plan_architecture_search
+from pasearch.cautions import rare_categories
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.planning import (
-    ESTIMATE_SHARE,
-    FRONT_END_SHARE,
-    events_by_partition,
-    planned_form,
-    rare_categories,
-)
+from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partition, planned_form
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.plan import Plan

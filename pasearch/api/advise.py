@@ -20,13 +20,14 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import dataset_of, public_data
 from pasearch.api.search import prepared
+from pasearch.cautions import LEAST_SIGNAL, mostly_noise, rare_categories
 from pasearch.crossover.advised import Advice, advised
 from pasearch.crossover.facts import Facts, Weakest
 from pasearch.crossover.forecast import Own, forecast, plain_name
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
 from pasearch.features.auto import columns_of
-from pasearch.planning import LEAST_SIGNAL, mostly_noise, planned_form, rare_categories
+from pasearch.planning import planned_form
 from pasearch.spaces.portfolio import Study, features_of, kind_of, signal_of, study_for
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from pasearch.api.request import DATA, SearchRequest, options_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
 from pasearch.api.resolve_search import prepared_search
 from pasearch.api.trainers import executor_of
+from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.trainings import FEW, Study, Told
 from pasearch.crossover.workflows import (
     Comparison,
@@ -32,7 +33,6 @@ from pasearch.crossover.workflows import (
     models_to_compare,
 )
 from pasearch.errors import UsageError
-from pasearch.planning import LEAST_SIGNAL
 from pasearch.runs.keys import Keys
 from pasearch.spaces.space import space as named_space
 

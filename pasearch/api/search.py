@@ -240,6 +240,7 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     """
     from pasearch.crossover.forecast import Own, forecast
     from pasearch.crossover.paid import paid_crossover
+    from pasearch.report.quality import is_drowned
     from pasearch.results import standard_error
 
     mu = plan.final_mu or plan.trial_mu
@@ -249,7 +250,7 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
     own = Own(
         epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,
-        score=share if score["metric"] == usual.noun else None,
+        score=share if score["metric"] == usual.noun and not is_drowned(score) else None,
         error=float(standard_error(score)), compared=plan.strategy.scored,
     )  # fmt: skip
     if isinstance(plan.strategy, Grid):

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.evidence import (
     FIT,
     FROZEN_CNN,
@@ -31,7 +32,6 @@ from pasearch.crossover.facts import NO, PART, SILENT, UNMEASURED, YES, Branch, 
 from pasearch.crossover.forecast import range_words
 from pasearch.crossover.theory import records_needed
 from pasearch.features.auto import MANY
-from pasearch.planning import LEAST_SIGNAL
 
 QUESTIONS = {
     "signal": "Is the signal large enough to learn anything?",

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pasearch.cautions import LEAST_SIGNAL, LITTLE_SIGNAL
 from pasearch.crossover.advice import branches, level, many_columns, more_signal, sets
 from pasearch.crossover.evidence import FROZEN_FCN
 from pasearch.crossover.facts import AGREEMENTS, Branch, Facts
-from pasearch.planning import LEAST_SIGNAL
 
 CHECK = "check"
 """The curator's own command: what it prints is private."""
@@ -196,7 +196,9 @@ def advised(
 def _summary(facts: Facts) -> tuple[str, ...]:
     """Return the data, the signal, the model and the search, a line each."""
     per = "" if facts.of_numbers else " per class"
-    enough = "Enough to learn from." if facts.learns else more_signal(facts)
+    little = "Little to learn from: more records, or a larger epsilon, would give far more."
+    enough = "Enough to learn from." if facts.signal >= LITTLE_SIGNAL else little
+    enough = enough if facts.learns else more_signal(facts)
     strength = f"{level(facts.signal)}{per} (below {LEAST_SIGNAL:g} a model guesses)"
     found = facts.forecast
     told = "not measured on public data" if found is None else _from_study(found)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pasearch.planning import LEAST_SIGNAL
+from pasearch.cautions import LEAST_SIGNAL
 
 YES, NO, PART = "yes", "no", "in part"
 UNMEASURED, SILENT = "not measured by us", "the paper does not say"

@@ -387,10 +387,11 @@ def sentence(
     epsilons: Epsilons = EPSILONS,
 ) -> str:
     """Return what the forecast says, in one or two sentences."""
-    at = _at(means, epsilon, epsilons)
+    at, asked = _at(means, epsilon, epsilons), epsilon
     best = int(at.argmax())
     others = [place for place in range(len(names)) if place != best]
     close = [names[place] for place in others if at[best] - at[place] < NEARLY]
+    epsilon = min(max(epsilon, epsilons[0]), epsilons[-1])
     said = f"At epsilon {epsilon:g} the best model is expected to be: {names[best]}."
     if close:
         equal = "; ".join([names[best], *close])
@@ -407,6 +408,8 @@ def sentence(
         for where, name in changes.items():
             said += "" if name == last else f"{words.format(where)} the best would be: {name}."
             last = name
+    if asked != epsilon:
+        said = f"Nothing like this was measured at epsilon {asked:g}. {said}"
     if not found:
         said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
     return said

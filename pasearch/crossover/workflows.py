@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.curves import band
 from pasearch.crossover.models import Model
 from pasearch.crossover.trainings import FEW, Kept, Point, Study, Told, measured
-from pasearch.planning import LEAST_SIGNAL
 from pasearch.search.ahead import distinct
 from pasearch.shown import shown
 from pasearch.training.metrics import Metric, of_noun

@@ -17,30 +17,26 @@ docs/guarantees/feature-selection.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.dials import Dials
+from pasearch.cautions import drowned
 from pasearch.data.estimation import SchemaEstimate
-from pasearch.data.split import Split  # noqa: F401 - of inherited fields
+from pasearch.data.split import (
+    Split,  # noqa: F401 - of inherited fields
+    estimate_partition,
+)
 from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
 from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
-from pasearch.planning import (
-    TEST,
-    Charged,
-    Terms,
-    estimate_partition,
-    planned_form,
-    solve,
-    solve_estimate,
-)
+from pasearch.planning import TEST, Charged, Terms, planned_form, solve, solve_estimate
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.spaces.architecture import Architecture
@@ -239,6 +235,9 @@ def make_feature_plan(
         },
         warnings=terms.warnings(estimate, solving.mu()),
     )  # fmt: skip
+    if final:
+        untold = drowned(plan.scored_by, plan.test, plan.split.test)
+        plan = replace(plan, warnings=(*plan.warnings, *untold))
     if not plan.price.epsilon <= plan.budget.epsilon:
         raise BudgetError(
             f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "

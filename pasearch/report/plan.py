@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
+from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.frames import TYPES
-from pasearch.planning import MOSTLY_NOISE, TEST
+from pasearch.planning import TEST
 from pasearch.report import stages, summary
 from pasearch.report.networks import some
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING

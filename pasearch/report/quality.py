@@ -65,24 +65,38 @@ class Rival:
         return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
 
 
+def ends(score: Values) -> tuple[float, float]:
+    """Return between what the score of all records lies, 95 times in 100."""
+    from pasearch.training.metrics import error_of, of_noun
+
+    error, value = error_of(score), score["test"]
+    if score["metric"] in GUESSED:
+        return interval(value, error, DEVIATIONS)
+    low, most = value - DEVIATIONS * error, of_noun(score["metric"]).worst
+    return max(0.0, low), min(most, value + DEVIATIONS * error)
+
+
+def is_drowned(score: Values) -> bool:
+    """Whether a released score says nothing: its noise is larger than what it could tell."""
+    from pasearch.training.metrics import error_of, of_noun
+
+    metric, (low, high) = of_noun(score["metric"]), ends(score)
+    return high - low > metric.worst / 2 or (metric.of_numbers and error_of(score) > score["test"])
+
+
 def quality(document: Values, schema: AnySchema) -> Values:
     """Return what the template writes of the test score."""
     from pasearch.training.metrics import error_of, of_noun
 
     score = document["score"]
-    metric, error = of_noun(score["metric"]), error_of(score)
+    metric, error, (low, high) = of_noun(score["metric"]), error_of(score), ends(score)
     scale, value = (1.0 if metric.worst > 1.0 else 100.0), score["test"]
     digits, unit = (3, "") if scale == 1.0 else (1, " %")
 
     def said(share: float) -> str:
         return f"{scale * share:.{digits}f}{unit}"
 
-    if score["metric"] in GUESSED:
-        low, high = interval(value, error, DEVIATIONS)
-    else:
-        low = max(0.0, value - DEVIATIONS * error)
-        high = min(metric.worst, value + DEVIATIONS * error)
-    drowned = high - low > metric.worst / 2 or (metric.of_numbers and error > value)
+    drowned = is_drowned(score)
     guess, told = _guess(score["metric"], schema), classes.measured(document, schema)
     always, rival = _always(document, told), _rival(document, schema, told, error)
     sorts = "" if drowned or rival is None or rival.beaten else _sorts(score["metric"], told)
@@ -91,7 +105,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
     known.append(("Other, public data on average", _ahead(document, schema), None))
     rows: list[tuple[str, float, tuple[float, float] | None]] = [
         ("This model", value, (low, high)),
-        *((name, at, ends) for name, at, ends in known if at is not None),
+        *((name, at, between) for name, at, between in known if at is not None),
     ]
     most = metric.worst
     if score["metric"] not in GUESSED:
@@ -136,7 +150,9 @@ def _drawn(
         {
             "name": each[0],
             "value": "unknown" if drowned and place == 0 else said(each[1]),
-            "bar": _bar(*each, most, said, "plain" if place else "accent"),
+            "bar": ""
+            if drowned and place == 0
+            else _bar(*each, most, said, "plain" if place else "accent"),
         }
         for place, each in enumerate(rows)
     ]
@@ -291,7 +307,7 @@ def _guess_words(of_numbers: bool, schema: AnySchema) -> str:
 
 def _ahead(document: Values, schema: AnySchema) -> float | None:
     """Return the accuracy that was expected of what was run, from public data; None if unknown."""
-    from pasearch.planning import LEAST_SIGNAL
+    from pasearch.cautions import LEAST_SIGNAL
 
     auto, budget = document.get("auto") or {}, document["budget"]["epsilon"]
     if document["score"]["metric"] != "accuracy":

@@ -15,7 +15,7 @@ def alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
 
     A signal is mu n: half of it is what half as many records would give.
     """
-    from pasearch.planning import LEAST_SIGNAL
+    from pasearch.cautions import LEAST_SIGNAL
 
     given = document.get("alternatives") or []
     budget = document["budget"]["epsilon"]

@@ -22,6 +22,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Geometric
+from pasearch.cautions import drowned
 from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
@@ -387,12 +388,15 @@ class _Solving:
         final_mu = self._final()
         validation_noise = None if validated_on is not None else self._validation(queries)
         pick = self._pick(queries and validated_on is None) if self.picks else None
-        accuracy = self._turned(_accuracy, SCORE_RANGE)
+        test = terms.scored_by.noise(self._turned(_accuracy, SCORE_RANGE))
         return Plan(
             **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
             finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
-            test=terms.scored_by.noise(accuracy), lines=tuple(self.lines),
-            warnings=terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
+            test=test, lines=tuple(self.lines),
+            warnings=(
+                *terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
+                *drowned(terms.scored_by, test, terms.split.test),
+            ),
             schema_estimate=estimate, front_noise=front_noise, validation_noise=validation_noise,
             validated_on=validated_on if queries else None, dimensions=self.dimensions, pick=pick,
             basis={

@@ -20,6 +20,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.advise import OF_DATA, advise
 from pasearch.api.request import SearchRequest
 from pasearch.api.search import plan_architecture_search, prepared
+from pasearch.cautions import LEAST_SIGNAL
 from pasearch.cli import app
 from pasearch.cli.advise import shell
 from pasearch.crossover.advice import QUESTIONS, RULES, branches, level, more_signal
@@ -40,7 +41,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.planning import LEAST_SIGNAL, planned_form
+from pasearch.planning import planned_form
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = ROOT / "docs/guide.md"

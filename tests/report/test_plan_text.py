@@ -14,9 +14,9 @@ import pytest
 from pasearch.accounting.budget import Budget
 from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
+from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
-from pasearch.planning import MOSTLY_NOISE
 from pasearch.report.plan import feature_plan_text, ledger_words, plan_text, task_of
 from pasearch.runs.allowance import Forecast
 from pasearch.search.plan import Plan

@@ -130,15 +130,20 @@ class Study:
             signal: Of the training.
             outputs: How many classes there are.
             features: How many numbers a record is.
-            beyond: How far the signal may lie outside, in powers of ten.
+            beyond: How far the signal may lie above what was measured, in powers of ten. Below
+                what most data sets have nothing is known: curves end there, and fall steeply.
         """
-        low = min(float(each[0]) for each in self.signals.values())
+        low = float(np.median([each[0] for each in self.signals.values()]))
         high = max(float(each[-1]) for each in self.signals.values())
-        if not low - beyond <= signal <= high + beyond:
-            side = "weaker" if signal < low else "stronger"
+        if signal < low:
             return (
-                f"the signal to noise, {10**signal:.2g} a class, is {side} than anything that was "
-                f"measured on public data ({10**low:.2g} to {10**high:.2g})."
+                f"the signal to noise, {10**signal:.2g} a class, is weaker than on most of the "
+                f"public data that were measured ({10**low:.2g} or more)."
+            )
+        if signal > high + beyond:
+            return (
+                f"the signal to noise, {10**signal:.2g} a class, is stronger than anything that "
+                f"was measured on public data (up to {10**high:.2g})."
             )
         most = max(self.classes.values(), default=0)
         if most and outputs > max(2 * most, 2):
