@@ -31,6 +31,36 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "rows of a block: forward, as many as there are records",
+        "multiply(gemm, PLAIN, TURNED, len(room[3]), outputs, inputs, given, own, ZERO, out)",
+        "multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)",
+        "training/test_null_rows.py",
+    ),
+    Mutant(
+        "rows of a block: backward, as many as there are records",
+        "multiply(gemm, PLAIN, PLAIN, len(room[3]), inputs, outputs, own, of, ZERO, d[before:])",
+        "multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])",
+        "training/test_null_rows.py",
+    ),
+    Mutant(
+        "rows of a block: not a multiple of sixteen",
+        "return EVEN * math.ceil(usual / (threads * blocks * EVEN))",
+        "return math.ceil(usual / (threads * blocks))",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "rows of a part: as many as a batch has",
+        "return filled_up(places, part) if vary and len(places) % part else (places, None)",
+        "return places, None",
+        "training/test_null_rows.py",
+    ),
+    Mutant(
+        "halves: one that is no number becomes 0",
+        "kept = builder.select(none, _whole(0x7FC00000), rounded)",
+        "kept = builder.select(none, rounded, rounded)",
+        "training/test_halves.py",
+    ),
+    Mutant(
         "a GPU's kernels: a class that is none counts",
         "use = use & (y >= 0) & (y < outputs)",
         "use = use & (y > -9e18)",

@@ -65,6 +65,11 @@ class Batching(Stage):
         Of a Poisson batch, which has no such number: its mean and so many standard deviations.
         """
 
+    @property
+    def sizes_vary(self) -> bool:
+        """Whether how many slots a step has is random."""
+        return self.sampled
+
     @abstractmethod
     def epoch(self, step: int) -> int:
         """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
@@ -103,6 +108,10 @@ class Poisson(Batching):
     @classmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
         return cls(sampling_probability=expected_batch_size / n)
+
+    @property
+    def sizes_vary(self) -> bool:
+        return self.sampling_probability < 1.0
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
         """Return the chosen of n slots, null ones included: ascending, int64, (batch,).
@@ -182,6 +191,10 @@ class TruncatedPoisson(Batching):
     def poisson(self) -> Poisson:
         """The sampling before the cap."""
         return Poisson(sampling_probability=self.expected_batch_size / self.n)
+
+    @property
+    def sizes_vary(self) -> bool:
+        return self.poisson.sizes_vary
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
         generator = stream.generator(step)

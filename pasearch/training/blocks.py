@@ -110,7 +110,7 @@ class Blocks:
         behind = self._batching.indices(self._n - first - 1, generator) + first + 1
         rest = torch.from_numpy(np.append(first, behind))
         places = torch.cat([padded.places, rest.to(padded.places)])
-        return places, torch.ones_like(places, dtype=torch.bool)
+        return filled_up(places, self.width)
 
     def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw Poisson batches on the device."""
@@ -142,6 +142,13 @@ def padded(batching: Batching, n: int, deviations: float) -> int:
     """Return the rows of a step of n slots, padding of so many standard deviations included."""
     most = batching.most(n, deviations)
     return min(EQUAL * -(-most // EQUAL), max(n, 1))
+
+
+def filled_up(places: Tensor, part: int) -> tuple[Tensor, Tensor]:
+    """Return slots in whole parts of so many, and which are real: behind them stands slot 0."""
+    count, missing = len(places), -len(places) % part
+    real = torch.arange(count + missing, device=places.device) < count
+    return torch.cat([places, places.new_zeros(missing)]), real
 
 
 def gaps(words: Tensor, q: float, n: int) -> Tensor:

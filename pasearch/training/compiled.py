@@ -4,6 +4,10 @@ The formulas are those of `dense`. Products are a library's (`products`), but fo
 few outputs: that reads the records where they lie. Norms are added up in float64. A record
 that is null, or whose norm is not finite, adds exactly 0.
 
+A library rounds a row's product otherwise where there are more rows, or fewer. So, forward and
+back, a block's product has all the rows that there is room for, however many records it has: what
+one adds must not depend on how many others, null ones too, are in the batch.
+
 Proof: docs/guarantees/dp-sgd.md.
 """
 
@@ -224,7 +228,7 @@ def _forward_by_halves(x, places, layer, form, room, out):
     else:
         halve_rows(x, places, inputs, first, second, at)
     multiply_halves(
-        gemm, PLAIN, TURNED, many, outputs, inputs, (first[at:], second[at:]),
+        gemm, PLAIN, TURNED, len(room[3]), outputs, inputs, (first[at:], second[at:]),
         (room[7][place:], room[8][place:]), ZERO, out,
     )  # fmt: skip
 
@@ -249,10 +253,8 @@ def _forward(x, places, begin, w, form, drops, room, gemm):
             for low in range(0, many, 4):
                 _dots(x, _four(places, low), own, inputs, outputs, out, unsigned(low))
         else:
-            given = copied[: unsigned(many) * inputs]
-            if layer:
-                given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
-            multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)
+            given = copied if layer == 0 else h[ats[layer] :]
+            multiply(gemm, PLAIN, TURNED, len(room[3]), outputs, inputs, given, own, ZERO, out)
         bias = biases[layer]
         if bias >= 0:
             activate(kinds[layer], source[bias : bias + np.int64(outputs)], out, unsigned(many))
@@ -295,13 +297,13 @@ def _backward(places, squares, w, form, drops, room, gemm):
             place, first, second = halved[layer], room[11], room[12]
             halve(own, NONE, size, first, second, NONE)
             multiply_halves(
-                form[9], PLAIN, PLAIN, many, inputs, outputs, (first, second),
+                form[9], PLAIN, PLAIN, len(room[3]), inputs, outputs, (first, second),
                 (room[7][place:], room[8][place:]), ZERO, d[before:],
             )  # fmt: skip
         elif layer > lowest:
             start, source = starts[layer], w if trained[layer] else frozen
             of = source[start : start + inputs * outputs]
-            multiply(gemm, PLAIN, PLAIN, many, inputs, outputs, own, of, ZERO, d[before:])
+            multiply(gemm, PLAIN, PLAIN, len(room[3]), inputs, outputs, own, of, ZERO, d[before:])
 
 
 @exact

@@ -88,13 +88,15 @@ def multiply_of(gemm, turn_a, turn_b, m, n, k, a, lda, b, ldb, kept, c):
 
 @instruction
 def _upper_half(context: Any, x: Any) -> Any:
-    """Return the bits of the nearest bfloat16, of two the even one."""
+    """Return the bits of the nearest bfloat16, of two the even one; of no number they are none."""
 
     def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
         bits = builder.bitcast(given[0], _whole)
         odd = builder.and_(builder.lshr(bits, _whole(16)), _whole(1))
         rounded = builder.add(builder.add(bits, _whole(0x7FFF)), odd)
-        return builder.trunc(builder.lshr(rounded, _whole(16)), _short)
+        none = builder.fcmp_unordered("uno", given[0], given[0])  # rounding could make it 0
+        kept = builder.select(none, _whole(0x7FC00000), rounded)
+        return builder.trunc(builder.lshr(kept, _whole(16)), _short)
 
     return types.uint16(types.float32), made
 

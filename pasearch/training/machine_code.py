@@ -44,7 +44,14 @@ from pasearch.training.dense import CODES, NARROW, Dense, laid_out, room, zeros
 from pasearch.training.dropout import Dropouts, bits_for
 from pasearch.training.halves import Halved
 from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, State, denoise, reseed_dropout
+from pasearch.training.one_step import (
+    EVEN,
+    Slots,
+    State,
+    denoise,
+    reseed_dropout,
+    rows_of_a_part,
+)
 from pasearch.training.products import Product, product
 from pasearch.training.watched import Room, Watched, flattened
 
@@ -114,7 +121,8 @@ class MachineCode:
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        self._team, self._sum = team, _Sum(plan, slots, terms, recipe.chunk, team)
+        part = rows_of_a_part(recipe, len(slots.y), slots.rows)
+        self._team, self._sum = team, _Sum(plan, slots, terms, part, team)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -255,12 +263,12 @@ class _Sum:
         plan: Plan,
         slots: Slots,
         terms: tuple[float, float, float] | None,
-        chunk: int,
+        part: int,
         team: Team,
     ):
         assert terms is not None
         self._plan, self._slots, self._team = plan, slots, team
-        self._dropouts = Dropouts(plan.dropouts, max(1, min(chunk, slots.rows)))
+        self._dropouts = Dropouts(plan.dropouts, part)
         alike = torch.ones(plan.outputs) if slots.shares is None else slots.shares
         self._shares = alike.numpy(), slots.y.is_floating_point()
         self._records = None
@@ -268,7 +276,7 @@ class _Sum:
             squares = plan.squares(slots.x) if slots.squares is None else slots.squares
             self._records = _flat(slots.x, slots.y, slots.valid, squares)
         together = plan.rows * team.threads
-        self._most = together * max(1, min(chunk, slots.rows) // together)
+        self._most = together * max(1, part // together)
         top, plus, most = terms
         self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, plan.slack, most)
         self._others = [zeros(len(plan.weights)) for _ in range(team.threads - 1)]
@@ -320,7 +328,7 @@ class _Sum:
 
 
 def rows_of_a_block(expected: int, threads: int, width: int, *, copied: bool) -> int:
-    """Return how many records a block has, so that most batches are whole blocks.
+    """Return how many records a block has, so that most batches are whole blocks; `EVEN` or more.
 
     Args:
         expected: Records of a batch, in the mean.
@@ -332,7 +340,7 @@ def rows_of_a_block(expected: int, threads: int, width: int, *, copied: bool) ->
     most = min(MOST, max(least, numbers // width))
     usual = expected + 2.0 * math.sqrt(expected)
     blocks = max(1, round(usual / (threads * most)))
-    return math.ceil(usual / (threads * blocks))
+    return EVEN * math.ceil(usual / (threads * blocks * EVEN))
 
 
 def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:

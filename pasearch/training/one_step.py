@@ -9,6 +9,7 @@ Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.team import Team
+from pasearch.training.blocks import filled_up
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising
 from pasearch.training.losses import LossOf
@@ -39,6 +41,9 @@ AHEAD, HELD = 4096, 2**27
 """Records that go at once through what comes before a network's first trained layer, and bytes of
 what comes out of all records that are held in any case."""
 
+
+EVEN = 16
+"""Rows of a product, of which there are a multiple: in such, a library has one rule for all."""
 
 _Part = tuple[Tensor, LossOf, Tensor]
 
@@ -141,18 +146,19 @@ def batch_sum(
     n, state = len(slots.y), state or State.start(watched, recipe)
     room = Room(watched.parameters) if room is None else room
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
-    places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step))
-    chosen = (places.to(slots.device), None)
+    places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step)).to(slots.device)
     reseed_dropout(watched, streams["dropout"], step, slots.device)
     if recipe.noise_before_clip is not None and sigma is not None:
-        _noise_before_clip(watched, recipe, slots.at(*chosen), streams["noise"], step, sigma, room)
+        _noise_before_clip(watched, recipe, slots.at(places), streams["noise"], step, sigma, room)
         return room.views
+    part = rows_of_a_part(recipe, n, slots.rows)
+    chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
     if sigma is None:
-        bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
+        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
         return room.views
     # Drawn while the gradients are computed.
     drawn = _begin_noise(room, recipe, streams["noise"], step, team)
-    counts = bounded_sum(watched, slots, recipe, streams["batch"], chosen, step, state, room)
+    counts = bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
     assert recipe.bounding is not None
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).sensitivity
@@ -179,6 +185,41 @@ def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, team: Te
     return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
 
+def rows_of_a_part(recipe: Recipe, n: int, rows: int) -> int:
+    """Return how many records go through a network at once: the same number at every step.
+
+    A library rounds what becomes of a row otherwise where there are more rows, or fewer, by another
+    kernel. If a part had the batch's own size, a null record in it would change what others add.
+
+    Args:
+        recipe: How it is trained.
+        n: Slots of the partition, null ones included.
+        rows: As of `most_rows`.
+    """
+    most = most_rows(recipe, rows)
+    if not recipe.batches(n).sizes_vary:
+        return most
+    expected = recipe.expected_batch_size
+    usual = EVEN * math.ceil((expected + 2.0 * math.sqrt(expected)) / EVEN)
+    return min(usual, most if most < EVEN else EVEN * (most // EVEN))
+
+
+def most_rows(recipe: Recipe, rows: int) -> int:
+    """Return how many records may go through a network at once, for memory's sake.
+
+    Args:
+        recipe: How it is trained.
+        rows: How many may if each had one view.
+    """
+    views = 1 if recipe.augmentation is None else recipe.augmentation.views
+    return max(1, min(recipe.chunk, rows) // views)
+
+
+def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:
+    """Return slots, in whole parts of so many where the sizes of batches vary."""
+    return filled_up(places, part) if vary and len(places) % part else (places, None)
+
+
 def bounded_sum(
     watched: Watched,
     slots: Slots,
@@ -188,8 +229,12 @@ def bounded_sum(
     step: int,
     state: State,
     room: Room,
+    part: int,
 ) -> Tensor:
-    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms."""
+    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms.
+
+    So many slots go through the network at once: see `rows_of_a_part`.
+    """
     places, real = chosen
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
     summed = partial(clipped_sum_and_counts, bounding=None) if bounding is None else bounding.sums
@@ -202,10 +247,9 @@ def bounded_sum(
     if places.numel() == 0:
         room.clear()
         return counts
-    most = max(1, min(recipe.chunk, slots.rows) // many)
-    for place, low in enumerate(range(0, len(places), most)):
-        part = slice(low, low + most)
-        x, loss, mask = slots.at(places[part], None if real is None else real[part])
+    for place, low in enumerate(range(0, len(places), part)):
+        own = slice(low, low + part)
+        x, loss, mask = slots.at(places[own], None if real is None else real[own])
         weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)

@@ -27,7 +27,15 @@ from pasearch.training.blocks import Blocks
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.gpu_noise import Release
 from pasearch.training.noise import words_on
-from pasearch.training.one_step import Chosen, Slots, State, bounded_sum, denoise, reseed_dropout
+from pasearch.training.one_step import (
+    Chosen,
+    Slots,
+    State,
+    bounded_sum,
+    denoise,
+    most_rows,
+    reseed_dropout,
+)
 from pasearch.training.recipe import Recipe
 from pasearch.training.watched import Room, Watched
 
@@ -141,7 +149,7 @@ class Rounds:
         reseed_dropout(self._watched, self._streams["dropout"], step, self.slots.device)
         bounded_sum(
             self._watched, self.slots, recipe, self._streams["batch"], chosen, step, state,
-            self._room,
+            self._room, min(most_rows(recipe, self.slots.rows), self._blocks.width),
         )  # fmt: skip
         if not words:
             for flat in () if careful else flats:

@@ -82,6 +82,18 @@ def test_a_number_is_two_halves_and_little_more():
 
 
 @pytest.mark.unit
+def test_what_is_no_number_is_none_as_halves():
+    """Whatever bits it has: those that are all ones would be rounded to 0."""
+    bits = [0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0x7F800001, 0x7FC00000, 0xFF800001]
+    x = np.array(bits, np.uint32).view(np.float32)
+    first, second = (np.zeros(len(bits), np.uint16) for _ in range(2))
+    none, count = np.uint64(0), np.uint64(len(bits))
+    compiled_products.halve(x, none, count, first, second, none)
+    for half in (first, second):
+        assert torch.from_numpy(half.view(np.int16)).view(torch.bfloat16).isnan().all()
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.5), AutoS()], ids=repr)
 def test_sums_are_torchs_but_for_what_halves_leave_out(seed: int, bounding: Bound):

@@ -1,0 +1,210 @@
+"""What a record adds to a sum does not depend on who else is in its batch, to the bit.
+
+A null record that is drawn makes a batch larger. A library's product rounds a row otherwise where
+there are more rows, or fewer, or where the row stands elsewhere; a sum of ReLUs can be made to move
+by many bounds for it (docs/guarantees/dp-sgd.md). So the one record of a batch that is not null has
+to add the same, however many null ones are in front of it and behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pasearch.data.partitions import Records
+from pasearch.runs.keys import Keys
+from pasearch.spaces.modules import Lstm
+from pasearch.training import compiled, halves, machine_code, one_step, trainer
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.batching import Poisson
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.one_step import EVEN
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training, full_precision
+
+N, CLASSES = 700, 3
+SIZES = [1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 50, 63, 64, 65, 100, 129, 200, 333]
+"""Of batches."""
+
+
+def chain(*widths: int) -> nn.Sequential:
+    """Return linear layers, and ReLUs between them."""
+    layers = [nn.Linear(*each) for each in pairwise(widths)]
+    modules = [module for layer in layers[:-1] for module in (layer, nn.ReLU())]
+    return nn.Sequential(*modules, layers[-1])
+
+
+def convolutional() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(200, 32), nn.ReLU(),
+        nn.Linear(32, CLASSES),
+    )  # fmt: skip
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(800, CLASSES)
+    )
+
+
+Made = Callable[[], nn.Module]
+NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
+    "one layer": (lambda: chain(20, CLASSES), (20,), CLASSES),
+    "dense": (lambda: chain(784, 128, CLASSES), (784,), CLASSES),
+    "deep": (lambda: chain(784, 512, 256, CLASSES), (784,), CLASSES),
+    "of a number": (lambda: chain(784, 128, 1), (784,), 1),
+    "narrow first": (lambda: chain(60, 12, 300, CLASSES), (60,), CLASSES),
+    "frozen": (
+        lambda: nn.Sequential(
+            nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64).requires_grad_(False), nn.ReLU(),
+            nn.Linear(64, CLASSES),
+        ), (784,), CLASSES,
+    ),
+    "convolutions": (convolutional, (1, 12, 12), CLASSES),
+    "normed": (normed, (1, 12, 12), CLASSES),
+    "an LSTM": (lambda: nn.Sequential(Lstm(6, 16), nn.Linear(16, CLASSES)), (8, 6), CLASSES),
+}  # fmt: skip
+IN_CODE = ["one layer", "dense", "deep", "of a number", "narrow first", "frozen", "convolutions"]
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def training(name: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool, **given: Any) -> Training:
+    """Return a training of records of which all but one are null."""
+    made, shape, outputs = NETWORKS[name]
+    generator = torch.Generator().manual_seed(4)
+    y = torch.randn(N, generator=generator) if outputs == 1 else torch.arange(N) % CLASSES
+    valid = torch.zeros(N, dtype=torch.bool)
+    valid[0] = True
+    x = torch.randn(N, *shape, generator=generator)
+    recipe = Recipe(**{
+        "expected_batch_size": 64, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
+        "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None, **given,
+    })  # fmt: skip
+    monkeypatch.setattr(machine_code, "WORTH", 0.0 if fast else np.inf)
+    monkeypatch.setattr(machine_code, "EACH", 0.1)
+    monkeypatch.setattr(trainer, "MOVED", 0)
+    torch.manual_seed(3)
+    streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
+    found = Training(made(), Records(x=x, y=y, valid=valid, public=True), recipe, streams)
+    assert (found._in_code is not None) == fast
+    return found
+
+
+def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Return the sum of a batch of so many, in which the one record stands at a place."""
+    chosen = np.arange(1, size + 1)
+    chosen[place] = 0
+    if of._in_code is not None:
+        monkeypatch.setattr(of._in_code, "_batch", lambda step: chosen)
+    monkeypatch.setattr(Poisson, "batch", lambda *_: chosen)
+    with full_precision():
+        if of._in_code is not None:
+            of._in_code.sum(0, None, of._state)
+        else:
+            of._with_care(0, None, of._state)
+    total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number
+    assert 0.0 < float(total.norm()) <= 0.7 * (1 + 1e-6) or not isinstance(
+        of._recipe.bounding, Flat
+    )
+    return total.numpy().tobytes()
+
+
+def different(of: Training, monkeypatch: pytest.MonkeyPatch, places: bool = True) -> int:
+    """Return how many different sums there are, of batches of many sizes and of all places."""
+    found = {
+        added(of, size, place, monkeypatch)
+        for size in SIZES
+        for place in sorted({0, 1, size // 3, size // 2, size - 2, size - 1} if places else {0})
+        if 0 <= place < size
+    }
+    return len(found)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS()], ids=repr)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", IN_CODE)
+def test_in_machine_code(name: str, threads: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch):
+    torch.set_num_threads(threads)
+    of = training(name, monkeypatch, fast=True, bounding=bounding)
+    assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", [2, 64, 300])
+@pytest.mark.parametrize("name", ["dense", "deep", "of a number", "frozen"])
+def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
+    if not machine_code.product().of_halves:
+        pytest.skip("this processor has no tiles for bfloat16")
+    monkeypatch.setattr(machine_code.Halved, "of", lambda chain, *_: halves.Halved.all_of(chain))
+    of = training(name, monkeypatch, fast=True, expected_batch_size=batch)
+    assert of._in_code is not None
+    assert (of._in_code._sum._plan.form[7] >= 0).any()
+    assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"bounding": AutoS()}, {"bounding": PerLayer(clip_norm=0.7)}, {"chunk": 40},
+        {"expected_batch_size": 3}, {"expected_batch_size": 300},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_by_torch(name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    of = training(name, monkeypatch, fast=False, **given)
+    assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+def test_with_views(monkeypatch: pytest.MonkeyPatch):
+    """Views are drawn by the place in a batch, so the record stays where it is."""
+    views = Augmentation(views=2, shift=1)
+    of = training("convolutions", monkeypatch, fast=False, augmentation=views)
+    assert different(of, monkeypatch, places=False) == 1
+
+
+@pytest.mark.unit
+def test_a_part_of_the_batchs_own_size_is_seen(monkeypatch: pytest.MonkeyPatch):
+    """Teeth: without filling up, a library's product tells how many null records there are."""
+    monkeypatch.setattr(one_step, "in_parts", lambda places, part, vary: (places, None))
+    of = training("dense", monkeypatch, fast=False)
+    if different(of, monkeypatch) == 1:
+        pytest.skip("the products of this machine do not depend on how many rows there are")
+
+
+@pytest.mark.unit
+def test_parts_are_whole_where_sizes_vary():
+    places = torch.arange(50)
+    filled, real = one_step.in_parts(places, 32, vary=True)
+    assert real is not None
+    assert (len(filled), int(real.sum())) == (64, 50)
+    assert torch.equal(filled[:50], places)
+    assert not filled[50:].any()
+    for part, vary in ((32, False), (25, True), (50, True)):
+        same, none = one_step.in_parts(places, part, vary)
+        assert none is None
+        assert same is places
+    recipe = Recipe(expected_batch_size=100, steps=1, learning_rate=0.1, noise_multiplier=1.0)
+    assert one_step.rows_of_a_part(recipe, 1000, 10**9) == 128
+    assert one_step.rows_of_a_part(recipe, 1000, 100) == 96
+    assert one_step.rows_of_a_part(recipe, 1000, 7) == 7
+    assert one_step.rows_of_a_part(recipe, 100, 10**9) == recipe.chunk, "all records: none varies"
+    assert compiled.ROWS * 4 == EVEN
