@@ -46,6 +46,8 @@ ROWS = unsigned(4)
 SPARE = unsigned(7)
 """How many rows behind the last one there must be room for, so that all go through alike."""
 NULL = np.uint16(0)
+FOLDED = 256
+"""Records read in place whose sum is taken by itself, in whole blocks: at least so many."""
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -150,6 +152,30 @@ def _add(sums, inputs, outputs, x, rows, d, low):
                 first = (d0 * x[i0 + k] + d1 * x[i1 + k]) + (d2 * x[i2 + k] + d3 * x[i3 + k])
                 second = (e0 * x[j0 + k] + e1 * x[j1 + k]) + (e2 * x[j2 + k] + e3 * x[j3 + k])
                 sums[line + k] += first + second
+
+
+@exact
+def add_up(total, more):
+    """Add numbers to others, one by one."""
+    for k in range(NONE, unsigned(len(total))):
+        total[k] += more[k]
+
+
+@exact
+def fold(total, part, kept):
+    """Let what stood in a total times 0 or 1, and a part, be the total; the part is 0 then."""
+    for k in range(NONE, unsigned(len(total))):
+        total[k] = part[k] if kept == ZERO else total[k] + part[k]
+        part[k] = ZERO
+
+
+@exact
+def _first_in_place(form, room, sums):
+    """Return where the sum of a first layer goes whose records are read in place; else nothing."""
+    starts, widths, trained, halved = form[0], form[2], form[5], form[7]
+    if not trained[0] or len(room[0]) or halved[0] >= 0:
+        return sums[:0]
+    return sums[starts[0] : starts[0] + widths[0] * widths[1]]
 
 
 @sums_of
@@ -352,7 +378,9 @@ def _weigh(form, room, many):
 def _sum_up(x, places, some, form, room, sums, kept, gemm):
     """Write what the records' gradients are, multiplied by their factors already, into the sums.
 
-    What stood there is kept, or not: times 1, or times 0.
+    What stood there is kept, or not: times 1, or times 0. A block's own sum begins with 0 and is
+    added to that as a whole; those of biases are float64. So the roundings that a record can change
+    are of its block, and of one addition a block.
     """
     starts, biases, widths, kinds, ats, trained, _, halved = form[:8]
     copied, h, d, factors = room[0], room[1], room[2], room[4]
@@ -362,16 +390,15 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
             continue
         inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
-        own, to = d[at : at + unsigned(many) * outputs], sums[start : start + size]
+        own, total = d[at : at + unsigned(many) * outputs], sums[start : start + size]
         alone = layer == 0 and not len(copied) and halved[layer] < 0
-        if kept == ZERO and alone:
-            to[:] = ZERO
+        to = total if kept == ZERO else room[13][:size]
         if halved[layer] >= 0:
             first, second, of = room[11], room[12], form[8][layer]
             halve(own, NONE, unsigned(many) * outputs, first, second, NONE)
             multiply_halves(
                 form[9], TURNED, PLAIN, outputs, inputs, many, (first, second),
-                (room[9][of:], room[10][of:]), kept, to,
+                (room[9][of:], room[10][of:]), ZERO, to,
             )  # fmt: skip
         elif alone:
             own = d[at : at + (unsigned(many) + SPARE) * outputs]
@@ -382,19 +409,22 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
                     chosen[row] = places[some]
             for low in range(0, many, 8):
                 eight = _four(chosen, low) + _four(chosen, low + 4)
-                _add(to, inputs, outputs, x, eight, own, unsigned(low))
+                _add(room[14], inputs, outputs, x, eight, own, unsigned(low))
         else:
             given = copied[: unsigned(many) * inputs]
             if layer:
                 given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
-            multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, kept, to)
+            multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, ZERO, to)
+        if kept != ZERO and not alone:
+            add_up(total, to)
         if biases[layer] >= 0:
             bias = sums[biases[layer] : biases[layer] + np.int64(outputs)]
-            if kept == ZERO:
-                bias[:] = ZERO
+            wide = np.zeros(np.int64(outputs))
             for row in range(NONE, unsigned(many)):
                 for k in range(NONE, outputs):
-                    bias[k] += own[row * outputs + k]
+                    wide[k] += np.float64(own[row * outputs + k])
+            for k in range(NONE, outputs):
+                bias[k] = (bias[k] if kept != ZERO else ZERO) + single(wide[k])
 
 
 @exact
@@ -431,12 +461,16 @@ def bounded_sum(
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
             for factors, (rows,); where there is dropout, once more as for gradients, and for bits,
             uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer; for the halves of
-            weights, twice, of what layers are given, twice, and of a layer's gradients, twice.
+            weights, twice, of what layers are given, twice, and of a layer's gradients, twice;
+            and, twice, for a sum of one layer's weights.
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
     widths, kinds, ats = form[2], form[3], form[4]
     h, d = room[1], room[2]
+    in_place, folded, kept_of_first = _first_in_place(form, room, sums), 0, kept
+    part = room[14][: len(in_place)]
+    part[:] = ZERO
     _halve_weights(w, form, room)
     last, outputs = ats[len(kinds)], widths[len(kinds)]
     for low in range(first * rows, len(places), apart * rows):
@@ -449,6 +483,11 @@ def bounded_sum(
         if some >= 0:
             _weigh(form, room, len(own))
             _sum_up(x, own, some, form, room, sums, kept, gemm)
-            kept = UNIT
+            kept, folded = UNIT, folded + rows
+            if folded >= FOLDED:
+                fold(in_place, part, kept_of_first)
+                kept_of_first, folded = UNIT, 0
+    if folded:
+        fold(in_place, part, kept_of_first)
     if kept == ZERO:
         sums[:] = ZERO

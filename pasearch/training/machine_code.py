@@ -246,10 +246,15 @@ class Plan:
         bits = bits_for(chain.dropouts, [inputs, *outputs])
         sizes = rows * copied, lines * sum(outputs), rows, bits
         form = *_form(chain, weights, lines), *halved.form(rows, by)
+        largest = max(weight.numel() for weight in chain.weights if weight.requires_grad)
         return cls(
             loop=code.bounded_sum, form=form, weights=weights,
             outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
-            rows=rows, rooms=[room(*sizes) + halved.room(rows) for _ in range(threads)],
+            rows=rows,
+            rooms=[
+                (*room(*sizes), *halved.room(rows), zeros(largest), zeros(largest))
+                for _ in range(threads)
+            ],
             product=by if copied or any(halved.layers) or len(outputs) > 1 else NO_PRODUCT,
             slack=halved.slack,
         )  # fmt: skip

@@ -137,11 +137,13 @@ def different(of: Training, monkeypatch: pytest.MonkeyPatch, places: bool = True
 
 @pytest.mark.contract
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS()], ids=repr)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "batch"), [(1, 64), (2, 64), (1, 70), (1, 9)])
 @pytest.mark.parametrize("name", IN_CODE)
-def test_in_machine_code(name: str, threads: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch):
+def test_in_machine_code(
+    name: str, threads: int, batch: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch
+):
     torch.set_num_threads(threads)
-    of = training(name, monkeypatch, fast=True, bounding=bounding)
+    of = training(name, monkeypatch, fast=True, bounding=bounding, expected_batch_size=batch)
     assert different(of, monkeypatch) == 1
 
 
