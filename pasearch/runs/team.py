@@ -41,9 +41,13 @@ class Team:
         for each in others:
             each.result()
 
-    def divided(self, count: int, part: Callable[[int, int, int], None]) -> None:
-        """Call it in every thread with its place, and from where to where of so many it goes."""
-        edges = [count * place // self.threads for place in range(self.threads + 1)]
+    def divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
+        """Call it in every thread with its place, and from where to where of so many it goes.
+
+        All but the last end at a multiple of `even`.
+        """
+        edges = [even * (count // even * place // self.threads) for place in range(self.threads)]
+        edges.append(count)
         parts = list(pairwise(edges))
         self.all(lambda place: part(place, *parts[place]))
 

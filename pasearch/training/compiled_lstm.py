@@ -73,11 +73,14 @@ def _step_back(z, found, before, bent, of_state, of_memory, units):
 def forward(x, w, bias, sizes, low, high, a, z, memories, bent, last, gemm):
     """Go through the steps with some records.
 
+    A product has all rows from low to high, and the rest only those that are records: so what
+    becomes of a row does not depend on how many others there are.
+
     Args:
         x: Records, one after another, (batch * steps * inputs,), float32 as all are.
         w: W, (4 units * (inputs + units),).
         bias: b, (4 units,).
-        sizes: Records of the batch, steps, inputs, units.
+        sizes: Rows of the batch, steps, inputs, units; and how many rows, the first, are records.
         low: The first record.
         high: The one behind the last.
         a: For a_t, (steps * batch * (inputs + units),).
@@ -87,11 +90,11 @@ def forward(x, w, bias, sizes, low, high, a, z, memories, bent, last, gemm):
         last: For the last states, (batch * units,).
         gemm: Where BLAS' product lies: see `products`.
     """
-    batch, steps, inputs, units = sizes
-    width, wide = inputs + units, FOUR * units
+    batch, steps, inputs, units, real = sizes
+    width, wide, end = inputs + units, FOUR * units, min(high, real)
     for step in range(NONE, steps):
         start = step * batch
-        for row in range(low, high):
+        for row in range(low, end):
             to, of = (start + row) * width, (row * steps + step) * inputs
             for k in range(NONE, inputs):
                 a[to + k] = x[of + k]
@@ -103,7 +106,7 @@ def forward(x, w, bias, sizes, low, high, a, z, memories, bent, last, gemm):
         own = z[(start + low) * wide : (start + high) * wide]
         given = a[(start + low) * width : (start + high) * width]
         multiply(gemm, PLAIN, TURNED, high - low, wide, width, given, w, ZERO, own)
-        for row in range(low, high):
+        for row in range(low, end):
             at, then = (start + row) * units, (start + batch + row) * units
             state = last[row * units : (row + ONE) * units]
             if step + ONE < steps:
@@ -134,8 +137,8 @@ def backward(asked, back, sizes, low, high, z, memories, bent, found, of_state, 
         of_memory: Room, (batch * units,).
         gemm: As for `forward`.
     """
-    batch, steps, _, units = sizes
-    wide = FOUR * units
+    batch, steps, _, units, real = sizes
+    wide, end = FOUR * units, min(high, real)
     for k in range(low * units, high * units):
         of_state[k] = asked[k]
         of_memory[k] = ZERO
@@ -145,7 +148,9 @@ def backward(asked, back, sizes, low, high, z, memories, bent, found, of_state, 
             later = found[(start + batch + low) * wide : (start + batch + high) * wide]
             own = of_state[low * units : high * units]
             multiply(gemm, PLAIN, PLAIN, high - low, units, wide, later, back, ZERO, own)
-        for row in range(low, high):
+        for k in range((start + max(low, end)) * wide, (start + high) * wide):
+            found[k] = ZERO
+        for row in range(low, end):
             at, mine = (start + row) * units, row * units
             _step_back(
                 z[(start + row) * wide : (start + row + ONE) * wide],
@@ -188,9 +193,9 @@ def squares(a, d, sizes, low, high, of_a, of_d, found):
         of_d: The same for its dz_t.
         found: For ||sum of dz_t a_t^T||^2, ||sum of dz_t||^2, ||A||^2 and ||D||^2: (batch, 4).
     """
-    _, steps, inputs, units = sizes
+    _, steps, inputs, units, real = sizes
     width, wide = inputs + units, FOUR * units
-    for row in range(low, high):
+    for row in range(low, min(high, real)):
         _copied(a, sizes, width, row, of_a)
         _copied(d, sizes, wide, row, of_d)
         weight, bias, whole_a, whole_d = 0.0, 0.0, 0.0, 0.0
@@ -228,11 +233,11 @@ def weigh(d, factors, sizes, low, high, bias):
         high: As there.
         bias: Where the sum goes, float64, (4 units,).
     """
-    batch, steps, _, units = sizes
+    batch, steps, _, units, real = sizes
     wide = FOUR * units
     bias[:] = 0.0
     for step in range(NONE, steps):
-        for row in range(low, high):
+        for row in range(low, min(high, real)):
             own, c = (step * batch + row) * wide, factors[row]
             for k in range(NONE, wide):
                 d[own + k] *= c
@@ -257,12 +262,12 @@ def sum_up(a, d, sizes, first, end, sums, room, gemm):
         room: As large.
         gemm: As for `forward`.
     """
-    batch, steps, inputs, units = sizes
+    batch, steps, inputs, units, real = sizes
     width, wide = inputs + units, FOUR * units
     low, high = first * width, end * width
     own, to = room[low:high], sums[low:high]
     to[:] = ZERO
-    for record in range(NONE, batch):
+    for record in range(NONE, real):
         of_d, of_a = d[record * wide + first :], a[record * width :]
         multiply_of(
             gemm, TURNED, PLAIN, end - first, width, steps, of_d, batch * wide, of_a, batch * width,

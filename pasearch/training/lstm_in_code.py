@@ -24,6 +24,7 @@ from pasearch.spaces.modules import Lstm
 from pasearch.training import machine_code
 from pasearch.training.kernels import NOWHERE, Captured, LstmKernel
 from pasearch.training.norms import ROUNDINGS
+from pasearch.training.one_step import EVEN
 from pasearch.training.products import product
 from pasearch.training.watched import Watched
 
@@ -45,10 +46,12 @@ class LstmInCode(LstmKernel):
     Args:
         code: `compiled_lstm`.
         team: The threads, which divide records among them.
+        watched: Whose layer it is: it knows which rows of a batch are records. None: all are.
     """
 
-    def __init__(self, code: ModuleType, team: Team):
+    def __init__(self, code: ModuleType, team: Team, watched: Watched | None = None):
         self._code, self._team, self._product = code, team, product()
+        self._watched = watched
         self._rooms: dict[str, Tensor] = {}
         self._wide: list[tuple[Any, Any]] = []
 
@@ -71,7 +74,7 @@ class LstmInCode(LstmKernel):
         assert isinstance(layer, Lstm)
         if views > 1:
             return super().squared_norms(seen, views)
-        sizes, found = _sizes(a, layer), np.zeros((len(a), 4))
+        sizes, found = self._sizes(a, layer), np.zeros((len(a), 4))
         flat = _steps_first(a), _steps_first(d)
         rooms = self._of_norms(a.shape[1], layer)
 
@@ -110,7 +113,7 @@ class LstmInCode(LstmKernel):
         layer, (a, d) = seen.layer, self._replayed(seen)
         assert isinstance(layer, Lstm)
         del seen.kept["replayed"]
-        sizes, team, code = _sizes(a, layer), self._team, self._code
+        sizes, team, code = self._sizes(a, layer), self._team, self._code
         flat_a, flat_d, c = _steps_first(a), _steps_first(d), factors.numpy()
         biases = np.zeros((team.threads, 4 * layer.units))
 
@@ -132,32 +135,39 @@ class LstmInCode(LstmKernel):
     def go_forward(self, layer: Lstm, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last states, (batch, units), and a_t, (batch, steps, inputs + units)."""
         (batch, steps, inputs), units = x.shape, layer.units
-        last, cells = x.new_empty(batch, units), steps * batch
+        last, cells = x.new_zeros(batch, units), steps * batch
         bias = layer.bias if layer.second_bias is None else layer.bias + layer.second_bias
         a, rest = self._room("a", cells * (inputs + units)), self._of_gates(cells, batch, units)
         given = (
             x.contiguous().view(-1).numpy(), layer.weight.detach().view(-1).numpy(),
-            bias.detach().numpy(), _sizes(x, layer),
+            bias.detach().numpy(), self._sizes(x, layer),
         )  # fmt: skip
         own = a.numpy(), *rest, last.view(-1).numpy()
-        self._divided(batch, self._code.forward, given, own)
+        self._divided(batch, self._code.forward, given, own, EVEN)
         return last, a.view(steps, batch, inputs + units).transpose(0, 1)
 
-    def go_back(self, layer: Lstm, sizes: tuple[int, ...], gradient: Tensor) -> Tensor:
+    def go_back(self, layer: Lstm, x: Tensor, gradient: Tensor) -> Tensor:
         """Return dz_t, (batch, steps, 4 units)."""
-        batch, steps, inputs, units = sizes
+        (batch, steps, inputs), units = x.shape, layer.units
         cells = steps * batch
         found = self._room("found", cells * 4 * units)
         rooms = [self._room(name, batch * units).numpy() for name in ("of state", "of memory")]
         back = layer.weight.detach()[:, inputs:].contiguous().view(-1).numpy()
-        given = gradient.contiguous().view(-1).numpy(), back, _slots(*sizes)
+        given = gradient.contiguous().view(-1).numpy(), back, self._sizes(x, layer)
         own = *self._of_gates(cells, batch, units), found.numpy(), *rooms
-        self._divided(batch, self._code.backward, given, own)
+        self._divided(batch, self._code.backward, given, own, EVEN)
         return found.view(steps, batch, 4 * units).transpose(0, 1)
 
+    def _sizes(self, x: Tensor, layer: Lstm) -> tuple[Any, ...]:
+        """Rows, steps, inputs, units, and how many rows are records: as the loops take them."""
+        rows, steps = x.shape[:2]
+        real = None if self._watched is None else self._watched.real
+        return _slots(rows, steps, layer.inputs, layer.units, rows if real is None else real)
+
     def _divided(
-        self, count: int, loop: Callable[..., None], given: tuple[Any, ...], own: tuple[Any, ...]
-    ) -> None:
+        self, count: int, loop: Callable[..., None], given: tuple[Any, ...], own: tuple[Any, ...],
+        even: int = 1,
+    ) -> None:  # fmt: skip
         """Divide so many records or rows among the threads, for a loop that multiplies."""
 
         def part(place: int, low: int, high: int) -> None:
@@ -165,7 +175,7 @@ class LstmInCode(LstmKernel):
                 loop(*given, *_slots(low, high), *own, self._product.address)
 
         with self._product.in_process():
-            self._team.divided(count, part)
+            self._team.divided(count, part, even)
 
     def _of_gates(self, cells: int, batch: int, units: int) -> tuple[Any, ...]:
         rooms = ("z", 4 * cells), ("memories", cells + batch), ("bent", cells)
@@ -196,7 +206,7 @@ class _Passes(torch.autograd.Function):
         ctx: Any, gates: Tensor, x: Tensor, layer: Lstm, kernel: LstmInCode
     ) -> tuple[Tensor, Tensor]:
         """Go through the steps."""
-        ctx.layer, ctx.kernel, ctx.sizes = layer, kernel, (*x.shape, layer.units)
+        ctx.layer, ctx.kernel, ctx.x = layer, kernel, x
         last, a = kernel.go_forward(layer, x)
         ctx.mark_non_differentiable(a)
         return last, a
@@ -205,7 +215,7 @@ class _Passes(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         """Go back through them."""
         layer, kernel = ctx.layer, ctx.kernel
-        found = kernel.go_back(layer, ctx.sizes, gradients[0])
+        found = kernel.go_back(layer, ctx.x, gradients[0])
         below = None
         if ctx.needs_input_grad[1]:
             below = found @ layer.weight.detach()[:, : layer.inputs]
@@ -239,7 +249,7 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, team: Team) -> bool:
     saved = sum(steps * (CALLS + UNIT * batch * each.units) for each, steps in layers.items())
     if not layers or recipe.steps * saved < machine_code.WORTH or (code := loops()) is None:
         return False
-    watched.take({layer: LstmInCode(code, team) for layer in layers})
+    watched.take({layer: LstmInCode(code, team, watched) for layer in layers})
     return True
 
 
@@ -266,11 +276,6 @@ def _agrees(code: ModuleType) -> bool:
         sums = [value for _, value in kernel.weighted_sum(seen, factors)]
         found.append(torch.cat([each.detach().reshape(-1) for each in (output, norms, *sums)]))
     return bool(torch.allclose(*found, rtol=1e-4, atol=1e-5))
-
-
-def _sizes(x: Tensor, layer: Lstm) -> tuple[Any, ...]:
-    """Records, steps, inputs and units, as the loops take them."""
-    return _slots(*x.shape[:2], layer.inputs, layer.units)
 
 
 def _slots(*numbers: int) -> tuple[Any, ...]:

@@ -154,11 +154,13 @@ def batch_sum(
     part = rows_of_a_part(recipe, n, slots.rows)
     chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
     if sigma is None:
-        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
+        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part, len(places))
         return room.views
     # Drawn while the gradients are computed.
     drawn = _begin_noise(room, recipe, streams["noise"], step, team)
-    counts = bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
+    counts = bounded_sum(
+        watched, slots, recipe, stream, chosen, step, state, room, part, len(places)
+    )
     assert recipe.bounding is not None
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).sensitivity
@@ -230,10 +232,12 @@ def bounded_sum(
     state: State,
     room: Room,
     part: int,
+    count: int | None = None,
 ) -> Tensor:
     """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms.
 
-    So many slots go through the network at once: see `rows_of_a_part`.
+    So many slots go through the network at once: see `rows_of_a_part`. Those behind a count, if it
+    is known, only fill parts up.
     """
     places, real = chosen
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
@@ -254,10 +258,14 @@ def bounded_sum(
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
-        values, found = summed(
-            watched, x, loss, mask=mask, views=many, weights=weights,
-            room=None if place else room, counted=bool(state.bounds),
-        )  # fmt: skip
+        watched.real = None if count is None else many * min(part, count - low)
+        try:
+            values, found = summed(
+                watched, x, loss, mask=mask, views=many, weights=weights,
+                room=None if place else room, counted=bool(state.bounds),
+            )  # fmt: skip
+        finally:
+            watched.real = None
         if state.bounds:
             counts += found
         for view, value in zip(room.views, values, strict=True):

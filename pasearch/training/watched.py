@@ -50,11 +50,14 @@ class Watched:
         network: Accepted by `per_example.validate`; its layers and what is trained stay the same.
     """
 
-    __slots__ = ("_chain", "_plain", "dense", "kernels", "keyed", "look", "network", "parameters")
+    __slots__ = (
+        "_chain", "_plain", "dense", "kernels", "keyed", "look", "network", "parameters", "real",
+    )  # fmt: skip
 
     def __init__(self, network: nn.Module):
         self.network = network
         self.look = True  # for records that are not finite: see `norms.bounded`
+        self.real: int | None = None  # rows before those that only fill a part up; None: all
         self.parameters = trainable_parameters(network)
         self.kernels = {layer: kernel_of(layer) for layer in trainable_layers(network)}
         reseeds = (getattr(module, "reseed", None) for module in network.modules())

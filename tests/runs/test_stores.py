@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -394,11 +395,11 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def stopped(out: Path, storage: str, after: int, **options: Any) -> None:
     """Begin a run, and break it off after so many trials."""
-    honest = Journal.add
+    honest, added = Journal.add, count(1)
 
-    def stopping(self: Journal, number: int, *trial: Any) -> Any:
-        made = honest(self, number, *trial)
-        if number + 1 == after:
+    def stopping(self: Journal, *trial: Any) -> Any:
+        made = honest(self, *trial)
+        if next(added) == after:
             raise KeyboardInterrupt
         return made
 

@@ -27,6 +27,7 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.lstm_in_code import LstmInCode
 from pasearch.training.one_step import EVEN
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, full_precision
@@ -101,7 +102,7 @@ def training(name: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool, **given:
     torch.manual_seed(3)
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
     found = Training(made(), Records(x=x, y=y, valid=valid, public=True), recipe, streams)
-    assert (found._in_code is not None) == fast
+    assert (found._in_code is not None) == (fast and name != "an LSTM")
     return found
 
 
@@ -173,6 +174,24 @@ def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
 def test_by_torch(name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     of = training(name, monkeypatch, fast=False, **given)
     assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "given", [{}, {"bounding": PerLayer(clip_norm=0.7)}, {"chunk": 40}], ids=str
+)
+def test_an_lstm_in_machine_code(
+    threads: int, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(trainer, "threads_in_code", lambda *_: threads)
+    of = training("an LSTM", monkeypatch, fast=True, **given)
+    kernels = [each for each in of._watched.kernels.values() if type(each) is LstmInCode]
+    assert len(kernels) == 1
+    assert kernels[0]._team.threads == threads
+    assert different(of, monkeypatch) == 1
+    assert of._watched.real is None
 
 
 @pytest.mark.contract
