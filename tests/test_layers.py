@@ -27,6 +27,7 @@ LAYERS = [
     {"data"},
     {"spaces"},
     {"training"},
+    {"cautions"},
     {"planning"},
     {"search", "features", "crossover"},
     {"documents"},

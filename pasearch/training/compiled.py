@@ -46,7 +46,7 @@ ROWS = unsigned(4)
 SPARE = unsigned(7)
 """How many rows behind the last one there must be room for, so that all go through alike."""
 NULL = np.uint16(0)
-FOLDED = 256
+FOLDED = 64
 """Records read in place whose sum is taken by itself, in whole blocks: at least so many."""
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
@@ -163,7 +163,7 @@ def add_up(total, more):
 
 @exact
 def fold(total, part, kept):
-    """Let what stood in a total times 0 or 1, and a part, be the total; the part is 0 then."""
+    """Let a total be what stood there, times 0 or 1, and a part, which is 0 then."""
     for k in range(NONE, unsigned(len(total))):
         total[k] = part[k] if kept == ZERO else total[k] + part[k]
         part[k] = ZERO
@@ -466,13 +466,10 @@ def bounded_sum(
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
-    widths, kinds, ats = form[2], form[3], form[4]
-    h, d = room[1], room[2]
+    depth, h, d = len(form[3]), room[1], room[2]
+    last, outputs = form[4][depth], form[2][depth]
     in_place, folded, kept_of_first = _first_in_place(form, room, sums), 0, kept
-    part = room[14][: len(in_place)]
-    part[:] = ZERO
     _halve_weights(w, form, room)
-    last, outputs = ats[len(kinds)], widths[len(kinds)]
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
         _forward(x, own, unsigned(begin + low), w, form, drops, room, gemm)
@@ -483,11 +480,11 @@ def bounded_sum(
         if some >= 0:
             _weigh(form, room, len(own))
             _sum_up(x, own, some, form, room, sums, kept, gemm)
-            kept, folded = UNIT, folded + rows
-            if folded >= FOLDED:
-                fold(in_place, part, kept_of_first)
-                kept_of_first, folded = UNIT, 0
-    if folded:
-        fold(in_place, part, kept_of_first)
+            kept = UNIT
+        folded += rows
+        if folded >= FOLDED:
+            fold(in_place, room[14], kept_of_first)
+            kept_of_first, folded = UNIT, 0
+    fold(in_place, room[14], kept_of_first)
     if kept == ZERO:
         sums[:] = ZERO

@@ -191,6 +191,7 @@ class Plan:
         squares: From records to what the loop asks of each beside: the squared norm of its input,
             where that goes to a linear layer.
         rows: Records of a block, at most.
+        together: Records of a thread's blocks whose sum is taken by itself.
         rooms: Of each thread.
         product: What multiplies.
         slack: How much too large norms are taken.
@@ -203,6 +204,7 @@ class Plan:
     dropouts: Sequence[KeyedDropout | None]
     squares: Callable[[Tensor], Tensor]
     rows: int
+    together: int
     rooms: list[tuple[Any, ...]]
     product: Product
     slack: float = SLACK
@@ -232,7 +234,7 @@ class Plan:
             return cls(
                 loop=code.bounded_sum, form=chain.form(weights), weights=weights,
                 outputs=chain.outputs, dropouts=chain.dropouts,
-                squares=lambda x: x.new_zeros(len(x)), rows=LANES,
+                squares=lambda x: x.new_zeros(len(x)), rows=LANES, together=LANES,
                 rooms=[chain.room() for _ in range(threads)], product=product(),
             )  # fmt: skip
         outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
@@ -250,7 +252,7 @@ class Plan:
         return cls(
             loop=code.bounded_sum, form=form, weights=weights,
             outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
-            rows=rows,
+            rows=rows, together=rows if whole else rows * math.ceil(code.FOLDED / rows),
             rooms=[
                 (*room(*sizes), *halved.room(rows), zeros(largest), zeros(largest))
                 for _ in range(threads)
@@ -280,7 +282,7 @@ class _Sum:
         if type(slots.x) is Tensor:
             squares = plan.squares(slots.x) if slots.squares is None else slots.squares
             self._records = _flat(slots.x, slots.y, slots.valid, squares)
-        together = plan.rows * team.threads
+        together = plan.together * team.threads
         self._most = together * max(1, part // together)
         top, plus, most = terms
         self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, plan.slack, most)
@@ -289,8 +291,8 @@ class _Sum:
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
 
-        Records that are no tensor are fetched part by part, of whole blocks for each thread: the
-        sums are the same.
+        Records that are no tensor are fetched part by part, of whole blocks for each thread, whose
+        sums are taken by themselves: all are the same.
         """
         if self._records is not None:
             self._add(self._records, places, 0, total)

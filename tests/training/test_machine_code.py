@@ -452,7 +452,7 @@ def test_records_that_are_no_tensor_have_the_same_sums(
             torch.testing.assert_close(*sums, rtol=1e-5, atol=2e-5)
         else:
             assert torch.equal(*sums)
-    assert max(fetched.asked) <= max(64, chunk)
+    assert max(fetched.asked) <= max(64 * threads, chunk)
     assert comes._in_code is not None
     monkeypatch.setattr(comes._in_code, "_batch", lambda step: np.empty(0, np.int64))
     assert not sums_of(comes).any()
