@@ -31,6 +31,18 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "sums: those of records in place go on and on",
+        "FOLDED = 64\n",
+        "FOLDED = 10**9\n",
+        "training/test_rounding_of_sums.py",
+    ),
+    Mutant(
+        "sums: a block's goes on from the others'",
+        "own, given, ZERO, to)\n        if kept != ZERO and not alone:",
+        "own, given, kept, total)\n        if kept != ZERO and halved[layer] >= 0:",
+        "training/test_rounding_of_sums.py",
+    ),
+    Mutant(
         "rows of a block: forward, as many as there are records",
         "multiply(gemm, PLAIN, TURNED, len(room[3]), outputs, inputs, given, own, ZERO, out)",
         "multiply(gemm, PLAIN, TURNED, many, outputs, inputs, given, own, ZERO, out)",

@@ -29,6 +29,7 @@ from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Partition, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.report.quality import is_drowned
 from pasearch.results import SearchResult, behind_encoding, load_result
 from pasearch.runs.allowance import Allowance
 from pasearch.runs.folder import RunFolder
@@ -163,6 +164,8 @@ class TestEveryRun:
         assert "timings" not in document
         assert ("exact" in document["score"]) == (way == "stw")
         assert result.best.describe() in repr(result)
+        told = "unknown: noise drowns it" if is_drowned(document["score"]) else "test accuracy 0."
+        assert told in repr(result)
 
     def test_release_is_complete_and_private_is_closed(
         self, finished: Callable[[str], Finished], way: str

@@ -438,6 +438,27 @@ def test_a_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path):
     assert "Interrupted" in done.stderr
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("how", ["from KeyboardInterrupt()", ""])
+def test_a_ctrl_c_while_a_module_is_loaded_ends_with_130_too(tmp_path: Path, how: str):
+    """Such a module raises an error of its own, which names neither."""
+    (tmp_path / "interrupted.py").write_text(
+        "from pasearch import cli\n"
+        "def load(**_):\n"
+        "    try:\n"
+        "        raise KeyboardInterrupt\n"
+        "    except KeyboardInterrupt:\n"
+        f"        raise ImportError('initialization failed') {how}\n"
+        "cli.app = load\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert "Interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 class TestResumeAlone:
     @pytest.mark.parametrize(
         "more",

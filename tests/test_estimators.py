@@ -32,7 +32,7 @@ from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
 from pasearch.runs.allowance import Allowance
 from pasearch.search import engine
-from pasearch.sklearn_api import estimators
+from pasearch.sklearn_api import estimators, fits
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier,
     PrivateArchitectureSearchRegressor,
@@ -329,6 +329,24 @@ class TestPeeking:
         assert classifier(**PUBLIC, classes=[0, 1]).fit(x, one).classes_.tolist() == [0, 1]
         with pytest.raises(ValueError, match="several types"):
             classifier(**PUBLIC).fit(x, np.array(["a", 1] * 30, object))
+
+
+@pytest.mark.unit
+def test_fits_that_no_ledger_adds_up_are_told_of_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fits, "_SPENT", [])
+    settings = {"delta": 1e-3, "bounds": (-1, 1), "classes": [0, 1]}
+    x, y = records(90)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = classifier(**settings).fit(x, y)
+        kept = {"ledger": str(tmp_path / "ledger"), "ledger_budget": (5.0, 5e-3)}
+        for _ in range(2):  # one that is kept elsewhere is none of these
+            classifier(**settings, **kept).fit(x, y)
+    both = f"{2 * first.price_.epsilon:.3g} together, not {first.price_.epsilon:.3g}"
+    with pytest.warns(UserWarning, match=f"2 private fits so far.*epsilon {both}"):
+        classifier(**settings).fit(x, y)
 
 
 @pytest.mark.unit

@@ -246,8 +246,10 @@ class TestFinished:
         (tmp_path / "torn.csv").write_text('kind,age\nb,4\n"torn,5\na,7\n')
         code, out, err = run("predict", "x", "torn.csv")
         assert (code, len(out.splitlines())) == (0, 4)
-        assert "records have cells that the model did not understand" in err
-        assert "column 'age': missing, or no number (record" in err
+        assert out.splitlines()[2] == '""', "nothing is predicted for what cannot be read"
+        assert "Nothing is predicted for 1 of 3 rows, which cannot be read (row 3)" in err
+        assert "2 of 3 rows have cells that the model did not understand" in err
+        assert "taken as the nearest (rows 2, 4)" in err
         (tmp_path / "whole.csv").write_text("kind,age\nb,20\na,30\n")
         code, out, err = run("predict", "x", "whole.csv")
         assert "column 'age'" not in err, err

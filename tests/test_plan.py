@@ -21,7 +21,13 @@ from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
 from pasearch.api.search import plan_architecture_search
-from pasearch.cautions import rare_categories
+from pasearch.cautions import (
+    LEAST_SIGNAL,
+    LITTLE_SIGNAL,
+    drowned,
+    mostly_noise,
+    rare_categories,
+)
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -32,7 +38,7 @@ from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partiti
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.plan import Plan
-from pasearch.training.metrics import METRICS, usual_metric
+from pasearch.training.metrics import METRICS, metric_of, usual_metric
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 
 KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
@@ -388,6 +394,37 @@ class TestUndeclared:
         found = " ".join(rare_categories(estimate, Split(train=10, test=3000)))
         assert told in found
         assert bool(found) == bool(told)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("epsilon", "told"), [(0.01, "47 %"), (0.1, ""), (1.0, "")])
+    def test_a_test_that_will_tell_nothing_is_warned_of(self, epsilon: float, told: str):
+        metric = metric_of("accuracy", regression=False, outputs=2)
+        found = " ".join(drowned(metric, metric.noise(epsilon), 300))
+        assert told in found
+        assert bool(found) == bool(told)
+        points = metric_of("mae", regression=True, outputs=1)
+        assert bool(drowned(points, points.noise(epsilon), 300)) == bool(told)
+        loss = metric_of("log-loss", regression=False, outputs=2)
+        assert drowned(loss, loss.noise(epsilon), 300) == []
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("signal", "told"),
+        [(LEAST_SIGNAL - 0.1, "little better than guessing"), (LEAST_SIGNAL, "far from what more"),
+         (LITTLE_SIGNAL - 0.1, "far from what more"), (LITTLE_SIGNAL, "")],
+    )  # fmt: skip
+    def test_records_that_stand_little_out_are_warned_of(self, signal: float, told: str):
+        found = " ".join(mostly_noise(signal * 3 / 1000, 1000, 3))
+        assert told in found
+        assert bool(found) == bool(told)
+        assert mostly_noise(None, 1000, 3) == []
+
+    @pytest.mark.unit
+    def test_a_plan_says_both(self):
+        plan = priced(Schema(shape=(3,), low=0.0, high=1.0, classes=2), 0.002, strategy="fixed")
+        said = " ".join(plan.warnings)
+        assert "this run will not tell how good its model is" in said
+        assert "expect little better than guessing" in said
 
     @pytest.mark.property
     @settings(max_examples=12)

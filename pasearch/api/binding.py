@@ -38,14 +38,25 @@ KEPT = "surroundings.json"
 """In `private/`: what surrounded a run when it began."""
 
 
+NAMED = {
+    "request": "what was asked for",
+    "code": "the code of pasearch, or of an extension",
+    "libraries": "the libraries that multiply matrices",
+    "compiler": "what the environment tells numba and BLAS (NUMBA_..., OPENBLAS_...)",
+}
+"""What parts of a fingerprint are called, where that is not their own name."""
+
+
 def fingerprint(
     dataset: Dataset,
     plan: Plan | FeaturePlan,
     device: str,
     *public: Dataset | None,
     request: bytes = b"",
-) -> str:
-    """Return a hash of everything the run's releases depend on; it stays in `private/`.
+) -> tuple[str, dict[str, str]]:
+    """Return a hash of everything the run's releases depend on, and those of its parts, by name.
+
+    They stay in `private/`, tied to the run's key.
 
     Args:
         dataset: Private or declared public.
@@ -67,7 +78,12 @@ def fingerprint(
         "code": code.hexdigest(),
         **surroundings(device),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    named = {NAMED.get(name, f"the {name}"): _hash(part) for name, part in parts.items()}
+    return _hash(parts), named
+
+
+def _hash(part: Any) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
 def surroundings(device: str) -> dict[str, Any]:

@@ -427,9 +427,9 @@ def opened(
         asked = folder.private / "request.json"
         kept = asked.read_bytes() if asked.exists() else b""
         check_surroundings(folder.private, device, begun=resumed and begun)
-        marks = fingerprint(prepared.dataset, plan, device, *public, request=kept)
+        marks, parts = fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
-            keys = Keys.open(keys_path, marks, secure=secure)
+            keys = Keys.open(keys_path, marks, parts, secure=secure)
         elif ledger.spent():
             raise UsageError(f"{folder.path} has spent, but its keys are gone: start a new run.")
         elif ledger.lines != plan.lines:
@@ -437,7 +437,7 @@ def opened(
         else:
             seed = request.seed
             keys = Keys(secure=secure) if seed is None else Keys.from_seed(seed, secure=secure)
-            keys.save(keys_path, marks)
+            keys.save(keys_path, marks, parts)
         _reserve(prepared, folder, keys)
         yield ledger, keys
 

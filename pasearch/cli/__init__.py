@@ -58,7 +58,10 @@ def main() -> None:
             _complain(f"The program that reads the output has ended, as `head` does. {then}")
         raise
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")):
+        if _was_interrupted(error):
+            code = INTERRUPTED
+            _complain(NOTHING_RAN, fresh=True)
+        elif type(error).__module__.startswith(("click", "typer")):
             code = _click_error(error)
         elif (told := system_words(error)) is not None:
             # Its path is not shown: in private/ even a file's name may tell of the records.
@@ -76,6 +79,13 @@ def main() -> None:
 
 NOTHING_RAN = "Interrupted. No run was under way, so nothing was charged."
 AGAIN = "Then give the same command again."
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind an error: a module that was being loaded raises one of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _complain(text: str, prefix: str = "", *, fresh: bool = False) -> None:

@@ -119,13 +119,16 @@ def predict(
     check_new_file(out, "out")
     from pasearch.data.sources import new_records
     from pasearch.files import write_new
+    from pasearch.report.classes import distrust
     from pasearch.results import load_result
 
     result = load_result(path)
     records = new_records(str(data), result.schema)
     text = _csv(result, records, probabilities=probabilities)
-    for line in _misread(result, records):
+    for line in _misread(result, records, data):
         typer.echo(shown(line), err=True)
+    if probabilities and (told := distrust(result.document, result.schema)):
+        typer.echo(wrapped(shown_lines(told)), err=True)
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -155,9 +158,10 @@ def export(
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
 
 
-def _misread(result: Result, records: Any) -> list[str]:
+def _misread(result: Result, records: Any, data: Path) -> list[str]:
     """Return in words what the model does not understand of new records of a table."""
     from pasearch.data.misread import misread
+    from pasearch.data.sources import rows_above
     from pasearch.data.tables import TableSchema
     from pasearch.results import FeatureResult
 
@@ -165,16 +169,23 @@ def _misread(result: Result, records: Any) -> list[str]:
     if not isinstance(schema, TableSchema):
         return []
     used = result.columns if isinstance(result, FeatureResult) else None
-    return misread(schema, records, used)
+    return misread(schema, records, used, rows_above(data, schema))
 
 
 def _csv(result: Result, records: Any, *, probabilities: bool) -> str:
-    """Return predictions as .csv, a record a line."""
+    """Return predictions as .csv, a record a line; an empty one of a row that cannot be read."""
+    from pasearch.data.misread import readable
+    from pasearch.data.text_columns import TextTable
+
     header, columns = ["prediction"], [result.predict(records)]
     if probabilities:
         header += [f"probability of {name}" for name in result.classes_]
         columns += list(result.predict_proba(records).T)
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
+    if isinstance(records, TextTable):
+        empty = [""] * len(header)
+        known = readable(records).tolist()
+        rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue()

@@ -20,11 +20,10 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import width_words
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN, NumberForm
-from pasearch.data.parquet_file import ParquetFile
 from pasearch.data.problems import Problem, at, column_problems, table_problems
 from pasearch.data.proposals import proposal
 from pasearch.data.seen import Seen
-from pasearch.data.sources import source_of
+from pasearch.data.sources import rows_above, source_of
 from pasearch.data.table_file import read_with_faults
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
@@ -137,14 +136,13 @@ def check_table(
     in_columns = [problem for each in read for problem in each.problems]
     usable = parsed & complete.encode_labels(labels)[1]
     null = NULL.format(target="number" if complete.target.kind == "number" else "class")
-    # A file of lines with a header has that as its row 1.
-    headed = not ParquetFile().takes(str(path)) and not declared.order
+    above = rows_above(path, declared)
     problems = (*_of_name(path), *in_table, *at(None, null, ~usable), *in_columns)
     return CheckReport(
         path=path,
         n=len(labels),
         first=_many_words(parsed, usable),
-        problems=tuple(problem.below(1 if headed else 0) for problem in problems),
+        problems=tuple(problem.below(above) for problem in problems),
         proposed=complete,
     )
 

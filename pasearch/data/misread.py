@@ -1,7 +1,8 @@
 """What a trained model does not understand of new records, in words for whoever has them.
 
 A cell that is missing, or that cannot be read, is encoded as missing; a number beyond its bounds as
-the bound. No value stops a prediction, so somebody has to say it.
+the bound. No value stops a prediction, so somebody has to say it. Of a row that cannot be told
+apart into cells nothing is predicted. Rows are numbered as `pasearch check` does it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pasearch.data.cells import TableCells, as_numbers
 from pasearch.data.column import Column
 from pasearch.data.schema import needed
 from pasearch.data.tables import TableSchema
+from pasearch.data.text_columns import TextTable
 
 SHOWN = 5
-"""How many records a line names."""
+"""How many rows a line names."""
 
 
 def misread(
-    schema: TableSchema, cells: TableCells, used: Collection[str] | None = None
+    schema: TableSchema, cells: TableCells, used: Collection[str] | None = None, above: int = 0
 ) -> list[str]:
     """Return a line for all records, and one a column and reason; none where all was understood.
 
@@ -29,22 +31,35 @@ def misread(
         schema: What the model was trained under.
         cells: New records, (rows, columns), as of `TableSchema.encode`.
         used: The columns that the model looks at; None: all.
+        above: How many rows the file has above its records: 1 of one with a header.
     """
+    known = readable(cells)
     concerned, told = np.zeros(len(cells), bool), list[str]()
     for place, column in enumerate(schema.columns):
         if used is not None and column.name not in used:
             continue
         for which, why in _reasons(column, cells[:, place]):
-            if which.any():
+            if (which := which & known).any():
                 concerned |= which
-                told.append(f"  column {column.name!r}: {why} ({_named(which)})")
+                told.append(f"  column {column.name!r}: {why} ({_named(which, above)})")
+    lost = [] if known.all() else [
+        f"Nothing is predicted for {(~known).sum():,} of {len(cells):,} rows, which cannot be read "
+        f"({_named(~known, above)}): they have more or fewer cells than the header, an open "
+        "quotation mark, or are not UTF-8. A row ends with its line, within quotation marks too."
+    ]  # fmt: skip
     if not told:
-        return []
+        return lost
     return [
-        f"{concerned.sum():,} of {len(cells):,} records have cells that the model did not "
+        *lost,
+        f"{concerned.sum():,} of {len(cells):,} rows have cells that the model did not "
         "understand, and were predicted as well as can be without them:",
         *told,
     ]
+
+
+def readable(cells: TableCells) -> np.ndarray:
+    """Return which rows could be told apart into cells, bool, (rows,)."""
+    return cells.present() if isinstance(cells, TextTable) else np.ones(len(cells), bool)
 
 
 def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
@@ -64,9 +79,9 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
         yield known & (np.clip(values, low, high) != values), why
 
 
-def _named(which: np.ndarray) -> str:
-    """Name the first records, counted from 1."""
-    places = np.flatnonzero(which) + 1
+def _named(which: np.ndarray, above: int) -> str:
+    """Name the first rows: the first record is 1, or as many more as stand above it."""
+    places = np.flatnonzero(which) + 1 + above
     more = f" and {len(places) - SHOWN:,} more" if len(places) > SHOWN else ""
-    word = "record" if len(places) == 1 else "records"
+    word = "row" if len(places) == 1 else "rows"
     return f"{word} {', '.join(f'{place:,}' for place in places[:SHOWN])}{more}"

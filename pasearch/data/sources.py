@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pasearch.data.built_in import BUILT_IN
+from pasearch.data.parquet_file import ParquetFile
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
-from pasearch.data.tables import AnySchema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError, nearest, nearest_file
 
 DECLARATIONS = (
@@ -71,6 +72,11 @@ def new_records(data: str, schema: AnySchema) -> Any:
     if source is None:
         raise UsageError(unknown_words(data))
     return source.new_records(data, schema)
+
+
+def rows_above(path: str | Path, schema: TableSchema) -> int:
+    """Return how many rows a table has above its records: a header, in a file of lines."""
+    return 0 if ParquetFile().takes(str(path)) or schema.order else 1
 
 
 def source_of(data: str) -> Source | None:

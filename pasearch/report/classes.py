@@ -109,6 +109,13 @@ def more(document: Values, schema: AnySchema) -> Values | None:
     }
 
 
+def distrust(document: Values, schema: AnySchema) -> str:
+    """Return in a sentence which probabilities the test found to be wrong; nothing of others."""
+    told = measured(document, schema)
+    found = _calibration(told) if told else None
+    return found["words"] if found is not None and found["is_poor"] else ""
+
+
 def one_line(document: Values, schema: AnySchema) -> str:
     """Return the measures of all classes together, each with its standard error; "" of none."""
     told = measured(document, schema)

@@ -23,7 +23,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -35,6 +35,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
 from pasearch.runs.folder import sync_folder
+
+ANYTHING = (
+    "data, plan, code, versions, threads, device, or what the environment tells numba and BLAS "
+    "(NUMBA_..., OPENBLAS_...)"
+)
+"""What keys are bound to, where it is not known which part is another."""
 
 VERSION = 1
 AT_ONCE = 256
@@ -317,13 +323,16 @@ class Keys:
             raise UsageError("a stream needs a context, such as ('trial', 3): name its purpose.")
         return Stream(self._master, self.secure).child(*context)
 
-    def save(self, path: str | os.PathLike[str], fingerprint: str) -> None:
+    def save(
+        self, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None
+    ) -> None:
         """Store the keys for a resume: a new file, mode 0600, durable at return.
 
         Args:
             path: Where; it must not exist.
             fingerprint: Hash of everything the run's releases depend on: data, plan, code,
                 versions, device.
+            parts: Hashes of its parts, by what they are called: so that a refusal can name them.
 
         Raises:
             UsageError: The file exists.
@@ -334,6 +343,7 @@ class Keys:
         content = {
             "version": VERSION,
             "bound": _bound(self._master, fingerprint),
+            "parts": {name: _bound(self._master, each) for name, each in (parts or {}).items()},
             "reproducible": self.reproducible,
             "master": self._master.hex(),
         }
@@ -351,7 +361,10 @@ class Keys:
         sync_folder(self._path.parent)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], fingerprint: str, *, secure: bool = False) -> Keys:
+    def open(
+        cls, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None,
+        *, secure: bool = False,
+    ) -> Keys:  # fmt: skip
         """Take up the keys of an interrupted run, if every input is what it was.
 
         Guarantee: keys never meet an input other than the one they were made for. If the
@@ -361,17 +374,17 @@ class Keys:
             UsageError: No keys there (the run ended, or never started), or not a file of keys.
             BudgetError: The fingerprint differs.
         """
-        bound, keys = _read(Path(path).absolute())
+        bound, kept, keys = _read(Path(path).absolute())
         assert keys._master is not None
         if not hmac.compare_digest(bound, _bound(keys._master, fingerprint)):
+            other = [name for name, each in (parts or {}).items()
+                     if kept.get(name) != _bound(keys._master, each)]  # fmt: skip
             keys.destroy()
             # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(
-                f"{path}: the data, plan, code, versions, threads, device or what the environment "
-                "tells numba and BLAS (NUMBA_..., OPENBLAS_...) differ from those of the run that "
-                "began. The same noise on another input would cancel, so the old keys are now "
-                "destroyed. What the run has spent stays spent: start a new run, with a budget of "
-                "its own."
+                f"{path}: not as when the run began: {', '.join(other) or ANYTHING}. The same "
+                "noise on another input would cancel, so the old keys are now destroyed. What the "
+                "run has spent stays spent: start a new run, with a budget of its own."
             )
         keys.secure = secure
         return keys
@@ -444,8 +457,8 @@ def _step(step: object) -> int:
     return int(step)
 
 
-def _read(path: Path) -> tuple[str, Keys]:
-    """Return the tie to the inputs and the keys that `Keys.save` wrote."""
+def _read(path: Path) -> tuple[str, dict[str, Any], Keys]:
+    """Return the ties to all inputs, and to parts of them, and the keys that `Keys.save` wrote."""
     if not os.path.lexists(path):
         raise UsageError(
             f"{path} is missing: the run is finished, or never started. Start a new run."
@@ -456,10 +469,11 @@ def _read(path: Path) -> tuple[str, Keys]:
         keys._path = path
         keys._master = bytes.fromhex(content["master"])
         keys.reproducible = content["reproducible"]
-        bound = content["bound"]
+        bound, parts = content["bound"], content.get("parts") or {}
     except (UsageError, ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is not a file of keys: start a new run.") from None
     sound = len(keys._master) == 32 and type(keys.reproducible) is bool and type(bound) is str
+    sound &= type(parts) is dict
     if not sound or content.get("version") != VERSION:
         raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
-    return bound, keys
+    return bound, parts, keys

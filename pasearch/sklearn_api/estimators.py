@@ -149,6 +149,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                 raise KeyboardInterrupt from None
             self.result_ = KeptResult.of(result)
         self.price_ = self.result_.price
+        self._count(self.price_)
         return self.result_.schema
 
     def _dataset(

@@ -22,6 +22,7 @@ Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-l
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
+from pasearch.accounting.accountants import Price
 from pasearch.data.cells import as_numbers, as_text
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
@@ -59,6 +61,10 @@ Pair = tuple[float, float]
 
 NAME = "arrays"
 """What plan and card call the data."""
+
+
+_SPENT: list[float] = []
+"""Epsilon of each fit of this process that no ledger adds up."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -118,6 +124,21 @@ class PrivateFit(BaseEstimator):
             warnings.warn(
                 "random_state makes the noise reproducible, so the fit is not private: leave it "
                 "out for private data.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _count(self, price: Price) -> None:
+        """Note what a fit cost, and say, from the second one on, what they may cost together."""
+        if self.ledger is not None:
+            return
+        _SPENT.append(price.epsilon)
+        if len(_SPENT) > 1:
+            warnings.warn(
+                f"{len(_SPENT)} private fits so far, and no ledger adds them up. Of the same "
+                f"people's records, as in cross-validation or a grid search, they cost epsilon "
+                f"{math.fsum(_SPENT):.3g} together, not {price.epsilon:.3g}: name one file for all "
+                "of them, `ledger=`.",
                 UserWarning,
                 stacklevel=4,
             )

@@ -79,6 +79,7 @@ class _PrivateChoice(PrivateFit):
         found = run(request, Given(cells=cells, labels=labels, assumed=self._types), table)
         self.result_ = KeptChoice(document=found.document)
         self.price_ = self.result_.price
+        self._count(self.price_)
         return found
 
 

@@ -159,6 +159,15 @@ class TestForecast:
         said = sentence(lines, ["a", "b", "c"], found, 0.2)
         assert said.index("the best would be: b") < said.index("the best would be: c")
 
+    @pytest.mark.unit
+    @pytest.mark.parametrize(("epsilon", "at"), [(0.01, "0.1"), (50.0, "10")])
+    def test_an_epsilon_that_was_not_measured_is_said_to_be_none(self, epsilon: float, at: str):
+        lines = np.array([line(0.8, 0.01), line(0.79, 0.05)])
+        said = sentence(lines, ["a", "b"], [], epsilon)
+        assert said.startswith(f"Nothing like this was measured at epsilon {epsilon:g}. At epsilon")
+        assert f"At epsilon {at} " in said
+        assert "Nothing like this" not in sentence(lines, ["a", "b"], [], 1.0)
+
     @pytest.mark.property
     @settings(deadline=None, max_examples=25)
     @given(score=st.floats(-0.5, 1.5), epsilon=st.floats(0.05, 20.0))

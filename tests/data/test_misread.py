@@ -52,16 +52,16 @@ def test_nothing_is_said_of_what_was_understood():
 def test_each_reason_is_said_with_its_records(place: int, cell: Any, why: str):
     bad = (*GOOD[:place], cell, *GOOD[place + 1 :])
     first, line = told(GOOD, bad, GOOD, bad)
-    assert first.startswith("2 of 4 records have cells that the model did not understand")
-    assert line == f"  {why} (records 2, 4)"
-    assert told(GOOD, bad)[1].endswith("(record 2)")
+    assert first.startswith("2 of 4 rows have cells that the model did not understand")
+    assert line == f"  {why} (rows 2, 4)"
+    assert told(GOOD, bad)[1].endswith("(row 2)")
 
 
 @pytest.mark.unit
 def test_records_are_counted_once_and_only_some_named():
     bad = ("x", "Nowhere", "2010-05-01", None)
     lines = told(*(20 * [bad]), GOOD)
-    assert lines[0].startswith("20 of 21 records")
+    assert lines[0].startswith("20 of 21 rows")
     assert len(lines) == 3
     assert all(line.endswith(f"and {20 - SHOWN} more)") for line in lines[1:])
 
@@ -70,6 +70,6 @@ def test_records_are_counted_once_and_only_some_named():
 def test_columns_that_the_model_does_not_look_at_are_left_out():
     bad = ("x", "Nowhere", "soon", None)
     assert [line for line in told(bad, used=["city"])[1:]] == [
-        "  column 'city': no known category (record 1)"
+        "  column 'city': no known category (row 1)"
     ]
     assert told(bad, used=[]) == []

@@ -17,7 +17,7 @@ from pasearch.errors import UsageError
 from pasearch.report import classes, figures
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
-from pasearch.report.quality import Rival, quality
+from pasearch.report.quality import Rival, is_drowned, quality
 from pasearch.report.summary import score_line
 from pasearch.results import schema_of
 from pasearch.runs.mechanisms import NoisyCounts
@@ -165,6 +165,12 @@ class TestVerdict:
         made = people(["no", "yes"], [[5, -2], [1, 3]], ANSWER, of=5)
         assert verdict(made).startswith("The noise is too large: this test says nothing")
         assert not re.search("Better than|Not told apart|tell the classes", page(made).text)
+        found = quality(made, schema_of(made))
+        assert found["rows"][0]["value"] == "unknown"
+        assert not found["rows"][0]["bar"], "nor is it drawn"
+        assert found["rows"][1]["bar"]
+        assert is_drowned(made["score"])
+        assert not is_drowned(KINDS["five"]["score"])
 
     @pytest.mark.parametrize(
         ("outputs", "why"), [(3, "a larger epsilon"), (60, "up to 50 classes")]
@@ -281,6 +287,10 @@ class TestMore:
         assert "Not all probabilities of 'yes' can be trusted." in text
         assert f"They are too {way} most clearly where the model says about" in text
         assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
+        poor, fine = with_odds(scale=scale), KINDS["two with odds"]
+        assert classes.distrust(poor, schema_of(poor)) in text
+        assert classes.distrust(poor, schema_of(poor)).startswith("Not all probabilities of 'yes'")
+        assert classes.distrust(fine, schema_of(fine)) == ""
         good = page(KINDS["two with odds"]).text.split("More about the test")[0]
         assert "come true" not in good
 

@@ -247,6 +247,19 @@ def test_other_inputs_destroy_the_keys(tmp_path):
 
 
 @pytest.mark.unit
+def test_what_is_other_is_named_and_nothing_of_it(tmp_path):
+    path, were = tmp_path / "keys", {"the data": "aa" * 32, "the plan": "bb" * 32}
+    Keys().save(path, "cc" * 32, were)
+    assert not any(each in path.read_text() for each in were.values()), "hashes are tied to the key"
+    assert Keys.open(path, "cc" * 32, were)
+    with pytest.raises(BudgetError, match="when the run began: the data") as told:
+        Keys.open(path, "dd" * 32, were | {"the data": "ee" * 32})
+    assert "the plan" not in str(told.value)
+    assert not any(2 * each in str(told.value) for each in ("aa", "bb", "cc", "dd", "ee"))
+    assert not path.exists()
+
+
+@pytest.mark.unit
 def test_destroying_overwrites_before_it_unlinks(tmp_path):
     path, link = tmp_path / "keys", tmp_path / "link"
     keys = Keys()

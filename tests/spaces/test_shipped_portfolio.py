@@ -181,6 +181,17 @@ class TestReading:
         assert found[99.0][1] == pytest.approx([0.8, 0.3, 0.8])
 
     @pytest.mark.unit
+    def test_below_what_most_data_sets_have_nothing_is_known(self):
+        """Curves end there and would be drawn on level, while accuracy falls to guessing."""
+        lows = {"a": 0.5, "b": 1.0, "c": 2.0}
+        signals = {name: np.array([low, 3.0]) for name, low in lows.items()}
+        study = replace(SMALL, signals=signals, classes={}, features={})
+        for signal, told in ((0.9, "weaker than on most"), (1.0, ""), (3.4, ""), (3.6, "stronger")):
+            found = study.outside(signal, 2, 5)
+            assert told in found
+            assert bool(found) == bool(told)
+
+    @pytest.mark.unit
     def test_entries_are_ordered_by_their_mean_and_take_their_curves_along(self):
         early, late = SMALL.ordered(0.0), SMALL.ordered(3.0)
         assert early.entries == (entry(3), entry(2), entry(4)), "equal ones keep their order"
