@@ -40,6 +40,13 @@ ROOT = Path(__file__).parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
+@pytest.fixture(autouse=True)
+def no_fit_so_far() -> None:
+    """Let each test's fits be the first ones: from the second one on, they are added up."""
+    if (fits := sys.modules.get("pasearch.sklearn_api.fits")) is not None:
+        fits._SPENT.clear()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):

@@ -361,7 +361,7 @@ class TestResume:
     )
     def test_changed_data_destroys_the_keys(self, stopped: Path, change: Callable):
         before = spent(stopped)
-        with pytest.raises(BudgetError, match="destroyed"):
+        with pytest.raises(BudgetError, match=r"when the run began: the data.*destroyed"):
             resume(stopped, data=change(*arrays()))
         assert not (stopped / "private" / "keys").exists()
         assert spent(stopped) == before
@@ -672,7 +672,7 @@ class TestAlteredRuns:
         with Ledger.open(folder.private / "ledger.sqlite"):
             pass
         made, asked = prepared("paas"), (folder.private / "request.json").read_bytes()
-        mark = fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
+        mark, _ = fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
         Keys().save(folder.private / "keys", mark)
         with pytest.raises(UsageError, match="trials of other keys"):
             resume(stopped, data=arrays())
@@ -691,12 +691,12 @@ class TestAlteredRuns:
         with pytest.raises(BudgetError) as refused:
             resume(stopped, data=(x, y))
         for dataset in (arrays(), (x, y)):
-            mark = fingerprint(
-                from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2), prepared("paas").plan, "cpu"
-            )
-            for length in range(6, len(mark)):
-                assert mark[:length] not in str(refused.value)
-            assert mark not in shown
+            made = from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2)
+            whole, parts = fingerprint(made, prepared("paas").plan, "cpu")
+            for mark in (whole, *parts.values()):
+                for length in range(6, len(mark)):
+                    assert mark[:length] not in str(refused.value)
+                assert mark not in shown
 
 
 @pytest.mark.parametrize("public", ["no", 1, 0, None, np.bool_(True)])

@@ -32,7 +32,7 @@ from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
 from pasearch.runs.allowance import Allowance
 from pasearch.search import engine
-from pasearch.sklearn_api import estimators, fits
+from pasearch.sklearn_api import estimators
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier,
     PrivateArchitectureSearchRegressor,
@@ -332,10 +332,7 @@ class TestPeeking:
 
 
 @pytest.mark.unit
-def test_fits_that_no_ledger_adds_up_are_told_of_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fits, "_SPENT", [])
+def test_fits_that_no_ledger_adds_up_are_told_of_together(tmp_path: Path):
     settings = {"delta": 1e-3, "bounds": (-1, 1), "classes": [0, 1]}
     x, y = records(90)
     with warnings.catch_warnings():

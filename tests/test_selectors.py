@@ -458,6 +458,7 @@ class TestLedger:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             first = selector.fit(*records()).price_
+        with pytest.warns(UserWarning, match="2 private fits so far"):
             assert selector.fit(*records()).price_ == first
         assert selector.result_.document["ledger"] is None
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pasearch.data.built_in import BUILT_IN
-from pasearch.data.parquet_file import ParquetFile
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema, TableSchema
@@ -76,6 +75,8 @@ def new_records(data: str, schema: AnySchema) -> Any:
 
 def rows_above(path: str | Path, schema: TableSchema) -> int:
     """Return how many rows a table has above its records: a header, in a file of lines."""
+    from pasearch.data.parquet_file import ParquetFile
+
     return 0 if ParquetFile().takes(str(path)) or schema.order else 1
 
 

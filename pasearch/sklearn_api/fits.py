@@ -130,7 +130,7 @@ class PrivateFit(BaseEstimator):
 
     def _count(self, price: Price) -> None:
         """Note what a fit cost, and say, from the second one on, what they may cost together."""
-        if self.ledger is not None:
+        if self.ledger is not None or self.random_state is not None:  # of the latter `fit` warns
             return
         _SPENT.append(price.epsilon)
         if len(_SPENT) > 1:

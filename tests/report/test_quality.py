@@ -288,7 +288,7 @@ class TestMore:
         assert f"They are too {way} most clearly where the model says about" in text
         assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
         poor, fine = with_odds(scale=scale), KINDS["two with odds"]
-        assert classes.distrust(poor, schema_of(poor)) in text
+        assert classes.distrust(poor, schema_of(poor)).replace("\xa0", " ") in text
         assert classes.distrust(poor, schema_of(poor)).startswith("Not all probabilities of 'yes'")
         assert classes.distrust(fine, schema_of(fine)) == ""
         good = page(KINDS["two with odds"]).text.split("More about the test")[0]
