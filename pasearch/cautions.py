@@ -32,8 +32,8 @@ def task_not_said(schema: AnySchema) -> list[str]:
         return []
     return [
         f"nobody said whether column {aim!r} holds classes or numbers, and it is taken as classes. "
-        "If it is a number to predict, stop and say so (`regression=True`): this run is paid for "
-        "in any case."
+        "If it is a number to predict, say so (`regression=True`) in a new run: what this one has "
+        "spent stays spent."
     ]
 
 

@@ -63,8 +63,8 @@ def _filled(rows: list[Values], document: Values, note: str) -> Values:
 
 NOT_FIRST = {
     "insured": "Each look is a short and noisy training, so a lead in this table is partly luck. "
-    "The usual model is kept unless another leads by more than the noise, and what public data "
-    "let expect, explain.",
+    "The usual model is kept unless another is so far ahead that neither the noise nor what is "
+    "known from public data explains it.",
     "ahead": "The looks were made in rounds, of which each keeps the better half, and only the "
     "last round decides.",
     "grid": "Each model was trained several times with several shares of the privacy budget. What "
