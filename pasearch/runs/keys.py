@@ -378,7 +378,7 @@ class Keys:
         assert keys._master is not None
         if not hmac.compare_digest(bound, _bound(keys._master, fingerprint)):
             other = [name for name, each in (parts or {}).items()
-                     if kept.get(name) != _bound(keys._master, each)]  # fmt: skip
+                     if kept and kept.get(name) != _bound(keys._master, each)]  # fmt: skip
             keys.destroy()
             # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(

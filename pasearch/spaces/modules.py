@@ -42,6 +42,20 @@ class Rescale(nn.Module):
         return f"low={self.low}, high={self.high}"
 
 
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Return 1 / (1 + exp(-x)), by tanh.
+
+    Torch's own takes the last numbers of a tensor, and of each thread's share, by another function
+    than the others, with other roundings: what becomes of a record would depend on its place.
+    """
+    return torch.tanh(0.5 * x) * 0.5 + 0.5
+
+
+def sigmoid_(x: torch.Tensor) -> torch.Tensor:
+    """Do the same in place."""
+    return x.mul_(0.5).tanh_().mul_(0.5).add_(0.5)
+
+
 class TemperedSigmoid(nn.Module):
     """The tempered sigmoid s * sigmoid(T x) - o, whose bounded output keeps gradients small."""
 
@@ -51,7 +65,9 @@ class TemperedSigmoid(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the activation to every element."""
-        return self.scale * torch.sigmoid(self.temperature * x) - self.offset
+        return torch.tanh(0.5 * self.temperature * x) * (0.5 * self.scale) + (
+            0.5 * self.scale - self.offset
+        )
 
     def extra_repr(self) -> str:
         """Show the three parameters."""
@@ -202,8 +218,8 @@ class Lstm(nn.Module):
         states = []
         for step in projected.unbind(1):
             i, f, g, o = (step + state @ recurrent).chunk(4, dim=1)
-            memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
-            state = o.sigmoid() * memory.tanh()
+            memory = sigmoid(f) * memory + sigmoid(i) * g.tanh()
+            state = sigmoid(o) * memory.tanh()
             states.append(state)
         return torch.stack(states, dim=1)
 

@@ -144,11 +144,18 @@ def padded(batching: Batching, n: int, deviations: float) -> int:
     return min(EQUAL * -(-most // EQUAL), max(n, 1))
 
 
-def filled_up(places: Tensor, part: int) -> tuple[Tensor, Tensor]:
-    """Return slots in whole parts of so many, and which are real: behind them stands slot 0."""
-    count, missing = len(places), -len(places) % part
-    real = torch.arange(count + missing, device=places.device) < count
-    return torch.cat([places, places.new_zeros(missing)]), real
+def filled_up(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return slots in whole parts of so many, and which are real: behind them stands slot 0.
+
+    Args:
+        places: Int64, (rows,).
+        part: How many a part has.
+        real: Which are real as yet, bool, (rows,); None: all.
+    """
+    missing = -len(places) % part
+    real = torch.ones_like(places, dtype=torch.bool) if real is None else real
+    behind = places.new_zeros(missing)
+    return torch.cat([places, behind]), torch.cat([real, behind.bool()])
 
 
 def gaps(words: Tensor, q: float, n: int) -> Tensor:

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
+from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid, sigmoid_
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
 
 ACTIVATIONS = {
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
     nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)),
-    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward.default),
+    nn.Sigmoid: (sigmoid_, torch.ops.aten.sigmoid_backward.default),
 }
 """In place, and from the gradient of what came out, and that, to the gradient of what went in."""
 

@@ -121,7 +121,7 @@ class MachineCode:
         self._recipe, self._stream, self._room = recipe, streams["noise"], room
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
-        part = rows_of_a_part(recipe, len(slots.y), slots.rows)
+        part = rows_of_a_part(recipe, len(slots.y), slots.rows, team.threads)
         self._team, self._sum = team, _Sum(plan, slots, terms, part, team)
         self._total: Any = room.flats[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))

@@ -42,7 +42,7 @@ AHEAD, HELD = 4096, 2**27
 what comes out of all records that are held in any case."""
 
 
-EVEN = 16
+EVEN = 32
 """Rows of a product, of which there are a multiple: in such, a library has one rule for all."""
 
 _Part = tuple[Tensor, LossOf, Tensor]
@@ -151,7 +151,7 @@ def batch_sum(
     if recipe.noise_before_clip is not None and sigma is not None:
         _noise_before_clip(watched, recipe, slots.at(places), streams["noise"], step, sigma, room)
         return room.views
-    part = rows_of_a_part(recipe, n, slots.rows)
+    part = rows_of_a_part(recipe, n, slots.rows, 1 if team is None else team.threads)
     chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
     if sigma is None:
         bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part, len(places))
@@ -187,7 +187,7 @@ def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, team: Te
     return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
 
-def rows_of_a_part(recipe: Recipe, n: int, rows: int) -> int:
+def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
     """Return how many records go through a network at once: the same number at every step.
 
     A library rounds what becomes of a row otherwise where there are more rows, or fewer, by another
@@ -197,13 +197,16 @@ def rows_of_a_part(recipe: Recipe, n: int, rows: int) -> int:
         recipe: How it is trained.
         n: Slots of the partition, null ones included.
         rows: As of `most_rows`.
+        threads: Each has as many of the rows. Where there is memory for less than `EVEN` rows
+            each, parts are what fits.
     """
+    even = EVEN * threads
     most = most_rows(recipe, rows)
     if not recipe.batches(n).sizes_vary:
         return most
     expected = recipe.expected_batch_size
-    usual = EVEN * math.ceil((expected + 2.0 * math.sqrt(expected)) / EVEN)
-    return min(usual, most if most < EVEN else EVEN * (most // EVEN))
+    usual = even * math.ceil((expected + 2.0 * math.sqrt(expected)) / even)
+    return min(usual, most if most < even else even * (most // even))
 
 
 def most_rows(recipe: Recipe, rows: int) -> int:

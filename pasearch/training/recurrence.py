@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pasearch.spaces.modules import sigmoid_
+
 _sigmoid_back = torch.ops.aten.sigmoid_backward
 _tanh_back = torch.ops.aten.tanh_backward
 
@@ -41,9 +43,9 @@ class Recurrence(torch.autograd.Function):
         for step, z in enumerate(gates):
             z.addmm_(state, recurrent)
             i, f, g, o = z.split(units, dim=1)
-            z[:, : 2 * units].sigmoid_()
+            sigmoid_(z[:, : 2 * units])
             g.tanh_()
-            o.sigmoid_()
+            sigmoid_(o)
             memory = torch.mul(f, memory, out=memories[step]).addcmul_(i, g)
             torch.tanh(memory, out=bent[step])
             state = torch.mul(o, bent[step], out=states[step])

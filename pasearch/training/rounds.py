@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Alone, of_words, pairs
-from pasearch.training.blocks import Blocks
+from pasearch.training.blocks import Blocks, filled_up
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.gpu_noise import Release
 from pasearch.training.noise import words_on
@@ -146,10 +146,13 @@ class Rounds:
         careful: bool,
     ) -> None:
         recipe, flats = self._recipe, self._room.flats
+        part = min(most_rows(recipe, self.slots.rows), self._blocks.width)
+        if len(chosen[0]) % part:
+            chosen = filled_up(chosen[0], part, chosen[1])
         reseed_dropout(self._watched, self._streams["dropout"], step, self.slots.device)
         bounded_sum(
             self._watched, self.slots, recipe, self._streams["batch"], chosen, step, state,
-            self._room, min(most_rows(recipe, self.slots.rows), self._blocks.width),
+            self._room, part,
         )  # fmt: skip
         if not words:
             for flat in () if careful else flats:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import TemperedSigmoid
+from pasearch.spaces.modules import TemperedSigmoid, sigmoid
 from pasearch.training.dense import ACTIVATIONS, Dense
 from pasearch.training.kernels import Captured, Kernel, kernel_of, no_kernel
 from pasearch.training.losses import LossOf
@@ -137,7 +137,7 @@ class Watched:
         assert self._chain is not None
         inputs = [x]
         for module, _ in self._chain:
-            inputs.append(module(inputs[-1]))
+            inputs.append(_through(module, inputs[-1]))
         seen: list[_Seen] = []
         gradient, left = loss.gradient(inputs[-1]), len(self.kernels)
         captured: list[Captured] = []
@@ -277,11 +277,18 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
+def _through(module: nn.Module, x: Tensor) -> Tensor:
+    """Return what a module without parameters makes of x; some otherwise than torch would."""
+    if type(module) is nn.Sigmoid:
+        return sigmoid(x)
+    return pooled(module, x) if type(module) is nn.MaxPool2d else module(x)
+
+
 def _walked(chain: list[_Link], x: Tensor, seen: list[_Seen]) -> Tensor:
     """Return the output of a chain, and note what its layers saw."""
     for module, kernel in chain:
         if kernel is None:
-            x = pooled(module, x) if type(module) is nn.MaxPool2d else module(x)
+            x = _through(module, x)
             continue
         output, inner = kernel.forward(module, x)
         if not isinstance(output, Tensor):

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Lstm
-from pasearch.training import compiled, halves, machine_code, one_step, trainer
+from pasearch.spaces.modules import Lstm, TemperedSigmoid
+from pasearch.training import halves, machine_code, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.auto_s import AutoS
@@ -70,11 +70,35 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
             nn.Linear(64, CLASSES),
         ), (784,), CLASSES,
     ),
+    "sigmoids": (
+        lambda: nn.Sequential(
+            nn.Linear(20, 33), nn.Sigmoid(), nn.Linear(33, 7), TemperedSigmoid(1.5, 1.0, 0.5),
+            nn.Linear(7, 5), TemperedSigmoid(), nn.Linear(5, CLASSES), nn.Tanh(),
+        ), (20,), CLASSES,
+    ),
+    "a sigmoid": (
+        lambda: nn.Sequential(nn.Linear(20, 33), nn.Sigmoid(), nn.Linear(33, CLASSES)), (20,),
+        CLASSES,
+    ),
+    "of many units": (
+        lambda: nn.Sequential(nn.Linear(20, 999), nn.Sigmoid(), nn.Linear(999, CLASSES)), (20,),
+        CLASSES,
+    ),
+    "convolutions and sigmoids": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(300, 7), nn.Sigmoid(),
+            nn.Linear(7, CLASSES),
+        ), (1, 12, 12), CLASSES,
+    ),
     "convolutions": (convolutional, (1, 12, 12), CLASSES),
     "normed": (normed, (1, 12, 12), CLASSES),
     "an LSTM": (lambda: nn.Sequential(Lstm(6, 16), nn.Linear(16, CLASSES)), (8, 6), CLASSES),
+    "an LSTM of 7": (lambda: nn.Sequential(Lstm(6, 7), nn.Linear(7, CLASSES)), (8, 6), CLASSES),
 }  # fmt: skip
-IN_CODE = ["one layer", "dense", "deep", "of a number", "narrow first", "frozen", "convolutions"]
+IN_CODE = [
+    "one layer", "dense", "deep", "of a number", "narrow first", "frozen", "a sigmoid",
+    "convolutions and sigmoids", "convolutions",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +108,9 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def training(name: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool, **given: Any) -> Training:
+def training(
+    name: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool, in_rounds: bool = False, **given: Any
+) -> Training:
     """Return a training of records of which all but one are null."""
     made, shape, outputs = NETWORKS[name]
     generator = torch.Generator().manual_seed(4)
@@ -101,8 +127,9 @@ def training(name: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool, **given:
     monkeypatch.setattr(trainer, "MOVED", 0)
     torch.manual_seed(3)
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
-    found = Training(made(), Records(x=x, y=y, valid=valid, public=True), recipe, streams)
-    assert (found._in_code is not None) == (fast and name != "an LSTM")
+    records = Records(x=x, y=y, valid=valid, public=True)
+    found = Training(made(), records, recipe, streams, in_rounds=in_rounds)
+    assert (found._in_code is not None) == (fast and "LSTM" not in name)
     return found
 
 
@@ -195,6 +222,36 @@ def test_an_lstm_in_machine_code(
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("name", ["a sigmoid", "of many units", "convolutions and sigmoids"])
+def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytest.MonkeyPatch):
+    """The last numbers of each thread's share are taken by themselves by some of its functions."""
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(trainer, "SHARED", 0)
+    of = training(name, monkeypatch, fast=False, expected_batch_size=300)
+    assert of._team.threads == threads
+    assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("chunk", [90, 40])
+def test_rounds_in_several_parts(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    of = training("deep", monkeypatch, fast=False, chunk=chunk, in_rounds=True)
+    rounds = of._rounds
+    assert rounds is not None
+    width, found = rounds._blocks.width, set[bytes]()
+    assert width > chunk
+    for place in range(width):
+        places = torch.arange(1, width + 1)
+        places[place] = 0
+        real = torch.ones(width, dtype=torch.bool)
+        with full_precision():
+            rounds._make((places, real), (), 0, None, of._state, careful=True)
+        found.add((of._sums.flats[0] + 0.0).numpy().tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.contract
 def test_with_views(monkeypatch: pytest.MonkeyPatch):
     """Views are drawn by the place in a batch, so the record stays where it is."""
     views = Augmentation(views=2, shift=1)
@@ -226,6 +283,7 @@ def test_parts_are_whole_where_sizes_vary():
     recipe = Recipe(expected_batch_size=100, steps=1, learning_rate=0.1, noise_multiplier=1.0)
     assert one_step.rows_of_a_part(recipe, 1000, 10**9) == 128
     assert one_step.rows_of_a_part(recipe, 1000, 100) == 96
+    assert one_step.rows_of_a_part(recipe, 1000, 10**9, threads=3) == 192
     assert one_step.rows_of_a_part(recipe, 1000, 7) == 7
     assert one_step.rows_of_a_part(recipe, 100, 10**9) == recipe.chunk, "all records: none varies"
-    assert compiled.ROWS * 4 == EVEN
+    assert EVEN % 32 == 0, "as many numbers as torch's functions take at once"
