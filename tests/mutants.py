@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "sigmoids: torch's own",
+        "x.mul_(0.5).tanh_().mul_(0.5).add_(0.5)",
+        "x.sigmoid_()",
+        "training/test_null_rows.py",
+    ),
+    Mutant(
         "sums: those of records in place go on and on",
         "FOLDED = 64\n",
         "FOLDED = 10**9\n",
@@ -55,7 +61,7 @@ MUTANTS = (
         "training/test_null_rows.py",
     ),
     Mutant(
-        "rows of a block: not a multiple of sixteen",
+        "rows of a block: not a multiple of 32",
         "return EVEN * math.ceil(usual / (threads * blocks * EVEN))",
         "return math.ceil(usual / (threads * blocks))",
         "training/test_machine_code.py",
