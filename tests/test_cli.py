@@ -424,6 +424,15 @@ def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.Monke
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
+def ends_with_130(folder: Path) -> None:
+    """Run the module `interrupted` of a folder: it says that it was, and no more."""
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 130, done.stderr
+    assert "Interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.unit
 def test_a_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path):
     """Python remembers such a one, and `python -m` would end by the signal itself."""
@@ -432,10 +441,7 @@ def test_a_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path):
         "cli.app = lambda **_: exec('raise KeyboardInterrupt')\n"
         "cli.main()\n"
     )
-    command = [sys.executable, "-m", "interrupted"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 130, done.stderr
-    assert "Interrupted" in done.stderr
+    ends_with_130(tmp_path)
 
 
 @pytest.mark.unit
@@ -452,11 +458,7 @@ def test_a_ctrl_c_while_a_module_is_loaded_ends_with_130_too(tmp_path: Path, how
         "cli.app = load\n"
         "cli.main()\n"
     )
-    command = [sys.executable, "-m", "interrupted"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 130, done.stderr
-    assert "Interrupted" in done.stderr
-    assert "Traceback" not in done.stderr
+    ends_with_130(tmp_path)
 
 
 class TestResumeAlone:

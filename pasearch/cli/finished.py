@@ -175,17 +175,14 @@ def _misread(result: Result, records: Any, data: Path) -> list[str]:
 def _csv(result: Result, records: Any, *, probabilities: bool) -> str:
     """Return predictions as .csv, a record a line; an empty one of a row that cannot be read."""
     from pasearch.data.misread import readable
-    from pasearch.data.text_columns import TextTable
 
     header, columns = ["prediction"], [result.predict(records)]
     if probabilities:
         header += [f"probability of {name}" for name in result.classes_]
         columns += list(result.predict_proba(records).T)
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
-    if isinstance(records, TextTable):
-        empty = [""] * len(header)
-        known = readable(records).tolist()
-        rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
+    empty, known = [""] * len(header), readable(records).tolist()
+    rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue()
