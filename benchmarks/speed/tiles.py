@@ -43,11 +43,12 @@ from pasearch.training.recipe import Recipe
 RECORDS, FEATURES, CLASSES, REPLAYS, FASTEST = 20_000, 784, 10, 9, 5
 
 SIDES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "forward": ((16, 32, 64, 128), (32, 64, 128), (32, 64, 128), (4, 8)),
-    "backward": ((16, 32, 64, 128), (32, 64, 128), (32, 64), (4, 8)),
-    "sums": ((32, 64, 128), (32, 64, 128), (32, 64), (4, 8)),
+    "first": ((32, 64, 128), (64, 128), (32, 64, 128), (4, 8), (2, 3, 4)),
+    "forward": ((16, 32, 64), (64,), (32, 64, 128), (4, 8), (2, 3, 4)),
+    "backward": ((16, 32, 64), (32, 64), (32, 64), (4,), (2, 3)),
+    "sums": ((64, 128), (64, 128), (32, 64), (4, 8), (2, 3)),
 }
-"""M, N, K and warps of each product that are tried; interpreted, only the first of all."""
+"""M, N, K, warps and stages of each product that are tried; interpreted, only the first of all."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,13 @@ def calls_of(codes: list[GpuCode], name: str, tile: Tile) -> list[Callable[[], N
     finally:
         for code in codes:
             vars(code)["tiles"] = usual
-    if name == "release":
-        return [partial(plan._noise.release, plan._blocks, plan._tables[0], plan._at)]
+    at = plan._at[0]
     return [
-        partial(plan._kernels.run, kind, work, *plan._tables, plan._at, **about)
+        partial(plan._kernels.run, kind, work, *plan._tables, at, **about)
         for kind, work, about in plan._calls if kind == name
+    ] + [
+        partial(plan._noise.release, plan._blocks, plan._tables[0], at, kept=False)
+        for _ in range(name == "factors")
     ]  # fmt: skip
 
 
@@ -148,9 +151,9 @@ def microseconds(calls: list[Callable[[], None]], device: str) -> float:
 def tiles(name: str, device: str) -> Iterator[Tile]:
     """Yield what is tried of a product."""
     sides = [side if device == "cuda" else side[:1] for side in SIDES[name]]
-    for m, n, k, warps in product(*sides):
-        if m * n <= 64 * 128 and k * (m + n) <= 128 * 128:  # else no room in a program's memory
-            yield {"M": m, "N": n, "K": k, "num_warps": warps}
+    for m, n, k, warps, stages in product(*sides):
+        if m * n <= 32 * 64 * warps and k * (m + n) * stages <= 56 * 1024:  # a program's memory: 227 KB
+            yield {"M": m, "N": n, "K": k, "num_warps": warps, "num_stages": stages}
 
 
 def compile_part(device: str, part: int, parts: int) -> None:
@@ -169,7 +172,7 @@ def compile_part(device: str, part: int, parts: int) -> None:
 def measured(work: Work, device: str) -> dict[str, Any]:
     """Return what each call takes by its own tiles, and by the fastest others."""
     codes, found = work.codes(device), {}
-    for name in ("forward", "backward", "factors", "sums", "release"):
+    for name in ("first", "forward", "backward", "factors", "sums"):
         usual = getattr(codes[0].tiles, name, {})
         own = microseconds(calls_of(codes, name, usual), device)
         others: list[tuple[float, Tile]] = []

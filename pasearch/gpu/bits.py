@@ -31,7 +31,7 @@ from pasearch.runs.normals import grid, of_words, pairs
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 256
+BLOCK = 1024
 """Steps that have one key."""
 
 OFF = "PASEARCH_NO_TRITON"

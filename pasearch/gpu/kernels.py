@@ -201,44 +201,54 @@ def _rounded(total, value, wide, grain, fine, sure):
 
 
 @triton.jit
-def _read(at, there, ALL: tl.constexpr):
-    return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
+def _read(at, there, asked, ALL: tl.constexpr):
+    """Load numbers if they are asked for. All: every place is there."""
+    mask = asked if ALL else there & asked
+    return tl.load(at, mask=mask, other=0.0)
 
 
 @triton.jit
-def _write(at, values, there, ALL: tl.constexpr):
-    if ALL:
-        tl.store(at, values)
-    else:
-        tl.store(at, values, mask=there)
+def _write(at, values, there, asked, ALL: tl.constexpr):
+    mask = asked if ALL else there & asked
+    tl.store(at, values, mask=mask)
 
 
 @triton.jit
-def _move(own, given, places, there, released, left, ALL: tl.constexpr):
+def _moved_by(own, given):
+    """Return which of the weights, what is remembered and the average a step changes."""
+    weights, averaged = tl.load(own + WEIGHTS) != 0, tl.load(own + AVERAGE) != 0
+    averaged = weights & averaged & (double(given + MEAN) > 0.0)
+    return weights, weights & (tl.load(own + MOMENTUM) != 0), averaged
+
+
+@triton.jit
+def _before(own, places, there, asked, ALL: tl.constexpr):
+    """Load the weights, what is remembered and the average: before anything is computed."""
+    weights = _read(flat(own + WEIGHTS) + places, there, asked[0], ALL)
+    moment = _read(flat(own + MOMENTUM) + places, there, asked[1], ALL)
+    return weights, moment, _read(flat(own + AVERAGE) + places, there, asked[2], ALL)
+
+
+@triton.jit
+def _move(own, given, places, there, released, left, before, asked, ALL: tl.constexpr):
     """Move the weights by what was released: see `updates.Descent`, and their average.
 
-    What is left to `settle` stays as it is. All: every place is there.
+    What is left to `settle` stays as it is.
     """
-    if tl.load(own + WEIGHTS) != 0:
-        rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
-        taken = released * share
-        if tl.load(own + MOMENTUM) != 0:
-            keep, moment = double(given + KEEP).to(tl.float32), flat(own + MOMENTUM) + places
-            before = _read(moment, there, ALL)
-            taken = before * keep + taken
-            _write(moment, tl.where(left, before, taken), there, ALL)
-        weights = flat(own + WEIGHTS) + places
-        old = _read(weights, there, ALL)
-        now = tl.where(left, old, old - taken * rate)
-        _write(weights, now, there, ALL)
-        if tl.load(own + FIRST) != 0:
-            first, second = halves_of(now)
-            _write(flat_halves(own + FIRST) + places, first, there, ALL)
-            _write(flat_halves(own + SECOND) + places, second, there, ALL)
-        if tl.load(own + AVERAGE) != 0:
-            mean, share = flat(own + AVERAGE) + places, double(given + MEAN).to(tl.float32)
-            old = _read(mean, there, ALL)
-            _write(mean, tl.where(left, old, old + (now - old) * share), there, ALL)
+    rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
+    keep, part = double(given + KEEP).to(tl.float32), double(given + MEAN).to(tl.float32)
+    weights, moment, mean = before
+    taken = released * share
+    taken = tl.where(asked[1], moment * keep + taken, taken)
+    _write(flat(own + MOMENTUM) + places, tl.where(left, moment, taken), there, asked[1], ALL)
+    now = tl.where(left, weights, weights - taken * rate)
+    _write(flat(own + WEIGHTS) + places, now, there, asked[0], ALL)
+    first, second = halves_of(now)
+    halved = asked[0] & (tl.load(own + FIRST) != 0)
+    _write(flat_halves(own + FIRST) + places, first, there, halved, ALL)
+    _write(flat_halves(own + SECOND) + places, second, there, halved, ALL)
+    mean = tl.where(left, mean, mean + (now - mean) * part)
+    _write(flat(own + AVERAGE) + places, mean, there, asked[2], ALL)
 
 
 @triton.jit
@@ -247,34 +257,32 @@ def _note(own, step):
 
 
 @triton.jit
-def _leave(own, places, doubt, step):
-    """Leave what is in doubt to `settle`."""
-    many = tl.sum(doubt.to(tl.int32))
-    if many > 0:
-        doubts = longs(tl.load(own + DOUBTS))
-        at = tl.atomic_add(doubts + places * 0, (places * 0 + 1).to(tl.int64), mask=doubt)
-        fits = doubt & (at < tl.load(doubts + 1))
-        tl.store(doubts + 2 + at, places, mask=fits)
-        if tl.sum(fits.to(tl.int32)) < many:
-            _note(own, step)
+def _leave(own, places, doubt, many, step):
+    """Leave what is in doubt to `settle`, of whom many are."""
+    doubts = longs(tl.load(own + DOUBTS))
+    at = tl.atomic_add(doubts + places * 0, (places * 0 + 1).to(tl.int64), mask=doubt)
+    fits = doubt & (at < tl.load(doubts + 1))
+    tl.store(doubts + 2 + at, places, mask=fits)
+    if tl.sum(fits.to(tl.int32)) < many:
+        _note(own, step)
 
 
 @triton.jit
-def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr):
+def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.constexpr):
     """Work, int32: (row, block) of each program. Tiles are of groups of pairs: see `normals`."""
     item = work + 2 * tl.program_id(0)
-    row = tl.load(item).to(tl.int64)
-    block, count = tl.load(item + 1).to(tl.int64), tl.load(rows + row * WIDTH + COUNT)
-    if (block + 1) * 2 * MANY <= count:
-        _release_block(row, block, rows, at, WIDTH, MANY, True)
+    row, block = tl.load(item).to(tl.int64), tl.load(item + 1).to(tl.int64)
+    if (block + 1) * 2 * MANY <= tl.load(rows + row * WIDTH + COUNT):
+        _release_block(row, block, rows, at, WIDTH, MANY, KEPT, True)
     else:
-        _release_block(row, block, rows, at, WIDTH, MANY, False)
+        _release_block(row, block, rows, at, WIDTH, MANY, KEPT, False)
 
 
 @triton.jit
 def _release_block(
-    row, block, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, ALL: tl.constexpr
-):
+    row, block, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.constexpr,
+    ALL: tl.constexpr,
+):  # fmt: skip
     own, step = rows + row * WIDTH, tl.load(at)
     given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
     count, sums = tl.load(own + COUNT), flat(own + SUMS)
@@ -282,8 +290,10 @@ def _release_block(
     pair = group[:, None] * 32 + within[None, :]
     first = group[:, None] * 64 + within[None, :]
     second = first + 32
-    here, too = first < count, second < count
-    one, two = _read(sums + first, here, ALL), _read(sums + second, too, ALL)
+    here, too, asked = first < count, second < count, _moved_by(own, given)
+    one, two = _read(sums + first, here, True, ALL), _read(sums + second, too, True, ALL)
+    first_before = _before(own, first, here, asked, ALL)
+    second_before = _before(own, second, too, asked, ALL)
     grain, wide = double(given + GRAIN).to(tl.float32), double(given + WIDE).to(tl.float32)
     doubt, other = first < 0, first < 0
     if grain > 0.0:
@@ -299,16 +309,19 @@ def _release_block(
         rounded, other = _rounded(two, radius * sine, wide, grain, fine, sure)
         other = (other | few) & too
         two = tl.where(other, two, rounded)
-        _leave(own, first, doubt, step)
-        _leave(own, second, other, step)
-        _write(sums + first, one, here, ALL)
-        _write(sums + second, two, too, ALL)
+        of_first, of_second = doubt.to(tl.int32), other.to(tl.int32)
+        if tl.sum(of_first + of_second) > 0:
+            _leave(own, first, doubt, tl.sum(of_first), step)
+            _leave(own, second, other, tl.sum(of_second), step)
+        if KEPT:
+            _write(sums + first, one, here, True, ALL)
+            _write(sums + second, two, too, True, ALL)
     else:
         finite = (tl.abs(one) < float("inf")) & (tl.abs(two) < float("inf"))
         if tl.sum((finite == 0).to(tl.int32)) > 0:
             _note(own, step)
-    _move(own, given, first, here, one, doubt, ALL)
-    _move(own, given, second, too, two, other, ALL)
+    _move(own, given, first, here, one, doubt, first_before, asked, ALL)
+    _move(own, given, second, too, two, other, second_before, asked, ALL)
 
 
 @triton.jit
@@ -342,16 +355,9 @@ def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.cons
         wrong = there & (sure == 0)
         noted = ints(tl.load(own + WRONG))
         tl.atomic_min(noted + each * 0, step.to(tl.int32) + each * 0, mask=wrong)
-        _move(own, given, place, there, released, each < 0, False)
-
-
-@triton.jit
-def _advance(rows, at, WIDTH: tl.constexpr):
-    own = rows + tl.program_id(0).to(tl.int64) * WIDTH
-    doubts = longs(tl.load(own + DOUBTS))
-    tl.store(doubts, tl.load(doubts) * 0)
-    if tl.program_id(0) == 0:
-        tl.store(at, tl.load(at) + 1)
+        asked = _moved_by(own, given)
+        before = _before(own, place, there, asked, False)
+        _move(own, given, place, there, released, each < 0, before, asked, False)
 
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
@@ -369,7 +375,7 @@ def _words(out, given, step, half, MANY: tl.constexpr):
     tl.store(out + half + pair, v, mask=pair < half)
 
 
-def release(work: Any, rows: Any, at: Any) -> None:
+def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
     """Add noise to sums, round, and move weights: of many trainings at once.
 
     Nothing is contracted, in either kernel: weights are moved by the same operations whether a
@@ -377,18 +383,16 @@ def release(work: Any, rows: Any, at: Any) -> None:
 
     Args:
         work: Int32, (programs, 2): which row, and which of its blocks of `PAIRS` pairs.
-        rows: Int64, (rows, width): see `GIVEN` and what follows.
-        at: Int64, (): the step of its block.
+        rows: Int64, (rows, width): see `GIVEN` and what follows. Of doubts, none are there yet.
+        at: Int64: the step of its block.
+        kept: Whether what is released goes where the sums are; else only weights are moved by it.
     """
-    _release[(len(work),)](work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, enable_fp_fusion=False)
+    _release[(len(work),)](
+        work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, KEPT=kept, enable_fp_fusion=False
+    )
     _settle[(SETTLERS * len(rows),)](
         rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False
     )
-
-
-def advance(rows: Any, at: Any) -> None:
-    """Go on to the next step, with no doubts."""
-    _advance[(len(rows),)](rows, at, WIDTH=rows.shape[1])
 
 
 def work_of(count: int, device: Any) -> Any:

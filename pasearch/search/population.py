@@ -50,6 +50,10 @@ is ready."""
 TURNS = 64
 """How many trainings take turns on a GPU at a time, at most; others begin when these are done."""
 
+QUEUES = 3
+"""Trainings that take turns are dealt to so many groups: while one's steps are looked at and others
+are prepared, a GPU works on those of the others; and on some calls of several groups at once."""
+
 CURVE_POINTS = 20
 """How often the accuracy of a training on public data is measured, for its curve."""
 
@@ -204,10 +208,16 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
         for place in places:
             place.together = Together()
         part = jobs[low : low + TURNS * len(places)]
-        turns = left = [_Turn(job, place) for job, place in zip(part, _dealt(places), strict=False)]
+        dealt = _dealt([(place, group) for group in range(QUEUES) for place in places])
+        turns = left = [_Turn(job, *to) for job, to in zip(part, dealt, strict=False)]
         with full_precision():  # of the steps alone: who is given a network has their own settings
             while left:
-                left = [turn for place in places for turn in place.round_of(left)]
+                left = [
+                    turn for group in range(QUEUES) for place in places
+                    for turn in place.round_of([
+                        each for each in left if (each.place, each.group) == (place, group)
+                    ])
+                ]  # fmt: skip
         for turn in turns:
             if turn.fell_short:
                 turn.alone()
@@ -242,9 +252,9 @@ class _Place:
         return self.moved[opened]
 
     def round_of(self, turns: Sequence[_Turn]) -> list[_Turn]:
-        """Give it a round of steps of each of its own turns; return those that go on."""
+        """Give it a round of steps of each of these turns; return those that go on."""
         with self.chosen():
-            left = [turn for turn in turns if turn.place is self and turn.goes_on()]
+            left = [turn for turn in turns if turn.goes_on()]
             try:
                 self.together.go()
             except (MemoryError, RuntimeError) as error:
@@ -256,7 +266,7 @@ class _Place:
         return left
 
 
-def _dealt(places: Sequence[_Place]) -> Iterator[_Place]:
+def _dealt(places: Sequence[tuple[_Place, int]]) -> Iterator[tuple[_Place, int]]:
     """Return who trains the first job, who the second ...: there and back again."""
     return cycle([*places, *places[::-1]])
 
@@ -287,10 +297,11 @@ class _Turn:
     Args:
         job: What is trained.
         place: Where.
+        group: With whom it shares calls there.
     """
 
-    def __init__(self, job: Job, place: _Place):
-        self._job, self.place, self.course = job, place, Course()
+    def __init__(self, job: Job, place: _Place, group: int):
+        self._job, self.place, self.group, self.course = job, place, group, Course()
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
         with place.chosen():
             self._queue = torch.cuda.Stream() if place.device == "cuda" else None

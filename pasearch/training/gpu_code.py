@@ -1,10 +1,10 @@
 """Steps of dense networks on a GPU by kernels of our own, those of a whole generation at a time.
 
     a step    forward of each layer, backward of each, factors, sums, noise and update: of three
-              layers eight calls, however many trainings take part
+              layers nine calls, however many trainings take part
     a block   256 steps: its batches, keys and noise multipliers are put on the GPU before it
-    a round   steps of one block: a step's calls are captured once, as a CUDA graph, and replayed;
-              which step it is, is counted on the GPU
+    a round   steps of one block: the calls of `AHEAD` steps are captured once, as a CUDA graph, and
+              replayed; which step it is, is counted on the GPU
 
 What a training gives follows from its own keys, not from others that it shares calls with. At a
 round's end the GPU has noted the first step that may be wrong, if there is one: some number was not
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.metadata import version
@@ -52,8 +53,11 @@ if TYPE_CHECKING:
 OUTPUTS = 64
 """Most outputs of a network: its loss is taken within one tile."""
 
-EVEN, PART = 8, 4096
-"""Halves that are read at once, and records that are halved at once."""
+EVEN, PART, AHEAD = 8, 4096, 16
+"""Halves that are read at once, records that are halved at once, and steps of one graph."""
+
+KEPT = False
+"""Whether a step's noisy sum stays where it was: nobody asks for it but tests."""
 
 DEVIATIONS = 6.0
 """By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
@@ -68,22 +72,25 @@ Tile = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of each product."""
+    """The tiles of each product: what the first layer gives, what others do, and so on."""
 
+    first: Tile
     forward: Tile
     backward: Tile
     sums: Tile
 
 
 FEW = Tiles(
-    forward={"M": 32, "N": 64, "K": 64, "num_warps": 4},
-    backward={"M": 32, "N": 64, "K": 32, "num_warps": 4},
-    sums={"M": 64, "N": 64, "K": 32, "num_warps": 4},
+    first={"M": 32, "N": 128, "K": 64, "num_warps": 4, "num_stages": 3},
+    forward={"M": 16, "N": 64, "K": 128, "num_warps": 8, "num_stages": 2},
+    backward={"M": 16, "N": 32, "K": 32, "num_warps": 4, "num_stages": 2},
+    sums={"M": 64, "N": 128, "K": 32, "num_warps": 4, "num_stages": 2},
 )
 MANY = Tiles(
-    forward={"M": 64, "N": 64, "K": 64, "num_warps": 4},
-    backward={"M": 64, "N": 64, "K": 32, "num_warps": 4},
-    sums={"M": 64, "N": 64, "K": 64, "num_warps": 4},
+    first={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
+    forward={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
+    backward={"M": 64, "N": 64, "K": 32, "num_warps": 4, "num_stages": 3},
+    sums={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
 )
 
 Work = list[tuple[int, int, int]]
@@ -158,8 +165,9 @@ class GpuCode:
         )
         self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
         self._doubts = gpu_kernels().room_for_doubts(len(weights), device)
-        self._factors = weights.new_zeros(self.rows)
-        self._outs = [_Outs.of(weights, self.rows, outputs) for _, outputs in self._sides()]
+        sides = self._sides()
+        self._beside = _halves_of(weights, self.rows, sides[0][0])
+        self._outs = [_Outs.of(weights, self.rows, outputs) for _, outputs in sides]
         self._records = (Together() if together is None else together).records_of(slots.x)
         self._halves = _halved(weights)
         self._frozen = {
@@ -190,7 +198,6 @@ class GpuCode:
         self.prepare(first)
         self._plan = self._plan or _Plan([self])
         self._plan.make(first % BLOCK, many)
-        self.ready = _event(self.device)
 
     def right(self, first: int, many: int) -> int:
         """Return how many of the last steps are right, from the first on: waits for the device."""
@@ -211,6 +218,7 @@ class GpuCode:
         row[0] = still.data_ptr()
         at = torch.full((), step % BLOCK, dtype=torch.int64, device=self.device)
         work = code.work_of(self.count, self.device)
+        self._doubts[:1].zero_()
         code.release(work, torch.tensor([row]).to(self.device), at)
         self._wrong.fill_(NEVER)
         self.ready = _event(self.device)
@@ -239,7 +247,8 @@ class GpuCode:
         bounding = self._recipe.bounding
         top, plus, most = UNBOUNDED if bounding is None else bounding.terms or UNBOUNDED
         about_moves = self._given, self._sum, self._weights, moment, self._average, *self._halves
-        about = self._records.halves, slots.y, slots.valid, self._places, self._sizes, self._factors
+        records = self._records
+        about = records.halves, slots.y, slots.valid, self._places, self._sizes, records.squares
         return [
             *map(_at, about_moves), *map(_at, (self._wrong, self._doubts)), self.count,
             self._given.shape[1],
@@ -248,8 +257,9 @@ class GpuCode:
         ]  # fmt: skip
 
     def layer_rows(self) -> list[list[int]]:
-        """Return a row of each layer: see there."""
-        dense, rows, parts = self._dense, [], []
+        """Return a row of the records and one of each layer: see there."""
+        dense, beside, parts = self._dense, self._beside, []
+        rows = [[*6 * [0], _at(beside), *9 * [0], beside.shape[1] // 2, 0]]
         for place, (inputs, outputs) in enumerate(self._sides()):
             weight, bias, out = dense.weights[place], dense.biases[place], self._outs[place]
             _check_like(weight, (outputs, inputs))
@@ -273,6 +283,7 @@ class GpuCode:
                 *halves, _at(bias), inputs, outputs, *map(_at, (out.out, out.goes, out.d)),
                 _at(out.halved), CODES[dense.activations[place]], int(weight.requires_grad), *at,
                 least, _bits(1.0 / (1.0 - rate)), GIVEN + place, out.out.shape[1],
+                int(not (inputs % EVEN or max(at[0], 0) % EVEN)),
             ])  # fmt: skip
         check_parts(parts, len(self._weights))
         return rows
@@ -286,8 +297,8 @@ class GpuCode:
         """Return the tiles of what a layer gives; none of one that is not there."""
         if layer >= self.layers:
             return []
-        outputs = len(self._dense.weights[layer])
-        return _tiles(layer, self.rows, outputs, self.tiles.forward)
+        tile = self.tiles.forward if layer else self.tiles.first
+        return _tiles(layer, self.rows, len(self._dense.weights[layer]), tile)
 
     def backward(self, layer: int) -> Work:
         """Return the tiles of the gradient of what a layer is given; none where nobody asks."""
@@ -313,10 +324,8 @@ class GpuCode:
 
     @cached_property
     def even(self) -> bool:
-        """Whether rows of all halves begin at multiples of 16 bytes."""
-        sides = [weight.shape[1] for weight in self._dense.weights]
-        sides += [place_of(self._dense.weights[k], self._weights) for k in self._dense.trained]
-        return not any(side % EVEN for side in sides)
+        """Whether rows of the first layer's halves begin at multiples of 16 bytes."""
+        return bool(self.layer_rows()[1][-1])
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -362,37 +371,40 @@ class Together:
         for code, first, many in asked:
             kind = first % BLOCK, many, code.tiles is FEW, code.even
             kinds.setdefault(kind, []).append(code)
-        before, self._plans = self._plans, {}
         for (low, many, *_), group in kinds.items():
             codes = tuple(group)
-            plan = self._plans[codes] = before.get(codes) or _Plan(codes)
-            for code in codes:
-                _wait_for(code.ready)
+            if (plan := self._plans.get(codes)) is None:
+                others = {key: own for key, own in self._plans.items() if not {*key} & {*codes}}
+                plan = _Plan(codes)
+                self._plans = others | {codes: plan}
             plan.make(low, many)
-            for code in codes:
-                code.ready = _event(code.device)
 
 
 class _Plan:
-    """The calls of a step of some trainings: what they are told stays on the device."""
+    """The calls of a step of some trainings: what they are told stays on the device.
+
+    They have a queue of work of their own, so a GPU goes through those of several plans at once.
+    """
 
     def __init__(self, codes: Sequence[GpuCode]):
         from pasearch.training import gpu_kernels as kernels
 
         noise = gpu_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
-        self._device, self._noise, self._kernels = device, noise, kernels
+        self._codes, self._noise, self._kernels = codes, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
-        layers = torch.zeros((len(codes) * most, kernels.OF_LAYER), dtype=torch.int64)
+        layers = torch.zeros((len(codes), most + 1, kernels.OF_LAYER), dtype=torch.int64)
         for place, code in enumerate(codes):
-            own = slice(place * most, place * most + code.layers)
-            layers[own] = torch.tensor(code.layer_rows())
+            layers[place, : code.layers + 1] = torch.tensor(code.layer_rows())
         self._tables = rows.to(device), layers.to(device)
-        self._at = torch.zeros((), dtype=torch.int64, device=device)
-        sizes = {"WIDE": rows.shape[1], "MANY": most, "IS_EVEN": codes[0].even}
+        self._at = torch.zeros((AHEAD, 2), dtype=torch.int64, device=device)[:, 0]  # 16 bytes each
+        self._ahead = torch.arange(AHEAD, device=device)
+        sizes = {"WIDE": rows.shape[1], "MANY": most + 1, "IS_EVEN": codes[0].even}
         tiles = codes[0].tiles
         calls: list[tuple[str, Callable[[GpuCode], Work], Tile]] = [
-            *(("forward", partial(GpuCode.forward, layer=k), tiles.forward) for k in range(most)),
+            ("first", partial(GpuCode.forward, layer=0), tiles.first),
+            *(("forward", partial(GpuCode.forward, layer=k), tiles.forward)
+              for k in range(1, most)),
             *(("backward", partial(GpuCode.backward, layer=k), tiles.backward)
               for k in reversed(range(1, most))),
             ("factors", GpuCode.rows_of_factors, {"M": kernels.RECORDS, "K": kernels.COLUMNS}),
@@ -407,26 +419,40 @@ class _Plan:
         blocks = [(k, b) for k, code in enumerate(codes)
                   for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
         self._blocks = _work(blocks, device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._queue = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._told = _event(device)
 
     def make(self, low: int, many: int) -> None:
         """Give the device so many steps, the first of which is this one of its block."""
-        self._at.fill_(low)
-        for _ in range(many):
-            if self._graph is not None:
-                self._graph.replay()
-                continue
-            self._step()  # as it is: kernels are compiled and loaded
-            if self._device.type == "cuda" and many > 1:
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):
-                    self._step()
+        with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
+            for event in (self._told, *(code.ready for code in self._codes)):
+                _wait_for(event)
+            self._make(low, many)
+            done = _event(self._codes[0].device)
+        for code in self._codes:
+            code.ready = done
 
-    def _step(self) -> None:
-        for name, work, about in self._calls:
-            self._kernels.run(name, work, *self._tables, self._at, **about)
-        self._noise.release(self._blocks, self._tables[0], self._at)
-        self._noise.advance(self._tables[0], self._at)
+    def _make(self, low: int, many: int) -> None:
+        self._at.copy_(self._ahead).add_(low)
+        while many:
+            at_once = AHEAD if many >= AHEAD else 1
+            if (graph := self._graphs.get(at_once)) is not None:
+                graph.replay()
+            else:
+                self._steps(at_once)  # as they are: kernels are compiled and loaded
+                if self._queue is not None and many > at_once:
+                    graph = self._graphs[at_once] = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):
+                        self._steps(at_once)
+            many -= at_once
+
+    def _steps(self, many: int) -> None:
+        for at in self._at[:many]:
+            for name, work, about in self._calls:
+                self._kernels.run(name, work, *self._tables, at, **about)
+            self._noise.release(self._blocks, self._tables[0], at, kept=KEPT)
+        self._at.add_(many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,24 +467,30 @@ class _Outs:
     @classmethod
     def of(cls, like: Tensor, rows: int, outputs: int) -> _Outs:
         """Return places like some numbers."""
-        stride = EVEN * -(-outputs // EVEN)
-        out, d = (like.new_zeros((rows, stride)) for _ in range(2))
-        halves = (like.new_zeros((rows, 2 * stride), dtype=torch.bfloat16) for _ in range(2))
-        return cls(out, next(halves), d, next(halves))
+        goes, halved = (_halves_of(like, rows, outputs) for _ in range(2))
+        out, d = (like.new_zeros((rows, goes.shape[1] // 2)) for _ in range(2))
+        return cls(out, goes, d, halved)
 
 
 class _Records:
-    """Records as halves: (n, 2, numbers of a record)."""
+    """Records as halves, (n, 2, numbers of a record), and their squared norms, float64, (n,)."""
 
     def __init__(self, x: Tensor):
         rows = x.flatten(1)
         self.x = x  # so that nothing else comes to lie there
-        self.halves = torch.empty(
-            (len(rows), 2, rows.shape[1]), dtype=torch.bfloat16, device=x.device
-        )
-        for own, part in zip(self.halves.split(PART), rows.split(PART), strict=True):
+        shape, device = (len(rows), 2, rows.shape[1]), x.device
+        self.halves = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        self.squares = torch.empty(len(rows), dtype=torch.float64, device=device)
+        parts = rows.split(PART), self.halves.split(PART), self.squares.split(PART)
+        for part, own, squares in zip(*parts, strict=True):
             _halve(part, own[:, 0], own[:, 1])
-        self.ready = _event(x.device)
+            squares.copy_(own.double().sum(1).square_().sum(1))
+        self.ready = _event(device)
+
+
+def _halves_of(like: Tensor, rows: int, width: int) -> Tensor:
+    """Return a place for rows of halves, on a device: behind the last number are zeros."""
+    return like.new_zeros((rows, 2 * EVEN * -(-width // EVEN)), dtype=torch.bfloat16)
 
 
 def _halve(values: Tensor, first: Tensor, second: Tensor) -> None:

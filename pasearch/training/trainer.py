@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -539,14 +539,17 @@ def _precision_switches() -> list[tuple[Any, str, Any]]:
 class _Average:
     """An exponential moving average of the weights: post-processing, so it costs nothing.
 
-    decay_t = min(1 - 1 / (average * steps), (1 + t) / (10 + t)): short at first, so that the random
-    start is forgotten.
+    decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)): short at first, so that the random start is
+    forgotten. A long one takes part of the weights every k = horizon / `LOOKS` steps, k times as
+    much (decay_t^k): between two of these, weights move by a thousandth of what it looks back on.
     """
+
+    LOOKS: ClassVar[int] = 1000
 
     def __init__(self, weights: list[Tensor], recipe: Recipe):
         self._weights = weights
         horizon = max(1.0, (recipe.average or 0.0) * recipe.steps)
-        self._decay = 1.0 - 1.0 / horizon
+        self._decay, self._every = 1.0 - 1.0 / horizon, max(1, int(horizon) // self.LOOKS)
         keep = recipe.average is not None
         self._means = [each.clone() for each in weights] if keep else []
 
@@ -557,11 +560,11 @@ class _Average:
 
     def shares(self, steps: Any) -> Any:
         """Return how much of the weights goes into the average after some steps."""
-        return 1.0 - np.minimum(self._decay, (1 + steps) / (10 + steps))
+        share = 1.0 - np.minimum(self._decay, (1 + steps) / (10 + steps)) ** self._every
+        return np.where((steps + 1) % self._every == 0, share, 0.0)
 
     def update(self, step: int) -> None:
-        if self._means:
-            weight = float(self.shares(step))
+        if self._means and (weight := float(self.shares(step))):
             for mean, weights in zip(self._means, self._weights, strict=True):
                 mean.lerp_(weights, weight)
 

@@ -413,6 +413,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """From one sum both make the same weights, memory and average, to the bit."""
+    monkeypatch.setattr(gpu_code, "KEPT", True)
     made, data, found = recipe(optimizer="momentum", average=0.5), records(), []
     for careful in (False, True):
         model = plain()
@@ -514,7 +515,8 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
 
 
 @pytest.mark.unit
-def test_each_training_has_noise_and_masks_of_its_own():
+def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_code, "KEPT", True)
     made, data, together = recipe(), records(), Together()
     models = [deep(), deep()]
     both = [begun(made, model, data, k, together) for k, model in enumerate(models)]
@@ -533,7 +535,7 @@ def test_each_training_has_noise_and_masks_of_its_own():
 
 @pytest.mark.unit
 def test_a_loss_is_taken_within_one_tile():
-    tiles = gpu_code.FEW.forward, gpu_code.MANY.forward
+    tiles = [tile for own in (gpu_code.FEW, gpu_code.MANY) for tile in (own.first, own.forward)]
     assert min(tile["N"] for tile in tiles) >= gpu_code.OUTPUTS
 
 
@@ -616,20 +618,20 @@ def ptx(kernel, options=None, **sizes):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
-for name in ("forward", "backward", "sums"):
+for name in ("first", "forward", "backward", "sums"):
     tile = dict(getattr(gpu_code.FEW, name))
-    warps = {"num_warps": tile.pop("num_warps")}
-    found = ptx(getattr(code, f"_{name}"), warps, **of, **tile)
-    assert "mma" in found and "cp.async.cg" in found, name
+    options = {option: tile.pop(option) for option in ("num_warps", "num_stages")}
+    found = ptx(getattr(code, f"_{name}"), options, **of, **tile)
+    assert "mma" in found and found.count("cp.async.cg") >= 8, name
 ptx(code._factors, **of, M=code.RECORDS, K=code.COLUMNS)
 of = {"WIDTH": code.WIDTH}
 single = {"enable_fp_fusion": False}
-exact = ptx(noise._release, single, MANY=noise.PAIRS, **of)
+exact = ptx(noise._release, single, MANY=noise.PAIRS, KEPT=True, **of)
 assert "fma.rn.f32" not in exact and "sqrt.rn.f32" in exact and ".ftz" not in exact
 assert "div" not in exact
 settled = ptx(noise._settle, single, MANY=noise.AT_ONCE, PROGRAMS=noise.SETTLERS, **of)
 assert "fma.rn.f32" not in settled
-ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256), ptx(noise._advance, **of)
+ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256)
 print("compiled")
 """
 
