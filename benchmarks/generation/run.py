@@ -11,12 +11,12 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
     Opacus         the same networks one by one, each by all threads, with Opacus' ghost clipping
     FastDP         likewise; its folder is named by SPEED_PEERS
 
-Peers take a tenth of the steps (on a GPU a 40th), whose time counts ten times (40 times).
+Peers take a tenth of the steps (on a GPU one of 128), whose time counts as often.
 
 On a GPU, other ways:
 
     Opacus         one by one, by Opacus' hooks, the records on the GPU
-    one by one     ours, each alone
+    one by one     ours, each alone; once
     at once        ours: networks share the calls of a step, and none is waited for within a round
 
 The ways take turns inside every round; a round's ratio compares neighbours in time. First, our ways
@@ -59,8 +59,8 @@ RECORDS, FEATURES, CLASSES, BATCH = 20_000, 784, 10, 100
 ONE_BY_ONE, TENTH = {"Opacus": "ghost", "FastDP": "fastdp"}, 10
 """Peers on a processor, as benchmarks/speed calls them; they take a tenth of the steps."""
 
-FORTIETH = 40
-"""On a GPU, where a step of ours takes a hundredth of theirs, they take a 40th."""
+FEW = 128
+"""On a GPU, where a step of ours takes a hundredth of theirs, they take one of so many."""
 
 POOL = Processes()
 """Its processes wait for work between two generations."""
@@ -116,6 +116,12 @@ def in_turn(given: list[Job]) -> list[torch.Tensor]:
     ]  # fmt: skip
 
 
+def done(device: str) -> None:
+    """Wait for all that was given to a device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
     """Train the same networks by a peer of benchmarks/speed, one by one.
 
@@ -140,9 +146,11 @@ def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
         setting = Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False)
         step, _ = PEERS[peer](setting)
         step()
+        done(job.device)
         start = time.perf_counter()
         for _ in range(job.recipe.steps // share):
             step()
+        done(job.device)
         spent += time.perf_counter() - start
     return time.perf_counter() - begun + (share - 1) * spent
 
@@ -150,7 +158,7 @@ def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
-        "Opacus": lambda: by_peer(given, "hooks", FORTIETH),
+        "Opacus": lambda: by_peer(given, "hooks", FEW),
         "one by one": lambda: [each for job in given for each in in_turn([job])],
         "at once": lambda: in_turn(given),
     }
@@ -206,7 +214,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         given = jobs(options.candidates, options.steps, Path(name), options.device)
         every = ways_on_a_gpu(given) if gpu else ways(given, options.workers)
-        one, many = every["one by one" if gpu else "one thread"](), every["at once"]()
+        alone = every.pop("one by one") if gpu else every["one thread"]
+        start = time.perf_counter()
+        one, taken = alone(), time.perf_counter() - start
+        many = every["at once"]()
         assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True)), "other bits"
         rounds: dict[str, list[float]] = {way: [] for way in every}
         few = [replace(job, recipe=replace(job.recipe, steps=10)) for job in given]
@@ -227,6 +238,12 @@ def main() -> None:
         f"{way} / at once": summary([a / b for a, b in zip(times, against, strict=True)])
         for way, times in rounds.items() if way != "at once"
     }  # fmt: skip
+    if gpu:  # absolute times are of this GPU
+        steps = options.candidates * options.steps
+        line["one by one / at once, in one run"] = round(taken / statistics.median(against), 2)
+        line["microseconds of a candidate's step, at once"] = summary(
+            [1e6 * each / steps for each in against]
+        )
     print(json.dumps(line))
     if options.out is not None:
         with options.out.open("a") as file:

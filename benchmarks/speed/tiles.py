@@ -59,6 +59,7 @@ class Work:
     space: str
     count: int
     batch: int
+    steps: int = 512
 
     def codes(self, device: str) -> list[GpuCode]:
         """Return the steps of its trainings, ready for the first."""
@@ -70,8 +71,8 @@ class Work:
             valid=torch.ones(n, dtype=torch.bool, device=device), public=False,
         )  # fmt: skip
         recipe = Recipe(
-            expected_batch_size=self.batch, steps=512, learning_rate=0.1, noise_multiplier=1.0,
-            bounding=Flat(clip_norm=0.25),
+            expected_batch_size=self.batch, steps=self.steps, learning_rate=0.1,
+            noise_multiplier=1.0, bounding=Flat(clip_norm=0.25),
         )  # fmt: skip
         drawn, together, found = space(self.space), Together(), []
         for number in range(self.count):
@@ -152,7 +153,8 @@ def tiles(name: str, device: str) -> Iterator[Tile]:
     """Yield what is tried of a product."""
     sides = [side if device == "cuda" else side[:1] for side in SIDES[name]]
     for m, n, k, warps, stages in product(*sides):
-        if m * n <= 32 * 64 * warps and k * (m + n) * stages <= 56 * 1024:  # a program's memory: 227 KB
+        room = k * (m + n) * stages <= 56 * 1024  # a program's memory: 227 KB
+        if room and m * n <= 32 * 64 * warps:
             yield {"M": m, "N": n, "K": k, "num_warps": warps, "num_stages": stages}
 
 

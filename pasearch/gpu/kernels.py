@@ -31,9 +31,9 @@ from pasearch.gpu.bits import signed
 from pasearch.runs import compiled as code
 from pasearch.runs.normals import ALONE, pairs
 
-PAIRS, AT_ONCE, SETTLERS = 256, 64, 16
-"""Pairs of numbers that a program of `release` adds; what one of `settle` decides at once, and how
-many of those each row has."""
+PAIRS, WARPS, AT_ONCE, SETTLERS = 256, 4, 64, 16
+"""Pairs of numbers that a program of `release` adds, and its warps; what one of `settle` decides at
+once, and how many of those each row has."""
 
 SPARE, SHARE_OF = 4096, 64
 """There is room for so many doubts, and for one of so many numbers: where there are more, the step
@@ -114,8 +114,9 @@ def halves_of(a):
     two that are as near the even one, as torch does, which halves weights before each round.
     """
     bits = a.to(tl.int32, bitcast=True)
-    near = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
-    return near.to(tl.bfloat16), (a - near).to(tl.bfloat16)
+    bits = bits + 0x7FFF + ((bits >> 16) & 1)
+    near = (bits & -65536).to(tl.float32, bitcast=True)
+    return (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True), (a - near).to(tl.bfloat16)
 
 
 @triton.jit
@@ -201,16 +202,17 @@ def _rounded(total, value, wide, grain, fine, sure):
 
 
 @triton.jit
-def _read(at, there, asked, ALL: tl.constexpr):
-    """Load numbers if they are asked for. All: every place is there."""
-    mask = asked if ALL else there & asked
-    return tl.load(at, mask=mask, other=0.0)
+def _read(at, there, ALL: tl.constexpr):
+    """Load numbers. All: every place is there."""
+    return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
 
 
 @triton.jit
-def _write(at, values, there, asked, ALL: tl.constexpr):
-    mask = asked if ALL else there & asked
-    tl.store(at, values, mask=mask)
+def _write(at, values, there, ALL: tl.constexpr):
+    if ALL:
+        tl.store(at, values)
+    else:
+        tl.store(at, values, mask=there)
 
 
 @triton.jit
@@ -222,33 +224,38 @@ def _moved_by(own, given):
 
 
 @triton.jit
-def _before(own, places, there, asked, ALL: tl.constexpr):
-    """Load the weights, what is remembered and the average: before anything is computed."""
-    weights = _read(flat(own + WEIGHTS) + places, there, asked[0], ALL)
-    moment = _read(flat(own + MOMENTUM) + places, there, asked[1], ALL)
-    return weights, moment, _read(flat(own + AVERAGE) + places, there, asked[2], ALL)
+def _before(at, places, there, asked, ALL: tl.constexpr):
+    """Load what a step changes, if it does: early, as it takes long until it is there."""
+    found = (places * 0).to(tl.float32)
+    if asked:
+        found = _read(flat(at) + places, there, ALL)
+    return found
 
 
 @triton.jit
-def _move(own, given, places, there, released, left, before, asked, ALL: tl.constexpr):
+def _move(
+    own, given, places, there, released, left, weights, moment, mean, asked, ALL: tl.constexpr
+):
     """Move the weights by what was released: see `updates.Descent`, and their average.
 
     What is left to `settle` stays as it is.
     """
-    rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
-    keep, part = double(given + KEEP).to(tl.float32), double(given + MEAN).to(tl.float32)
-    weights, moment, mean = before
-    taken = released * share
-    taken = tl.where(asked[1], moment * keep + taken, taken)
-    _write(flat(own + MOMENTUM) + places, tl.where(left, moment, taken), there, asked[1], ALL)
-    now = tl.where(left, weights, weights - taken * rate)
-    _write(flat(own + WEIGHTS) + places, now, there, asked[0], ALL)
-    first, second = halves_of(now)
-    halved = asked[0] & (tl.load(own + FIRST) != 0)
-    _write(flat_halves(own + FIRST) + places, first, there, halved, ALL)
-    _write(flat_halves(own + SECOND) + places, second, there, halved, ALL)
-    mean = tl.where(left, mean, mean + (now - mean) * part)
-    _write(flat(own + AVERAGE) + places, mean, there, asked[2], ALL)
+    if asked[0]:
+        rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
+        taken = released * share
+        if asked[1]:
+            taken = moment * double(given + KEEP).to(tl.float32) + taken
+            _write(flat(own + MOMENTUM) + places, tl.where(left, moment, taken), there, ALL)
+        now = tl.where(left, weights, weights - taken * rate)
+        _write(flat(own + WEIGHTS) + places, now, there, ALL)
+        if tl.load(own + FIRST) != 0:
+            first, second = halves_of(now)
+            _write(flat_halves(own + FIRST) + places, first, there, ALL)
+            _write(flat_halves(own + SECOND) + places, second, there, ALL)
+        if asked[2]:
+            part = double(given + MEAN).to(tl.float32)
+            moved = tl.where(left, mean, mean + (now - mean) * part)
+            _write(flat(own + AVERAGE) + places, moved, there, ALL)
 
 
 @triton.jit
@@ -257,14 +264,15 @@ def _note(own, step):
 
 
 @triton.jit
-def _leave(own, places, doubt, many, step):
-    """Leave what is in doubt to `settle`, of whom many are."""
+def _leave(own, places, doubt, step):
+    """Leave what is in doubt to `settle`: the next kernel, before which all of this is written."""
     doubts = longs(tl.load(own + DOUBTS))
-    at = tl.atomic_add(doubts + places * 0, (places * 0 + 1).to(tl.int64), mask=doubt)
-    fits = doubt & (at < tl.load(doubts + 1))
-    tl.store(doubts + 2 + at, places, mask=fits)
-    if tl.sum(fits.to(tl.int32)) < many:
-        _note(own, step)
+    one = (places * 0 + 1).to(tl.int64)
+    at = tl.atomic_add(doubts + places * 0, one, mask=doubt, sem="relaxed")
+    fits = at < tl.load(doubts + 1)
+    tl.store(doubts + 2 + at, places, mask=doubt & fits)
+    noted, steps = ints(tl.load(own + WRONG)) + places * 0, (places * 0 + step).to(tl.int32)
+    tl.atomic_min(noted, steps, mask=doubt & (fits == 0), sem="relaxed")
 
 
 @triton.jit
@@ -291,9 +299,13 @@ def _release_block(
     first = group[:, None] * 64 + within[None, :]
     second = first + 32
     here, too, asked = first < count, second < count, _moved_by(own, given)
-    one, two = _read(sums + first, here, True, ALL), _read(sums + second, too, True, ALL)
-    first_before = _before(own, first, here, asked, ALL)
-    second_before = _before(own, second, too, asked, ALL)
+    one, two = _read(sums + first, here, ALL), _read(sums + second, too, ALL)
+    weights = _before(own + WEIGHTS, first, here, asked[0], ALL)
+    others = _before(own + WEIGHTS, second, too, asked[0], ALL)
+    moment = _before(own + MOMENTUM, first, here, asked[1], ALL)
+    other_moment = _before(own + MOMENTUM, second, too, asked[1], ALL)
+    mean = _before(own + AVERAGE, first, here, asked[2], ALL)
+    other_mean = _before(own + AVERAGE, second, too, asked[2], ALL)
     grain, wide = double(given + GRAIN).to(tl.float32), double(given + WIDE).to(tl.float32)
     doubt, other = first < 0, first < 0
     if grain > 0.0:
@@ -304,24 +316,23 @@ def _release_block(
         cosine, sine = _cosine_and_sine(turn)
         sure, fine = double(given + SURE).to(tl.float32), double(given + FINE).to(tl.float32)
         rounded, doubt = _rounded(one, radius * cosine, wide, grain, fine, sure)
-        doubt = (doubt | few) & here
+        doubt = (doubt | few) if ALL else (doubt | few) & here
         one = tl.where(doubt, one, rounded)
         rounded, other = _rounded(two, radius * sine, wide, grain, fine, sure)
-        other = (other | few) & too
+        other = (other | few) if ALL else (other | few) & too
         two = tl.where(other, two, rounded)
-        of_first, of_second = doubt.to(tl.int32), other.to(tl.int32)
-        if tl.sum(of_first + of_second) > 0:
-            _leave(own, first, doubt, tl.sum(of_first), step)
-            _leave(own, second, other, tl.sum(of_second), step)
+        if tl.max((doubt | other).to(tl.int32)) > 0:
+            _leave(own, first, doubt, step)
+            _leave(own, second, other, step)
         if KEPT:
-            _write(sums + first, one, here, True, ALL)
-            _write(sums + second, two, too, True, ALL)
+            _write(sums + first, one, here, ALL)
+            _write(sums + second, two, too, ALL)
     else:
         finite = (tl.abs(one) < float("inf")) & (tl.abs(two) < float("inf"))
         if tl.sum((finite == 0).to(tl.int32)) > 0:
             _note(own, step)
-    _move(own, given, first, here, one, doubt, first_before, asked, ALL)
-    _move(own, given, second, too, two, other, second_before, asked, ALL)
+    _move(own, given, first, here, one, doubt, weights, moment, mean, asked, ALL)
+    _move(own, given, second, too, two, other, others, other_moment, other_mean, asked, ALL)
 
 
 @triton.jit
@@ -356,8 +367,10 @@ def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.cons
         noted = ints(tl.load(own + WRONG))
         tl.atomic_min(noted + each * 0, step.to(tl.int32) + each * 0, mask=wrong)
         asked = _moved_by(own, given)
-        before = _before(own, place, there, asked, False)
-        _move(own, given, place, there, released, each < 0, before, asked, False)
+        weights = _before(own + WEIGHTS, place, there, asked[0], False)
+        moment = _before(own + MOMENTUM, place, there, asked[1], False)
+        mean = _before(own + AVERAGE, place, there, asked[2], False)
+        _move(own, given, place, there, released, each < 0, weights, moment, mean, asked, False)
 
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
@@ -388,8 +401,9 @@ def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
         kept: Whether what is released goes where the sums are; else only weights are moved by it.
     """
     _release[(len(work),)](
-        work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, KEPT=kept, enable_fp_fusion=False
-    )
+        work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, KEPT=kept, enable_fp_fusion=False,
+        num_warps=WARPS,
+    )  # fmt: skip
     _settle[(SETTLERS * len(rows),)](
         rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False
     )

@@ -63,6 +63,12 @@ DEVIATIONS = 6.0
 """By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
 one cost nothing here."""
 
+TALLEST, PLACES = 128, 2**31
+"""Most rows of a tile; and in a matrix are fewer places, those behind its last row included."""
+
+LAYERS = 8
+"""There is room for so many layers, less one, or so many more."""
+
 SMALL = 256
 """Rows of a batch up to which it counts as few."""
 
@@ -114,7 +120,12 @@ def fits_gpu_code(
     known &= dense.dropouts[0] is None and dense.outputs <= OUTPUTS
     n, most = len(y), min(recipe.chunk, slots.rows)
     known &= moderate(recipe, n)
-    return plain and known and padded(recipe.batches(n), n, DEVIATIONS) <= most
+    rows = padded(recipe.batches(n), n, DEVIATIONS)
+    longest = max(
+        max(2 * rows * (sum(weight.shape) + EVEN), (len(weight) + TALLEST) * weight.shape[1])
+        for weight in dense.weights
+    )  # fmt: skip
+    return plain and known and rows <= most and longest < PLACES
 
 
 class GpuCode:
@@ -181,7 +192,8 @@ class GpuCode:
 
     def prepare(self, first: int) -> None:
         """Put what a step's block needs on the device, if it is not there."""
-        _wait_for(self._records.ready)
+        for event in (self._records.ready, self.ready):
+            _wait_for(event)
         if self._block != first // BLOCK:
             self._block = first // BLOCK
             places, real, beyond = self.blocks.block(self._block)
@@ -391,15 +403,16 @@ class _Plan:
 
         noise = gpu_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
+        room = LAYERS * -(-(most + 1) // LAYERS)  # kernels are compiled for it
         self._codes, self._noise, self._kernels = codes, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
-        layers = torch.zeros((len(codes), most + 1, kernels.OF_LAYER), dtype=torch.int64)
+        layers = torch.zeros((len(codes), room, kernels.OF_LAYER), dtype=torch.int64)
         for place, code in enumerate(codes):
             layers[place, : code.layers + 1] = torch.tensor(code.layer_rows())
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((AHEAD, 2), dtype=torch.int64, device=device)[:, 0]  # 16 bytes each
         self._ahead = torch.arange(AHEAD, device=device)
-        sizes = {"WIDE": rows.shape[1], "MANY": most + 1, "IS_EVEN": codes[0].even}
+        sizes = {"WIDE": rows.shape[1], "MANY": room, "IS_EVEN": codes[0].even}
         tiles = codes[0].tiles
         calls: list[tuple[str, Callable[[GpuCode], Work], Tile]] = [
             ("first", partial(GpuCode.forward, layer=0), tiles.first),
@@ -603,6 +616,6 @@ def _agrees(device: str, rows: int, inputs: int, outputs: int) -> bool:
         watched, slots, recipe, streams, room, weights, Descent([weights], 1.0), None, np.zeros_like
     )
     code.make(0, 1)
+    right = code.right(0, 1) == 1  # waits for it
     found, sought = room.flats[0], expected.flats[0]
-    near = bool((found - sought).norm() <= 1e-3 * sought.norm())
-    return code.right(0, 1) == 1 and near
+    return right and bool((found - sought).norm() <= 1e-3 * sought.norm())

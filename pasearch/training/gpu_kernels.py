@@ -118,7 +118,7 @@ def _kept(own, layer, rows, cols, step):
     least = tl.load(layer + DROPS)
     if least > 0:
         given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
-        places = rows[:, None] * tl.load(layer + OUTPUTS) + cols[None, :]
+        places = rows[:, None] * _count(layer + OUTPUTS, False) + cols[None, :]
         drawn = uniforms(tl.load(given + tl.load(layer + SEED)), places, step, step * 0)
         kept = drawn >= least.to(tl.float32) * _UNIT
     return kept
@@ -176,7 +176,7 @@ def _records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
 def _given(layer, rows):
     """Return the same of what a layer is given: what the one before gives."""
     apart = _count(layer - _LAYER + STRIDE, True)
-    return _place(layer - _LAYER + GOES, True), rows.to(tl.int64) * 2 * apart, apart
+    return _place(layer - _LAYER + GOES, True), rows * 2 * apart, apart
 
 
 _COMPILED = tl.constexpr(isinstance(_slots, triton.runtime.JITFunction))
@@ -201,7 +201,7 @@ def _product(a1, a2, b1, b2, found):
 @triton.jit
 def _store_halves(at, rows, cols, stride, values, mask):
     first, second = halves_of(values)
-    where = rows.to(tl.int64)[:, None] * 2 * stride + cols[None, :]
+    where = rows[:, None] * 2 * stride + cols[None, :]
     tl.store(at + where, first, mask=mask)
     tl.store(at + where + stride, second, mask=mask)
 
@@ -212,7 +212,7 @@ def _through(
     K: tl.constexpr,
 ):  # fmt: skip
     """Return x W^T, of some rows and outputs."""
-    inputs, wide = _count(layer + INPUTS, IS_EVEN), cols < tl.load(layer + OUTPUTS)
+    inputs, wide = _count(layer + INPUTS, IS_EVEN), cols < _count(layer + OUTPUTS, False)
     first, second = _place(layer + FIRST, IS_EVEN), _place(layer + SECOND, IS_EVEN)
     z = tl.zeros((M, N), tl.float32)
     for k in range(0, inputs, K):
@@ -230,11 +230,11 @@ def _through(
 @triton.jit
 def _finish(own, layer, place, step, rows, cols, there, z):
     """Store what a layer gives, or the gradient of the loss."""
-    wide, stride = cols < tl.load(layer + OUTPUTS), _count(layer + STRIDE, True)
+    wide, stride = cols < _count(layer + OUTPUTS, False), _count(layer + STRIDE, True)
     bias = tl.load(layer + BIAS)
     if bias != 0:
         z += tl.load(floats(bias) + cols, mask=wide, other=0.0)[None, :]
-    where = rows.to(tl.int64)[:, None] * stride + cols[None, :]
+    where = rows[:, None] * stride + cols[None, :]
     mask = there[:, None] & wide[None, :]
     if place == tl.load(own + LAYERS) - 1:
         slots = _slots(own, step, rows, there)
@@ -294,10 +294,10 @@ def _back(
     K: tl.constexpr,
 ):  # fmt: skip
     """Return d W, of some rows and inputs."""
-    inputs, outputs = _count(layer + INPUTS, IS_EVEN), tl.load(layer + OUTPUTS).to(tl.int32)
+    inputs, outputs = _count(layer + INPUTS, IS_EVEN), _count(layer + OUTPUTS, False)
     first, second = _place(layer + FIRST, IS_EVEN), _place(layer + SECOND, IS_EVEN)
     after, apart = _place(layer + HALVED, True), _count(layer + STRIDE, True)
-    starts, wide = rows.to(tl.int64) * 2 * apart, cols < inputs
+    starts, wide = rows * 2 * apart, cols < inputs
     d = tl.zeros((M, N), tl.float32)
     for k in range(0, outputs, K):
         ks = k + tl.arange(0, K)
@@ -327,8 +327,8 @@ def _backward(
             d = _back(layer, rows, there, cols, False, M, N, K)
         before = layer - _LAYER
         stride = _count(before + STRIDE, True)
-        where = rows.to(tl.int64)[:, None] * stride + cols[None, :]
-        mask = there[:, None] & (cols < tl.load(layer + INPUTS))[None, :]
+        where = rows[:, None] * stride + cols[None, :]
+        mask = there[:, None] & (cols < _count(layer + INPUTS, False))[None, :]
         h = tl.load(floats(tl.load(before + OUT)) + where, mask=mask, other=0.0)
         d = _unbent(d * double(before + TIMES).to(tl.float32), h, tl.load(before + BENT))
         d = tl.where(h < float("inf"), d, 0.0)
@@ -376,7 +376,7 @@ def _factor(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.conste
                 x, starts, apart = _given(layer, rows)
                 of_inputs = _squares_of_halves(x, starts, apart, there, apart, M, K)
             d, stride = floats(tl.load(layer + D)), _count(layer + STRIDE, True)
-            starts = rows.to(tl.int64) * stride
+            starts = rows * stride
             of_outputs = _squares(d, starts, there, stride, M, K)
             plus = (tl.load(layer + BIASES) >= 0).to(tl.float64)
             total += (of_inputs + plus) * of_outputs
@@ -420,7 +420,7 @@ def _factors(
             for k in range(0, apart, K):
                 ks = k + tl.arange(0, K)
                 where = x + starts[:, None] + ks[None, :]
-                to = beside + rows.to(tl.int64)[:, None] * 2 * stride + ks[None, :]
+                to = beside + rows[:, None] * 2 * stride + ks[None, :]
                 mask = there[:, None] & (ks < apart)[None, :]
                 used = mask & use[:, None]
                 tl.store(to, tl.load(where, mask=used, other=0.0), mask=mask)
@@ -435,7 +435,7 @@ def _factors(
                 ks = k + tl.arange(0, K)
                 mask = there[:, None] & (ks < stride)[None, :]
                 if trained:
-                    where = rows.to(tl.int64)[:, None] * stride + ks[None, :]
+                    where = rows[:, None] * stride + ks[None, :]
                     each = tl.load(d + where, mask=mask & use[:, None], other=0.0)
                     _store_halves(halved, rows, ks, stride, each * factors[:, None], mask)
                 if clears:  # 0 times what is no number would be none
@@ -452,7 +452,7 @@ def _sum_of(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.cons
         rows = low + tl.arange(0, K)
         there = rows < size
         x, starts, apart = _given(layer, rows)
-        where = halved + rows.to(tl.int64)[:, None] * 2 * stride + outs[None, :]
+        where = halved + rows[:, None] * 2 * stride + outs[None, :]
         mask = there[:, None] & (outs < stride)[None, :]
         a1 = tl.load(where, mask=mask, other=0.0)
         a2 = tl.load(where + stride, mask=mask, other=0.0)
@@ -467,7 +467,7 @@ def _sum_of(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.cons
 def _store_sum(own, layer, outs, ins, found, IS_EVEN: tl.constexpr):
     inputs, place = _count(layer + INPUTS, IS_EVEN), _count(layer + PLACE, IS_EVEN)
     where = outs[:, None] * inputs + ins[None, :]
-    mask = (outs < tl.load(layer + OUTPUTS))[:, None] & (ins < inputs)[None, :]
+    mask = (outs < _count(layer + OUTPUTS, False))[:, None] & (ins < inputs)[None, :]
     tl.store(flat(own + SUMS) + place + where, found, mask=mask)
 
 
@@ -484,12 +484,12 @@ def _sums(
         total = tl.zeros((K, M), tl.float32)
         for low in range(0, size, K):
             rows = low + tl.arange(0, K)
-            where = rows.to(tl.int64)[:, None] * 2 * stride + outs[None, :]
+            where = rows[:, None] * 2 * stride + outs[None, :]
             mask = (rows < size)[:, None] & (outs < stride)[None, :]
             total += tl.load(halved + where, mask=mask, other=0.0).to(tl.float32)
             total += tl.load(halved + where + stride, mask=mask, other=0.0).to(tl.float32)
         where = flat(own + SUMS) + tl.load(layer + BIASES) + outs
-        tl.store(where, tl.sum(total, 0), mask=outs < tl.load(layer + OUTPUTS))
+        tl.store(where, tl.sum(total, 0), mask=outs < _count(layer + OUTPUTS, False))
     else:
         found = _sum_of(layer, size, outs, ins, M, N, K)
         if tl.load(layer + ALIGNED) != 0:
