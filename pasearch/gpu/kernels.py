@@ -31,7 +31,7 @@ from pasearch.gpu.bits import signed
 from pasearch.runs import compiled as code
 from pasearch.runs.normals import ALONE, pairs
 
-PAIRS, WARPS, AT_ONCE, SETTLERS = 256, 4, 64, 16
+PAIRS, WARPS, AT_ONCE, SETTLERS = 128, 2, 64, 16
 """Pairs of numbers that a program of `release` adds, and its warps; what one of `settle` decides at
 once, and how many of those each row has."""
 

@@ -50,7 +50,7 @@ is ready."""
 TURNS = 64
 """How many trainings take turns on a GPU at a time, at most; others begin when these are done."""
 
-QUEUES = 3
+QUEUES = 5
 """Trainings that take turns are dealt to so many groups: while one's steps are looked at and others
 are prepared, a GPU works on those of the others; and on some calls of several groups at once."""
 

@@ -39,6 +39,16 @@ from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.dense import CODES, check_parts, place_of
+from pasearch.training.gpu_halves import (
+    EVEN,
+    HalvedRecords,
+    Outs,
+    event_of,
+    halve,
+    halved,
+    halves_of,
+    wait_for,
+)
 from pasearch.training.gpu_noise import given_of, moderate, moved
 from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
@@ -53,8 +63,8 @@ if TYPE_CHECKING:
 OUTPUTS = 64
 """Most outputs of a network: its loss is taken within one tile."""
 
-EVEN, PART, AHEAD = 8, 4096, 16
-"""Halves that are read at once, records that are halved at once, and steps of one graph."""
+AHEAD = 16
+"""Steps of one graph."""
 
 KEPT = False
 """Whether a step's noisy sum stays where it was: nobody asks for it but tests."""
@@ -88,9 +98,9 @@ class Tiles:
 
 FEW = Tiles(
     first={"M": 32, "N": 128, "K": 64, "num_warps": 4, "num_stages": 3},
-    forward={"M": 16, "N": 64, "K": 128, "num_warps": 8, "num_stages": 2},
+    forward={"M": 16, "N": 64, "K": 64, "num_warps": 4, "num_stages": 4},
     backward={"M": 16, "N": 32, "K": 32, "num_warps": 4, "num_stages": 2},
-    sums={"M": 64, "N": 128, "K": 32, "num_warps": 4, "num_stages": 2},
+    sums={"M": 64, "N": 128, "K": 16, "num_warps": 4, "num_stages": 4},
 )
 MANY = Tiles(
     first={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
@@ -177,12 +187,12 @@ class GpuCode:
         self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
         self._doubts = gpu_kernels().room_for_doubts(len(weights), device)
         sides = self._sides()
-        self._beside = _halves_of(weights, self.rows, sides[0][0])
-        self._outs = [_Outs.of(weights, self.rows, outputs) for _, outputs in sides]
+        self._beside = halves_of(weights, self.rows, sides[0][0])
+        self._outs = [Outs.of(weights, self.rows, outputs) for _, outputs in sides]
         self._records = (Together() if together is None else together).records_of(slots.x)
-        self._halves = _halved(weights)
+        self._halves = halved(weights)
         self._frozen = {
-            layer: _halved(weight)
+            layer: halved(weight)
             for layer, weight in enumerate(self._dense.weights) if not weight.requires_grad
         }  # fmt: skip
         self._block, self._plan = -1, None
@@ -193,7 +203,7 @@ class GpuCode:
     def prepare(self, first: int) -> None:
         """Put what a step's block needs on the device, if it is not there."""
         for event in (self._records.ready, self.ready):
-            _wait_for(event)
+            wait_for(event)
         if self._block != first // BLOCK:
             self._block = first // BLOCK
             places, real, beyond = self.blocks.block(self._block)
@@ -202,8 +212,8 @@ class GpuCode:
             steps = torch.arange(BLOCK, dtype=torch.int32, device=beyond.device)
             self._over.copy_(steps.where(beyond < len(self._slots.y), NEVER))
             moved(self._told(self._block * BLOCK), self._given)
-        _halve(self._weights.detach(), *self._halves)  # others may have moved them
-        self.ready = _event(self.device)
+        halve(self._weights.detach(), *self._halves)  # others may have moved them
+        self.ready = event_of(self.device)
 
     def make(self, first: int, many: int) -> None:
         """Give the device steps of one block, of this training alone."""
@@ -213,7 +223,7 @@ class GpuCode:
 
     def right(self, first: int, many: int) -> int:
         """Return how many of the last steps are right, from the first on: waits for the device."""
-        _wait_for(self.ready)
+        wait_for(self.ready)
         low = first % BLOCK
         found = int(torch.minimum(self._over[low : low + many].min(), self._wrong))
         self._wrong.fill_(NEVER)
@@ -233,11 +243,11 @@ class GpuCode:
         self._doubts[:1].zero_()
         code.release(work, torch.tensor([row]).to(self.device), at)
         self._wrong.fill_(NEVER)
-        self.ready = _event(self.device)
+        self.ready = event_of(self.device)
 
     def wait(self) -> None:
         """Let what is given to the device from now on come after all of these steps."""
-        _wait_for(self.ready)
+        wait_for(self.ready)
 
     def _told(self, first: int) -> np.ndarray[Any, Any]:
         """Return what is given of each step of a block: see `gpu.kernels`."""
@@ -358,13 +368,13 @@ class Together:
     def __init__(self) -> None:
         self._asked: list[tuple[GpuCode, int, int]] = []
         self._plans: dict[tuple[GpuCode, ...], _Plan] = {}
-        self._records: dict[tuple[Any, ...], _Records] = {}
+        self._records: dict[tuple[Any, ...], HalvedRecords] = {}
 
-    def records_of(self, x: Tensor) -> _Records:
+    def records_of(self, x: Tensor) -> HalvedRecords:
         """Return records as halves, which they become once for all trainings."""
         key = x.data_ptr(), tuple(x.shape), x._version
         if key not in self._records:
-            self._records[key] = _Records(x)
+            self._records[key] = HalvedRecords(x)
         return self._records[key]
 
     def add(self, code: GpuCode, first: int, many: int) -> None:
@@ -434,15 +444,15 @@ class _Plan:
         self._blocks = _work(blocks, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._queue = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._told = _event(device)
+        self._told = event_of(device)
 
     def make(self, low: int, many: int) -> None:
         """Give the device so many steps, the first of which is this one of its block."""
         with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
             for event in (self._told, *(code.ready for code in self._codes)):
-                _wait_for(event)
+                wait_for(event)
             self._make(low, many)
-            done = _event(self._codes[0].device)
+            done = event_of(self._codes[0].device)
         for code in self._codes:
             code.ready = done
 
@@ -466,56 +476,6 @@ class _Plan:
                 self._kernels.run(name, work, *self._tables, at, **about)
             self._noise.release(self._blocks, self._tables[0], at, kept=KEPT)
         self._at.add_(many)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outs:
-    """Where a layer's outputs go, the halves of those with dropout, and gradients and theirs."""
-
-    out: Tensor
-    goes: Tensor
-    d: Tensor
-    halved: Tensor
-
-    @classmethod
-    def of(cls, like: Tensor, rows: int, outputs: int) -> _Outs:
-        """Return places like some numbers."""
-        goes, halved = (_halves_of(like, rows, outputs) for _ in range(2))
-        out, d = (like.new_zeros((rows, goes.shape[1] // 2)) for _ in range(2))
-        return cls(out, goes, d, halved)
-
-
-class _Records:
-    """Records as halves, (n, 2, numbers of a record), and their squared norms, float64, (n,)."""
-
-    def __init__(self, x: Tensor):
-        rows = x.flatten(1)
-        self.x = x  # so that nothing else comes to lie there
-        shape, device = (len(rows), 2, rows.shape[1]), x.device
-        self.halves = torch.empty(shape, dtype=torch.bfloat16, device=device)
-        self.squares = torch.empty(len(rows), dtype=torch.float64, device=device)
-        parts = rows.split(PART), self.halves.split(PART), self.squares.split(PART)
-        for part, own, squares in zip(*parts, strict=True):
-            _halve(part, own[:, 0], own[:, 1])
-            squares.copy_(own.double().sum(1).square_().sum(1))
-        self.ready = _event(device)
-
-
-def _halves_of(like: Tensor, rows: int, width: int) -> Tensor:
-    """Return a place for rows of halves, on a device: behind the last number are zeros."""
-    return like.new_zeros((rows, 2 * EVEN * -(-width // EVEN)), dtype=torch.bfloat16)
-
-
-def _halve(values: Tensor, first: Tensor, second: Tensor) -> None:
-    """Write the bfloat16 number next to each float32 one, and the one next to what is left."""
-    first.copy_(values)
-    second.copy_(values - first.float())
-
-
-def _halved(values: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = (torch.empty_like(values, dtype=torch.bfloat16) for _ in range(2))
-    _halve(values.detach(), first, second)
-    return first, second
 
 
 def _masks(watched: Watched, stream: Stream) -> dict[int, Stream]:
@@ -550,17 +510,6 @@ def _at(values: Tensor | None) -> int:
 
 def _bits(number: float) -> int:
     return int(np.float64(number).view(np.int64))
-
-
-def _event(device: torch.device) -> Any:
-    """Return what tells that all which was given to the device until now is done."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-
-
-def _wait_for(event: Any) -> None:
-    """Let what is given to the device from now on wait."""
-    if event is not None:
-        event.wait()
 
 
 def gpu_code(device: str) -> bool:
