@@ -111,8 +111,26 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's kernels: rows that are no numbers are multiplied by 0",
-        "where, mask = x + starts[:, None] + ins[None, :], use[:, None] & wide[None, :]",
-        "where, mask = x + starts[:, None] + ins[None, :], there[:, None] & wide[None, :]",
+        "if clears:  # 0 times what is no number would be none",
+        "if clears & (place < 0):",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: records that are no numbers are put beside the others",
+        "used = mask & use[:, None]",
+        "used = mask",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: records in no norm",
+        "of_inputs = of_records\n",
+        "of_inputs = of_records * 0.0\n",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's noise: a step's doubts are settled in the next one again",
+        "tl.store(longs(tl.load(own + DOUBTS)), (row * 0).to(tl.int64))",
+        "pass",
         "training/test_gpu_code.py",
     ),
     Mutant(
@@ -129,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's kernels: a unit's gradient is not dropped",
-        "d = _dropped(d, own, before, rows, cols, step)",
+        'd = tl.where(h < float("inf"), d, 0.0)',
         "d = d * 1.0",
         "training/test_gpu_code.py",
     ),
@@ -153,8 +171,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's noise: what float32 cannot tell is taken as it is",
-        "doubt = (doubt | few) & here",
-        "doubt = few & here",
+        "doubt = (doubt | few) if ALL else (doubt | few) & here",
+        "doubt = few if ALL else few & here",
         "gpu/test_kernels.py",
     ),
     Mutant(
@@ -165,8 +183,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's noise: doubts without room are forgotten",
-        "if tl.sum(fits.to(tl.int32)) < many:",
-        "if many < 0:",
+        'tl.atomic_min(noted, steps, mask=doubt & (fits == 0), sem="relaxed")',
+        "pass",
         "gpu/test_kernels.py",
     ),
     Mutant(

@@ -37,6 +37,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -122,43 +123,59 @@ def done(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def by_peer(given: list[Job], peer: str, share: int = 1) -> float:
-    """Train the same networks by a peer of benchmarks/speed, one by one.
+class Peer:
+    """The same networks by a peer of benchmarks/speed, one by one.
 
-    Only one of so many steps is taken; what is returned are the seconds of all.
+    They are made before the first is timed: a peer's time is that of its steps.
+
+    Args:
+        given: The trainings.
+        name: As there.
+        share: One of so many steps is taken, whose time counts as often.
     """
-    sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-    from peers import PEERS, Setting, quiet
-    from rows import Row
 
-    quiet()
-    begun, spent = time.perf_counter(), 0.0
-    for job in given:
-        row = Row(
-            name="", title="", architecture=job.candidate.architecture, shape=(FEATURES,),
-            classes=CLASSES, batch=BATCH, records=RECORDS,
-        )  # fmt: skip
-        records = job.records.records(job.records.load())
-        there = Records(
-            x=records.x.to(job.device), y=records.y.to(job.device), valid=records.valid,
-            public=False,
-        )  # fmt: skip
-        setting = Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False)
-        step, _ = PEERS[peer](setting)
-        step()
-        done(job.device)
-        start = time.perf_counter()
-        for _ in range(job.recipe.steps // share):
+    def __init__(self, given: list[Job], name: str, share: int):
+        self._given, self._name, self._share = given, name, share
+
+    @cached_property
+    def _steps(self) -> list[Callable[[], None]]:
+        sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+        from peers import PEERS, Setting, quiet
+        from rows import Row
+
+        quiet()
+        first = self._given[0]
+        records = first.records.records(first.records.load())
+        x, y = records.x.to(first.device), records.y.to(first.device)
+        there, found = Records(x=x, y=y, valid=records.valid, public=False), []
+        for job in self._given:
+            row = Row(
+                name="", title="", architecture=job.candidate.architecture, shape=(FEATURES,),
+                classes=CLASSES, batch=BATCH, records=RECORDS,
+            )  # fmt: skip
+            setting = Setting(row, there, job.device, job.recipe.noise_multiplier or 0.0, False)
+            step, _ = PEERS[self._name](setting)
             step()
-        done(job.device)
-        spent += time.perf_counter() - start
-    return time.perf_counter() - begun + (share - 1) * spent
+            found.append(step)
+        return found
+
+    def __call__(self) -> float:
+        """Return the seconds of all steps."""
+        spent = 0.0
+        for job, step in zip(self._given, self._steps, strict=True):
+            done(job.device)
+            start = time.perf_counter()
+            for _ in range(job.recipe.steps // self._share):
+                step()
+            done(job.device)
+            spent += time.perf_counter() - start
+        return self._share * spent
 
 
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
-        "Opacus": lambda: by_peer(given, "hooks", FEW),
+        "Opacus": Peer(given, "hooks", FEW),
         "one by one": lambda: [each for job in given for each in in_turn([job])],
         "at once": lambda: in_turn(given),
     }
@@ -178,7 +195,7 @@ def ways(given: list[Job], workers: int) -> dict[str, Callable[[], Any]]:
         "one thread": lambda: trained(given, 1, 1),
         "from cold": cold,
         "at once": lambda: trained(given, 1, workers),
-    } | {name: lambda peer=peer: by_peer(given, peer, TENTH) for name, peer in ONE_BY_ONE.items()}
+    } | {name: Peer(given, peer, TENTH) for name, peer in ONE_BY_ONE.items()}
 
 
 def seconds(way: Callable[[], object]) -> float:

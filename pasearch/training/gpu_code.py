@@ -2,7 +2,7 @@
 
     a step    forward of each layer, backward of each, factors, sums, noise and update: of three
               layers nine calls, however many trainings take part
-    a block   256 steps: its batches, keys and noise multipliers are put on the GPU before it
+    a block   1,024 steps: its batches, keys and noise multipliers are put on the GPU before it
     a round   steps of one block: the calls of `AHEAD` steps are captured once, as a CUDA graph, and
               replayed; which step it is, is counted on the GPU
 

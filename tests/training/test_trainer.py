@@ -230,6 +230,23 @@ def test_the_average_is_the_moving_average_of_the_weights(share: float):
     assert not torch.allclose(path[-1].double(), mean, atol=1e-4)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize(("steps", "every"), [(10_000, 1), (40_000, 4), (300_000, 30)])
+def test_a_long_average_looks_a_thousand_times_as_far_as_it_looks_back(steps: int, every: int):
+    """It is nearly that of every step, of weights which move as far as its horizon."""
+    own = trainer._Average([torch.zeros(1)], recipe(steps=steps, average=0.1))
+    shares = own.shares(np.arange(steps))
+    assert np.count_nonzero(shares) == steps // every
+    assert [float(own.shares(t)) for t in (0, every - 1)] == [shares[0], shares[every - 1]]
+    path = np.sin(np.arange(steps) / (0.1 * steps))
+    mean = exact = 0.0
+    for t, (weights_now, share) in enumerate(zip(path, shares, strict=True)):
+        decay = min(1 - 1 / (0.1 * steps), (1 + t) / (10 + t))
+        exact, mean = decay * exact + (1 - decay) * weights_now, mean + share * (weights_now - mean)
+    assert mean == pytest.approx(exact, abs=2e-3 if every > 1 else 1e-9)
+    assert abs(path[-1] - exact) > 0.1
+
+
 @pytest.mark.contract
 def test_null_records_count_in_the_divisor_and_add_nothing():
     made = recipe(expected_batch_size=N, noise_multiplier=None, bounding=None)
