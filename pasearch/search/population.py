@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -56,6 +56,8 @@ are prepared, a GPU works on those of the others; and on some calls of several g
 
 CURVE_POINTS = 20
 """How often the accuracy of a training on public data is measured, for its curve."""
+
+_Any = TypeVar("_Any")
 
 CURVE_RECORDS = 2000
 """On how many of the test records, at most."""
@@ -266,8 +268,8 @@ class _Place:
         return left
 
 
-def _dealt(places: Sequence[tuple[_Place, int]]) -> Iterator[tuple[_Place, int]]:
-    """Return who trains the first job, who the second ...: there and back again."""
+def _dealt(places: Sequence[_Any]) -> Iterator[_Any]:
+    """Return where the first job is trained, where the second ...: there and back again."""
     return cycle([*places, *places[::-1]])
 
 
@@ -341,6 +343,8 @@ class _Turn:
 
     def give_up(self) -> None:
         """Have no memory among others: it is trained again alone."""
+        if self._queue is not None:
+            torch.cuda.synchronize()  # steps that it shared with others may be under way
         self._rounds, self.fell_short = iter(()), True
 
     def alone(self) -> None:

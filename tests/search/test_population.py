@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -596,6 +597,32 @@ def test_gpus_are_dealt_long_and_short_trainings_alike():
     for length, place in zip(range(12, 0, -1), population._dealt(places), strict=False):
         dealt[place.number] = dealt.get(place.number, 0) + length
     assert set(dealt.values()) == {26}
+
+
+@pytest.mark.unit
+def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """So a GPU has work of the others meanwhile; and groups are of like size."""
+    happened: list[Any] = []
+    honest = population._Turn.goes_on
+
+    def goes_on(turn: Any) -> bool:
+        happened.append(turn.group)
+        return honest(turn)
+
+    monkeypatch.setattr(population._Turn, "goes_on", goes_on)
+    monkeypatch.setattr(population.Together, "go", lambda _: happened.append("go"))
+    monkeypatch.setattr(population, "QUEUES", 3)
+    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    with threads(1), searching(tmp_path / "x", "rs") as search:
+        search.run()
+    parts = [list(part) for kind, part in groupby(happened, lambda each: each == "go")
+             if not kind]  # fmt: skip
+    assert all(len(set(part)) == 1 for part in parts)
+    first = [len(part) for part in parts[:3]]
+    assert len({part[0] for part in parts[:3]}) == 3
+    assert max(first) - min(first) <= 1
 
 
 @pytest.mark.gpu
