@@ -122,6 +122,18 @@ MUTANTS = (
         "training/test_gpu_code.py",
     ),
     Mutant(
+        "a GPU's kernels: a ReLU makes 0 of what is no number",
+        "z = tl.where(z < 0.0, 0.0, z)",
+        "z = tl.where(z > 0.0, z, 0.0)",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's kernels: fewer class weights than classes",
+        "shares.dtype is torch.float32 and len(shares) == dense.outputs",
+        "shares.dtype is torch.float32",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
         "a GPU's kernels: records in no norm",
         "of_inputs = of_records\n",
         "of_inputs = of_records * 0.0\n",

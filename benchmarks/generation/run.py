@@ -61,7 +61,7 @@ ONE_BY_ONE, TENTH = {"Opacus": "ghost", "FastDP": "fastdp"}, 10
 """Peers on a processor, as benchmarks/speed calls them; they take a tenth of the steps."""
 
 FEW = 128
-"""On a GPU, where a step of ours takes a hundredth of theirs, they take one of so many."""
+"""On a GPU, where a step of ours takes less than a hundredth of theirs, they take one of these."""
 
 POOL = Processes()
 """Its processes wait for work between two generations."""
@@ -165,11 +165,12 @@ class Peer:
         for job, step in zip(self._given, self._steps, strict=True):
             done(job.device)
             start = time.perf_counter()
-            for _ in range(job.recipe.steps // self._share):
+            taken = max(1, job.recipe.steps // self._share)
+            for _ in range(taken):
                 step()
             done(job.device)
-            spent += time.perf_counter() - start
-        return self._share * spent
+            spent += (time.perf_counter() - start) * job.recipe.steps / taken
+        return spent
 
 
 def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:

@@ -46,7 +46,7 @@ SIDES: dict[str, tuple[tuple[int, ...], ...]] = {
     "first": ((32, 64, 128), (64, 128), (32, 64, 128), (4, 8), (2, 3, 4)),
     "forward": ((16, 32, 64), (64,), (32, 64, 128), (4, 8), (2, 3, 4)),
     "backward": ((16, 32, 64), (32, 64), (32, 64), (4,), (2, 3)),
-    "sums": ((64, 128), (64, 128), (32, 64), (4, 8), (2, 3)),
+    "sums": ((64, 128), (64, 128), (16, 32, 64), (4, 8), (2, 3, 4)),
 }
 """M, N, K, warps and stages of each product that are tried; interpreted, only the first of all."""
 
@@ -159,7 +159,7 @@ def tiles(name: str, device: str) -> Iterator[Tile]:
 
 
 def compile_part(device: str, part: int, parts: int) -> None:
-    """Compile every so manyeth of what is tried, from some place on."""
+    """Compile every `parts`-th of what is tried, from some place on."""
     small = [replace(work, count=min(work.count, 10)) for work in WORKS if work.count != 60]
     for work in small:
         codes = work.codes(device)
@@ -185,7 +185,8 @@ def measured(work: Work, device: str) -> dict[str, Any]:
                 continue
         others.sort(key=lambda each: each[0])
         found[name] = {"own": own, "tile": usual, "fastest": others[:FASTEST]}
-        print(f"{work.name}: {name} {own:.1f} us {usual}", flush=True)
+        told = "factors, noise and update" if name == "factors" else name
+        print(f"{work.name}: {told} {own:.1f} us {usual}", flush=True)
         for took, tile in others[:FASTEST]:
             print(f"    {took:.1f} us {tile}", flush=True)
     print(f"{work.name}: a step {sum(each['own'] for each in found.values()):.1f} us", flush=True)

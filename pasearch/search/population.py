@@ -191,11 +191,11 @@ def side_by_side(
 def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Course], None, None]:
     """Yield what `side_by_side` does, of trainings that take turns on this machine's GPUs.
 
-    Each is given a round of steps, in a queue of work of its own, before the first is waited for:
-    so a GPU works on all of its own at a time, and so do GPUs. Dense networks share the calls of a
-    step, besides: see `training.gpu_code`. Records that several have are moved to a GPU once. One
-    that has no memory among others is made again alone, from the same keys: whether it fails must
-    not depend on how many there are.
+    They are dealt to groups, each with a queue of work of its own. A group is given a round of
+    steps before the next one is looked at: so a GPU works on some while others are prepared, and so
+    do GPUs. Dense networks share the calls of a step, besides: see `training.gpu_code`. Records
+    that several have are moved to a GPU once. One that has no memory among others is made again
+    alone, from the same keys: whether it fails must not depend on how many there are.
 
     Guarantee: the same as one by one, on however many GPUs.
 
@@ -212,14 +212,16 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
         part = jobs[low : low + TURNS * len(places)]
         dealt = _dealt([(place, group) for group in range(QUEUES) for place in places])
         turns = left = [_Turn(job, *to) for job, to in zip(part, dealt, strict=False)]
-        with full_precision():  # of the steps alone: who is given a network has their own settings
-            while left:
-                left = [
-                    turn for group in range(QUEUES) for place in places
-                    for turn in place.round_of([
-                        each for each in left if (each.place, each.group) == (place, group)
-                    ])
-                ]  # fmt: skip
+        try:
+            with full_precision():  # of the steps alone: who is given a network has other settings
+                while left:
+                    left = [
+                        turn for group in range(QUEUES) for place in places
+                        for turn in place.round_of(group, left)
+                    ]  # fmt: skip
+        finally:  # of who fell short, nobody shares anything any more
+            for place in places:
+                place.end()
         for turn in turns:
             if turn.fell_short:
                 turn.alone()
@@ -235,12 +237,14 @@ class _Place:
         number: Which GPU; None: torch's own choice, or the processor.
         moved: The records that are there already.
         together: Who shares calls there.
+        queues: Of the work of each group.
     """
 
     device: str
     number: int | None
     moved: dict[Opened, Records] = field(default_factory=dict)
     together: Together = field(default_factory=Together)
+    queues: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
     def chosen(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.number is None else torch.cuda.device(self.number)
@@ -251,14 +255,34 @@ class _Place:
             here = opened.records(opened.load())
             there = {name: getattr(here, name).to(self.device) for name in ("x", "y", "valid")}
             self.moved[opened] = replace(here, **there)
+            self.wait()  # other groups read them, too
         return self.moved[opened]
 
-    def round_of(self, turns: Sequence[_Turn]) -> list[_Turn]:
-        """Give it a round of steps of each of these turns; return those that go on."""
+    def wait(self) -> None:
+        """Wait for all that it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def end(self) -> None:
+        """Wait for all trainings, and let go of what they shared."""
         with self.chosen():
-            left = [turn for turn in turns if turn.goes_on()]
+            self.wait()
+        self.together = Together()
+
+    def _queue(self, group: int) -> AbstractContextManager[Any]:
+        if self.device != "cuda":
+            return nullcontext()
+        if group not in self.queues:
+            self.queues[group] = torch.cuda.Stream()
+        return torch.cuda.stream(self.queues[group])
+
+    def round_of(self, group: int, turns: Sequence[_Turn]) -> list[_Turn]:
+        """Give it a round of steps of each turn of its own, of a group; return those that go on."""
+        with self.chosen(), self._queue(group):
+            own = [turn for turn in turns if turn.place is self and turn.group == group]
+            left = [turn for turn in own if turn.goes_on()]
             try:
-                self.together.go()
+                self.together.go(group)
             except (MemoryError, RuntimeError) as error:
                 if not is_of_memory(error):
                     raise
@@ -305,8 +329,6 @@ class _Turn:
     def __init__(self, job: Job, place: _Place, group: int):
         self._job, self.place, self.group, self.course = job, place, group, Course()
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
-        with place.chosen():
-            self._queue = torch.cuda.Stream() if place.device == "cuda" else None
         self._rounds: Iterator[int] | None = None
         self.network: nn.Module = nn.Identity()
         self.fell_short = False
@@ -314,8 +336,6 @@ class _Turn:
     def _begun(self, together: Together | None) -> tuple[nn.Module, Iterator[int]]:
         job, device, self.course = self._job, self.place.device, Course()
         records = self.place.records(job.records)
-        if self._queue is not None:
-            self._queue.wait_stream(torch.cuda.default_stream())  # by which the records came
         watch, looks = self.course.watch(job.recipe.steps, self._seen, device)
         return candidate_in_rounds(
             job.candidate, records, job.schema, job.recipe, job.stream, device=device,
@@ -327,25 +347,29 @@ class _Turn:
         try:
             if self._rounds is None:
                 self.network, self._rounds = self._begun(self.place.together)
-            with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
-                more = next(self._rounds, None) is not None
+            more = next(self._rounds, None) is not None
         except (MemoryError, RuntimeError) as error:
             if not is_of_memory(error):
                 raise
             more = False
             self.give_up()
         if not more:
-            self._rounds = iter(())  # what it held on the device is given back
-            if self._queue is not None:
-                self._queue.synchronize()
+            self._end()
             self.network = self.network.cpu()
         return more
 
     def give_up(self) -> None:
         """Have no memory among others: it is trained again alone."""
-        if self._queue is not None:
-            torch.cuda.synchronize()  # steps that it shared with others may be under way
-        self._rounds, self.fell_short = iter(()), True
+        self._end()
+        self.fell_short = True
+
+    def _end(self) -> None:
+        """Hold nothing on the device any more, once what it was given is done."""
+        if isinstance(self._rounds, Generator):
+            self._rounds.close()
+        if self.place.device == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self._rounds = iter(())
 
     def alone(self) -> None:
         """Train it again, from the same keys, when no other is under way."""
@@ -359,6 +383,6 @@ class _Turn:
 
         job = self._job
         with self.place.chosen():
-            if self._queue is not None:
+            if self.place.device == "cuda":
                 torch.cuda.empty_cache()
             self.network = or_failed(train, job.candidate, job.schema, job.stream)

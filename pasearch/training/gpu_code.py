@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.metadata import version
@@ -74,10 +73,11 @@ DEVIATIONS = 6.0
 one cost nothing here."""
 
 TALLEST, PLACES = 128, 2**31
-"""Most rows of a tile; and in a matrix are fewer places, those behind its last row included."""
+"""Most rows of a tile; and of what there are fewer records, numbers of a layer's rows, and weights
+(the rest of each layer's last tile included), so that 32 bits count them."""
 
 LAYERS = 8
-"""There is room for so many layers, less one, or so many more."""
+"""Rows about a training and its layers are a multiple of this, as kernels are compiled for each."""
 
 SMALL = 256
 """Rows of a batch up to which it counts as few."""
@@ -88,7 +88,7 @@ Tile = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of each product: what the first layer gives, what others do, and so on."""
+    """The tiles of each product: forward of the first layer and of the others, backward, sums."""
 
     first: Tile
     forward: Tile
@@ -131,11 +131,12 @@ def fits_gpu_code(
     n, most = len(y), min(recipe.chunk, slots.rows)
     known &= moderate(recipe, n)
     rows = padded(recipe.batches(n), n, DEVIATIONS)
-    longest = max(
-        max(2 * rows * (sum(weight.shape) + EVEN), (len(weight) + TALLEST) * weight.shape[1])
-        for weight in dense.weights
-    )  # fmt: skip
-    return plain and known and rows <= most and longest < PLACES
+    shares = slots.shares
+    known &= shares is None or (shares.dtype is torch.float32 and len(shares) == dense.outputs)
+    widest = max(sum(weight.shape) for weight in dense.weights) + EVEN
+    numbers = sum((len(weight) + TALLEST) * (weight.shape[1] + 1) for weight in dense.weights)
+    counted = max(n, 2 * rows * widest, numbers) < PLACES
+    return plain and known and rows <= most and counted
 
 
 class GpuCode:
@@ -180,7 +181,7 @@ class GpuCode:
         if optimizer.momentum and not optimizer.states[0]:
             optimizer.states[0]["sum"] = torch.zeros_like(weights)
         self._given = torch.zeros((BLOCK, GIVEN + self.layers), dtype=torch.int64, device=device)
-        self._places = torch.zeros((BLOCK, self.rows), dtype=torch.int64, device=device)
+        self._places = torch.zeros((BLOCK, self.rows), dtype=torch.int32, device=device)
         self._sizes, self._over = (
             torch.zeros(BLOCK, dtype=torch.int32, device=device) for _ in range(2)
         )
@@ -219,7 +220,7 @@ class GpuCode:
         """Give the device steps of one block, of this training alone."""
         self.prepare(first)
         self._plan = self._plan or _Plan([self])
-        self._plan.make(first % BLOCK, many)
+        self._plan.make([self], first % BLOCK, many)
 
     def right(self, first: int, many: int) -> int:
         """Return how many of the last steps are right, from the first on: waits for the device."""
@@ -367,7 +368,7 @@ class Together:
 
     def __init__(self) -> None:
         self._asked: list[tuple[GpuCode, int, int]] = []
-        self._plans: dict[tuple[GpuCode, ...], _Plan] = {}
+        self._plans: dict[int, dict[tuple[GpuCode, ...], _Plan]] = {}
         self._records: dict[tuple[Any, ...], HalvedRecords] = {}
 
     def records_of(self, x: Tensor) -> HalvedRecords:
@@ -386,26 +387,26 @@ class Together:
         """Let a training that was added take no part."""
         self._asked = [each for each in self._asked if each[0] is not code]
 
-    def go(self) -> None:
-        """Give the device the steps that were asked for."""
+    def go(self, group: int = 0) -> None:
+        """Give the device the steps that were asked for since the last time, all of one group.
+
+        What a group was given before is kept for as long as it asks for the same.
+        """
         asked, self._asked = self._asked, []
         kinds: dict[tuple[int, int, bool, bool], list[GpuCode]] = {}
         for code, first, many in asked:
             kind = first % BLOCK, many, code.tiles is FEW, code.even
             kinds.setdefault(kind, []).append(code)
-        for (low, many, *_), group in kinds.items():
-            codes = tuple(group)
-            if (plan := self._plans.get(codes)) is None:
-                others = {key: own for key, own in self._plans.items() if not {*key} & {*codes}}
-                plan = _Plan(codes)
-                self._plans = others | {codes: plan}
-            plan.make(low, many)
+        before, self._plans[group] = self._plans.get(group, {}), {}
+        for (low, many, *_), codes in kinds.items():
+            plan = self._plans[group][*codes,] = before.get((*codes,)) or _Plan(codes)
+            plan.make(codes, low, many)
 
 
 class _Plan:
     """The calls of a step of some trainings: what they are told stays on the device.
 
-    They have a queue of work of their own, so a GPU goes through those of several plans at once.
+    It does not hold the trainings, whose own it may be: so their memory is given back at once.
     """
 
     def __init__(self, codes: Sequence[GpuCode]):
@@ -414,7 +415,7 @@ class _Plan:
         noise = gpu_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
         room = LAYERS * -(-(most + 1) // LAYERS)  # kernels are compiled for it
-        self._codes, self._noise, self._kernels = codes, noise, kernels
+        self._device, self._noise, self._kernels = device, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
         layers = torch.zeros((len(codes), room, kernels.OF_LAYER), dtype=torch.int64)
         for place, code in enumerate(codes):
@@ -443,18 +444,17 @@ class _Plan:
                   for b in range(-(-pairs(code.count) // noise.PAIRS))]  # fmt: skip
         self._blocks = _work(blocks, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._queue = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._told = event_of(device)
 
-    def make(self, low: int, many: int) -> None:
+    def make(self, codes: Sequence[GpuCode], low: int, many: int) -> None:
         """Give the device so many steps, the first of which is this one of its block."""
-        with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
-            for event in (self._told, *(code.ready for code in self._codes)):
-                wait_for(event)
+        for code in codes:
+            wait_for(code.ready)
+        try:
             self._make(low, many)
-            done = event_of(self._codes[0].device)
-        for code in self._codes:
-            code.ready = done
+        finally:  # who takes them back, waits for as many as there are
+            done = event_of(self._device)
+            for code in codes:
+                code.ready = done
 
     def _make(self, low: int, many: int) -> None:
         self._at.copy_(self._ahead).add_(low)
@@ -464,11 +464,15 @@ class _Plan:
                 graph.replay()
             else:
                 self._steps(at_once)  # as they are: kernels are compiled and loaded
-                if self._queue is not None and many > at_once:
-                    graph = self._graphs[at_once] = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph):
-                        self._steps(at_once)
+                if self._device.type == "cuda" and many > at_once:
+                    self._graphs[at_once] = self._captured(at_once)
             many -= at_once
+
+    def _captured(self, many: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self._device)):
+            self._steps(many)
+        return graph
 
     def _steps(self, many: int) -> None:
         for at in self._at[:many]:

@@ -1,7 +1,8 @@
 """Steps of chains of linear layers on a GPU, of many trainings at once, in kernels for Triton.
 
-    first, forward   h = phi(x W^T + b), dropped; of a last layer the loss's gradient
-                     (of the first layer; of another)                                a layer's tiles
+    first            h = phi(x W^T + b), dropped, of the first layer; of a last
+                     layer the loss's gradient                                       a layer's tiles
+    forward          the same, of another layer                                      a layer's tiles
     backward         d_(l-1) = (d_l W_l) * phi'(h_(l-1)), dropped                    a layer's tiles
     factors          c_i = min(most, top / (||g_i|| slack + plus)), 0 of a null record;
                      c * d; and records are put side by side for `sums`              a record
@@ -69,8 +70,8 @@ to the next, of halves from the first ones to the second: behind the last output
 whether all rows of the halves of its weights begin at multiples of `EVEN` numbers."""
 
 OF_LAYER = 18
-"""Before the rows of a training's layers stands one of its records, put side by side: where they
-go, and how many numbers lie from one row to the next."""
+"""Before a training's layers stands a row about its batch's records, put side by side: where they
+go, and how many numbers lie from one to the next."""
 
 EVEN = 8
 """Where rows begin at multiples of so many numbers, so many halves are read at once."""
@@ -93,7 +94,7 @@ def _bent(z, code):
         size = (1.0 - small) / (1.0 + small)
         z = tl.where(z < 0.0, -size, size)
     elif code == _RELU:
-        z = tl.where(z > 0.0, z, 0.0)
+        z = tl.where(z < 0.0, 0.0, z)  # what is no number stays none
     elif code == _SIGMOID:
         z = 1.0 / (1.0 + tl.exp(-z))
     return z
@@ -126,7 +127,7 @@ def _kept(own, layer, rows, cols, step):
 
 @triton.jit
 def _count(at, IS_EVEN: tl.constexpr):
-    """Load a whole number, which is a multiple of `EVEN` where it is even."""
+    """Load a whole number; a multiple of 8, if it is said to be even."""
     found = tl.load(at).to(tl.int32)
     if IS_EVEN:
         found = tl.multiple_of(found, 8)
@@ -161,8 +162,8 @@ def _batch(own, at):
 @triton.jit
 def _slots(own, step, rows, there):
     """Return the slots of some rows of a step."""
-    chosen = longs(tl.load(own + PLACES)) + step * tl.load(own + ROWS)
-    return tl.load(chosen + rows, mask=there, other=0)
+    chosen = ints(tl.load(own + PLACES)) + step * tl.load(own + ROWS)
+    return tl.load(chosen + rows, mask=there, other=0).to(tl.int64)
 
 
 @triton.jit
@@ -386,6 +387,7 @@ def _factor(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.conste
     valid = tl.load(own + VALID).to(tl.pointer_type(tl.int8))
     use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)
     use = use & (largest <= _LARGEST)
+    use = use & (of_records < float("inf"))  # whether its first layer is trained or not
     if tl.load(own + NUMBERS) == 0:
         outputs = tl.load(first + (depth - 1) * _LAYER + OUTPUTS)
         y = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=-1)

@@ -91,5 +91,6 @@ def keep_memory() -> bool:
 def is_of_memory(error: BaseException) -> bool:
     """Whether an error says that there was no memory; on a processor torch raises a plain one."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "allocate" in str(error)
+        isinstance(error, RuntimeError)
+        and any(words in str(error) for words in ("allocate", "out of memory"))
     )

@@ -283,7 +283,8 @@ def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Ten
     """Return each class's weight as a share of the largest, which bounded gradients keep."""
     if weights is None:
         return None
-    return torch.tensor([each / max(weights) for each in weights], device=device)
+    shares = [each / max(weights) for each in weights]
+    return torch.tensor(shares, dtype=torch.float32, device=device)
 
 
 def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:

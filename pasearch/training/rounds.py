@@ -215,6 +215,6 @@ class _Graphs:
     def _capture(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(each.clone() for each in given)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # of the GPU that is chosen
             make(*self._given)
         self._captured = (sigma,)

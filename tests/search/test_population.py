@@ -612,7 +612,7 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
         return honest(turn)
 
     monkeypatch.setattr(population._Turn, "goes_on", goes_on)
-    monkeypatch.setattr(population.Together, "go", lambda _: happened.append("go"))
+    monkeypatch.setattr(population.Together, "go", lambda *_: happened.append("go"))
     monkeypatch.setattr(population, "QUEUES", 3)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     with threads(1), searching(tmp_path / "x", "rs") as search:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -33,7 +35,7 @@ from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code
 from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.one_step import Slots, class_shares, reseed_dropout
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules.decays import StepDecay
 from pasearch.training.trainer import Training
@@ -96,6 +98,22 @@ def frozen_first() -> nn.Sequential:
     torch.manual_seed(5)
     first = nn.Linear(SIDE, 9).requires_grad_(False)
     return nn.Sequential(first, KeyedDropout(0.2), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def frozen_relu() -> nn.Sequential:
+    """Where a record that is no number would be zeros to what is trained."""
+    torch.manual_seed(5)
+    first = nn.Linear(SIDE, 9).requires_grad_(False)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def frozen_overflow() -> nn.Sequential:
+    """Finite records of 10^10 are none behind the second layer."""
+    torch.manual_seed(5)
+    layers = nn.Linear(SIDE, 9), nn.Linear(9, 9)
+    for layer in layers:
+        layer.requires_grad_(False).weight.mul_(1e20)
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(9, CLASSES))
 
 
 def of_numbers() -> nn.Sequential:
@@ -290,10 +308,19 @@ def test_sums_are_torchs(network: Callable[[], nn.Sequential]):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.4e38])
-def test_a_record_that_is_not_finite_adds_exactly_nothing(value: float):
+@pytest.mark.parametrize(
+    ("network", "value"),
+    [
+        *((network, value) for network in (plain, frozen_relu)
+          for value in (math.nan, math.inf, -math.inf, 3.4e38)),
+        (frozen_overflow, 1e10),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_not_finite_adds_exactly_nothing(
+    network: Callable[[], nn.Sequential], value: float
+):
     n = 20
-    sums, bad = of_size(n, 1.0, plain()), [1, 8]
+    sums, bad = of_size(n, 1.0, network()), [1, 8]
     x = sums.x.clone()
     x[bad] = value
     everyone = only(n, *range(n))
@@ -515,6 +542,29 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("shares_calls", [False, True])
+def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
+    """At once, not when Python next looks for cycles: a GPU's memory may be needed before."""
+    together = Together() if shares_calls else None
+    training = begun(recipe(steps=1), linear(), records(), together=together)
+    training.begin(1)
+    if together is not None:
+        together.go()
+    training.end()
+    left = weakref.ref(training._on_gpu)
+    gc.collect()
+    gc.disable()
+    try:
+        del training
+        if together is not None:
+            assert left() is not None, "others of its group may go on"
+            together.go()
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.unit
 def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu_code, "KEPT", True)
     made, data, together = recipe(), records(), Together()
@@ -574,8 +624,31 @@ def test_other_networks_are_torchs(network: nn.Sequential):
 
 
 @pytest.mark.unit
+def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
+    data, made = records(), recipe(**RECIPES["class weights"])
+    slots = Slots(data.x, data.y, data.valid)
+    for shares, fits in (
+        (torch.ones(CLASSES), True), (torch.ones(CLASSES - 1), False),
+        (torch.ones(CLASSES + 1), False), (torch.ones(CLASSES, dtype=torch.float64), False),
+    ):  # fmt: skip
+        given = replace(slots, shares=shares)
+        assert fits_gpu_code(Watched(plain()), given, made, streams()) == fits
+    short = replace(made, class_weights=made.class_weights[1:])  # pyright: ignore
+    assert Training(plain(), data, short, streams(), in_rounds=True)._on_gpu is None
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        shares = class_shares((1.0, 0.5), torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(before)
+    assert shares is not None
+    assert shares.dtype is torch.float32
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
-    ("tallest", "longest"), [(128, 2 * N * (SIDE + CLASSES + 8)), (1000, (CLASSES + 1000) * SIDE)]
+    ("tallest", "longest"),
+    [(128, 2 * N * (SIDE + CLASSES + 8)), (1000, (CLASSES + 1000) * (SIDE + 1))],
 )
 def test_matrices_of_more_places_than_32_bits_count_are_torchs(
     tallest: int, longest: int, monkeypatch: pytest.MonkeyPatch

@@ -142,6 +142,7 @@ def test_another_error_is_no_matter_of_memory():
     with pytest.raises(ValueError, match="cannot allocate"):
         trained(model, recipe())
     assert not is_of_memory(RuntimeError("shapes differ"))
+    assert is_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
 
 
 HUGE = r"""
