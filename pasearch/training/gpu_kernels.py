@@ -257,35 +257,24 @@ def _finish(own, layer, place, step, rows, cols, there, z):
 
 
 @triton.jit
-def _first(
-    work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    own, layer, place, row, column = _asked(work, trainings, layers, WIDE, MANY)
-    step, size = _batch(own, at)
-    if row * M < size:
-        rows, cols = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
-        there = rows < size
-        x, starts, apart = _records(own, layer, step, rows, there, IS_EVEN)
-        z = _through(x, starts, apart, there, layer, cols, IS_EVEN, M, N, K)
-        _finish(own, layer, place, step, rows, cols, there, z)
-
-
-@triton.jit
 def _forward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    OF_RECORDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     own, layer, place, row, column = _asked(work, trainings, layers, WIDE, MANY)
     step, size = _batch(own, at)
     if row * M < size:
         rows, cols = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
         there = rows < size
-        x, starts, apart = _given(layer, rows)
-        if tl.load(layer + ALIGNED) != 0:
-            z = _through(x, starts, apart, there, layer, cols, True, M, N, K)
+        if OF_RECORDS:
+            x, starts, apart = _records(own, layer, step, rows, there, IS_EVEN)
+            z = _through(x, starts, apart, there, layer, cols, IS_EVEN, M, N, K)
         else:
-            z = _through(x, starts, apart, there, layer, cols, False, M, N, K)
+            x, starts, apart = _given(layer, rows)
+            if tl.load(layer + ALIGNED) != 0:
+                z = _through(x, starts, apart, there, layer, cols, True, M, N, K)
+            else:
+                z = _through(x, starts, apart, there, layer, cols, False, M, N, K)
         _finish(own, layer, place, step, rows, cols, there, z)
 
 
@@ -338,12 +327,12 @@ def _backward(
 
 
 @triton.jit
-def _squares_of_halves(values, starts, apart, there, count, M: tl.constexpr, K: tl.constexpr):
+def _squares_of_halves(values, starts, apart, there, M: tl.constexpr, K: tl.constexpr):
     """Return the squared norms of rows, float64."""
     found = tl.zeros((M, K), tl.float64)
-    for k in range(0, count, K):
+    for k in range(0, apart, K):
         ks = k + tl.arange(0, K)
-        mask = there[:, None] & (ks < count)[None, :]
+        mask = there[:, None] & (ks < apart)[None, :]
         where = values + starts[:, None] + ks[None, :]
         each = tl.load(where, mask=mask, other=0.0).to(tl.float32).to(tl.float64)
         each += tl.load(where + apart, mask=mask, other=0.0).to(tl.float32).to(tl.float64)
@@ -375,7 +364,7 @@ def _factor(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.conste
             of_inputs = of_records
             if place > 0:
                 x, starts, apart = _given(layer, rows)
-                of_inputs = _squares_of_halves(x, starts, apart, there, apart, M, K)
+                of_inputs = _squares_of_halves(x, starts, apart, there, M, K)
             d, stride = floats(tl.load(layer + D)), _count(layer + STRIDE, True)
             starts = rows * stride
             of_outputs = _squares(d, starts, there, stride, M, K)
@@ -501,6 +490,11 @@ def _sums(
 
 
 def run(name: str, work: Any, *tables: Any, **sizes: Any) -> None:
-    """Call a kernel for a list of work, (programs, 4): training, layer, a tile's two places."""
+    """Call a kernel for a list of work, (programs, 4): training, layer, a tile's two places.
+
+    The first layer's is that of the others, compiled for records instead of what a layer gave.
+    """
+    if name in ("first", "forward"):
+        name, sizes = "forward", sizes | {"OF_RECORDS": name == "first"}
     if len(work):
         globals()[f"_{name}"][(len(work),)](work, *tables, **sizes)

@@ -710,7 +710,10 @@ of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
 for name in ("first", "forward", "backward", "sums"):
     tile = dict(getattr(gpu_code.FEW, name))
     options = {option: tile.pop(option) for option in ("num_warps", "num_stages")}
-    found = ptx(getattr(code, f"_{name}"), options, **of, **tile)
+    if name in ("first", "forward"):
+        tile["OF_RECORDS"] = name == "first"
+    kernel = getattr(code, "_forward" if name == "first" else f"_{name}")
+    found = ptx(kernel, options, **of, **tile)
     assert "mma" in found and found.count("cp.async.cg") >= 4, name
 ptx(code._factors, **of, M=code.RECORDS, K=code.COLUMNS)
 of = {"WIDTH": code.WIDTH}
