@@ -146,6 +146,24 @@ MUTANTS = (
         "training/test_gpu_code.py",
     ),
     Mutant(
+        "a GPU's kernels: a sum of many records goes on in float32",
+        "return PART if self.rows > PART else 0",
+        "return 0",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's rounds: a block that did not come whole counts as there",
+        "self._block = -1  # if",
+        "self._block = block  # if",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
+        "a GPU's rounds: steps are looked at before they were given",
+        "if self._together is not None and self._together.asked_for(code):",
+        "if self._together is not None and not many:",
+        "training/test_gpu_code.py",
+    ),
+    Mutant(
         "a GPU's kernels: null records count",
         "use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)",
         "use = total <= _LARGEST",

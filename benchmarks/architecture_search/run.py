@@ -1,4 +1,4 @@
-"""What one command finds, and how long it takes: `auto`, `fixed` and `rs` on digits and MNIST.
+"""What one command finds, and how long it takes: `auto`, `fixed`, `rs` and `paas` on digits, MNIST.
 
 Every repetition is the command itself in a process of its own, start-up included; accuracies are
 those the command releases, noise included. Repetitions of the arms take turns, so that a slow
@@ -33,11 +33,30 @@ ARMS = {
     "auto": [],
     "fixed": ["--strategy", "fixed", "--space", "fcn"],
     "rs": ["--strategy", "rs", "--space", "fcn"],
+    "paas 4 x 3": [
+        "--strategy",
+        "paas",
+        "--space",
+        "fcn",
+        "--candidates",
+        "4",
+        "--generations",
+        "3",
+    ],
 }
 FULL = {
     "rs aside": ["--strategy", "rs", "--space", "fcn", "--search-share", "0.2"],
     "mgrs": ["--strategy", "mgrs", "--space", "fcn", "--candidates", "8"],
-    "paas": ["--strategy", "paas", "--space", "fcn", "--candidates", "5", "--generations", "4"],
+    "paas 5 x 4": [
+        "--strategy",
+        "paas",
+        "--space",
+        "fcn",
+        "--candidates",
+        "5",
+        "--generations",
+        "4",
+    ],
 }
 
 

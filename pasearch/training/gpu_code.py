@@ -205,14 +205,15 @@ class GpuCode:
         """Put what a step's block needs on the device, if it is not there."""
         for event in (self._records.ready, self.ready):
             wait_for(event)
-        if self._block != first // BLOCK:
-            self._block = first // BLOCK
-            places, real, beyond = self.blocks.block(self._block)
+        if self._block != (block := first // BLOCK):
+            self._block = -1  # if it does not come whole, no step has the keys of another block
+            places, real, beyond = self.blocks.block(block)
             self._places.copy_(places)
             self._sizes.copy_(real.sum(1))
             steps = torch.arange(BLOCK, dtype=torch.int32, device=beyond.device)
             self._over.copy_(steps.where(beyond < len(self._slots.y), NEVER))
-            moved(self._told(self._block * BLOCK), self._given)
+            moved(self._told(block * BLOCK), self._given)
+            self._block = block
         halve(self._weights.detach(), *self._halves)  # others may have moved them
         self.ready = event_of(self.device)
 
@@ -355,6 +356,13 @@ class GpuCode:
         """What programs find."""
         return FEW if self.rows <= SMALL else MANY
 
+    @cached_property
+    def part(self) -> int:
+        """Of how many records a sum is float32; 0 where it is of all, as they are few."""
+        from pasearch.training.gpu_kernels import PART
+
+        return PART if self.rows > PART else 0
+
 
 def gpu_kernels() -> ModuleType:
     """Return the kernels of random bits and noise, which only a GPU has."""
@@ -383,6 +391,10 @@ class Together:
         code.prepare(first)
         self._asked.append((code, first, many))
 
+    def asked_for(self, code: GpuCode) -> bool:
+        """Whether steps of a training wait to be given to the device."""
+        return any(each[0] is code for each in self._asked)
+
     def drop(self, code: GpuCode) -> None:
         """Let a training that was added take no part."""
         self._asked = [each for each in self._asked if each[0] is not code]
@@ -393,9 +405,9 @@ class Together:
         What a group was given before is kept for as long as it asks for the same.
         """
         asked, self._asked = self._asked, []
-        kinds: dict[tuple[int, int, bool, bool], list[GpuCode]] = {}
+        kinds: dict[tuple[int, int, bool, int, bool], list[GpuCode]] = {}
         for code, first, many in asked:
-            kind = first % BLOCK, many, code.tiles is FEW, code.even
+            kind = first % BLOCK, many, code.tiles is FEW, code.part, code.even
             kinds.setdefault(kind, []).append(code)
         before, self._plans[group] = self._plans.get(group, {}), {}
         for (low, many, *_), codes in kinds.items():
@@ -432,7 +444,7 @@ class _Plan:
             *(("backward", partial(GpuCode.backward, layer=k), tiles.backward)
               for k in reversed(range(1, most))),
             ("factors", GpuCode.rows_of_factors, {"M": kernels.RECORDS, "K": kernels.COLUMNS}),
-            ("sums", GpuCode.sums, tiles.sums),
+            ("sums", GpuCode.sums, tiles.sums | {"PART": codes[0].part}),
         ]  # fmt: skip
         work = ([(k, *each) for k, code in enumerate(codes) for each in of(code)]
                 for _, of, _ in calls)  # fmt: skip
@@ -516,11 +528,13 @@ def _bits(number: float) -> int:
     return int(np.float64(number).view(np.int64))
 
 
-def gpu_code(device: str) -> bool:
-    """Whether there are such kernels on a device: tried on public numbers, once a process and GPU.
+TRIED = (83, 5, 70), (300, 72, 136), (1100, 5, 70)
+"""Rows, inputs and outputs that the kernels are tried with: few rows of few numbers, more of both
+than a tile has, which are even, and more rows than one sum is of."""
 
-    They are tried on few rows of few numbers, and on more of both than a tile has, which are even.
-    """
+
+def gpu_code(device: str) -> bool:
+    """Whether a device has such kernels: tried on public numbers, once a process and GPU."""
     return _tried(device, gpu.number_of(device))
 
 
@@ -528,7 +542,7 @@ def gpu_code(device: str) -> bool:
 def _tried(device: str, number: int) -> bool:
     if gpu.kernels(device) is None:
         return False
-    tried = lambda _: _agrees(device, 83, 5, 70) and _agrees(device, 300, 72, 136)  # noqa: E731
+    tried = lambda _: all(_agrees(device, *sides) for sides in TRIED)  # noqa: E731
     return gpu.usable("pasearch.training.gpu_kernels", tried) is not None
 
 

@@ -333,6 +333,8 @@ class Training:
 
         They are the same again, to the bit; so a round is looked at as often as it has such steps.
         """
+        if self._together is not None and self._together.asked_for(code):
+            raise RuntimeError("Steps are looked at that were not given to the GPU yet.")
         if (right := code.right(before.finished, many)) == many:
             self._before = None
             return

@@ -16,6 +16,7 @@ import interpreted
 import pytest
 import torch
 from torch import Tensor, nn
+from training import test_rounding_of_sums as rounding
 from training.test_rounds import CLIP, SIGMA, STEPS, N, recipe, streams, weights
 from training.test_rounds import RECIPES as ALL_RECIPES
 
@@ -367,7 +368,71 @@ def test_records_are_halved_once_for_all_that_share_calls():
     assert alone[0]._on_gpu._records is not alone[1]._on_gpu._records  # pyright: ignore
 
 
+@pytest.mark.property
+def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Records are made for its roundings: float32 would let one move it by 1.0038 C."""
+    from pasearch.training import gpu_kernels
+
+    monkeypatch.setattr(gpu_kernels, "RECORDS", 256)  # a program for each takes longer
+    n = 4 * gpu_kernels.PART
+    y, everybody = rounding.made(1.02, 0.98, 0.0, n), torch.ones(n, dtype=torch.bool)
+    sums = Sums(rounding.of_few(), torch.ones(n, 1), y, Flat(clip_norm=1.0))
+    moved = sums.of(everybody).double() - sums.of(everybody & ~only(n, 0)).double()
+    assert 0.9 < float(moved.norm()) <= 1.0002
+
+
+@pytest.mark.oracle
+def test_a_sum_of_many_is_torchs():
+    from pasearch.training.gpu_kernels import PART
+
+    n = PART + 40
+    sums, everybody = of_size(n, 1.0, plain()), torch.ones(n, dtype=torch.bool)
+    ours, torchs = sums.of(everybody), sums.by_torch(everybody)
+    assert float((ours - torchs).norm()) <= 1e-3 * float(torchs.norm())
+
+
 # Rounds
+
+
+@pytest.mark.unit
+def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch):
+    """Else its first step would have the key, and so the noise, of the block's before it."""
+    made = recipe(steps=2 * BLOCK)
+    training = begun(made, linear(), records())
+    assert training.steps(1) == 1
+    own = training._on_gpu
+    assert own is not None
+    before = own._given.clone()
+    training._finished = BLOCK  # as if the first one's were made
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu_code, "moved", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            training.begin(1)
+    training.abandon()
+    assert training.steps(1) == 1
+    assert not (own._given == before).all(1).any()
+
+
+@pytest.mark.unit
+def test_steps_are_not_looked_at_before_they_were_given():
+    """Else the next block's keys would come before the last one's steps."""
+    together = Together()
+    training = begun(recipe(steps=2 * BLOCK), linear(), records(), together=together)
+    training._finished = BLOCK - 1
+    training.begin(1)
+    with pytest.raises(RuntimeError, match="not given to the GPU yet"):
+        training.begin(1)
+    together.go()
+    assert training.end() == 1
+    training.begin(1)
+    together.go()
+    assert training.end() == 1
 
 
 @pytest.mark.unit
@@ -682,8 +747,8 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.unit
 def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPatch):
-    assert gpu_code._agrees("cpu", 83, 5, 70)
-    assert gpu_code._agrees("cpu", 300, 72, 136)
+    for sides in gpu_code.TRIED:
+        assert gpu_code._agrees("cpu", *sides)
     monkeypatch.setattr(GpuCode, "backward", lambda *_, **__: [])
     assert not gpu_code._agrees("cpu", 83, 5, 70)
 
@@ -707,11 +772,14 @@ def ptx(kernel, options=None, **sizes):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
-for name in ("first", "forward", "backward", "sums"):
-    tile = dict(getattr(gpu_code.FEW, name))
+products = "first", "forward", "backward", "sums"
+for part, name in (*((0, each) for each in products), (code.PART, "sums")):
+    tile = dict(getattr(gpu_code.MANY if part else gpu_code.FEW, name))
     options = {option: tile.pop(option) for option in ("num_warps", "num_stages")}
     if name in ("first", "forward"):
         tile["OF_RECORDS"] = name == "first"
+    if name == "sums":
+        tile["PART"] = part
     kernel = getattr(code, "_forward" if name == "first" else f"_{name}")
     found = ptx(kernel, options, **of, **tile)
     assert "mma" in found and found.count("cp.async.cg") >= 4, name

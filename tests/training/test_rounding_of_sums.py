@@ -24,19 +24,18 @@ from pasearch.training.one_step import Slots
 from pasearch.training.watched import Watched, flattened
 
 BATCH = 8192
-STEP = 2.0**-23 * BATCH / 4
-"""Between two float32 numbers a little below half the batch, times two."""
 
 
-def made(up: float, down: float, shift: float) -> Tensor:
+def made(up: float, down: float, shift: float, batch: int = BATCH) -> Tensor:
     """Return what records add: numbers that sum up to half the batch, then tiny ones."""
-    y = torch.zeros(BATCH, dtype=torch.float64)
-    y[: BATCH // 2] = -0.9999
-    place, left = BATCH // 2, BATCH / 2 * 0.0001
+    step = 2.0**-23 * batch / 4  # twice what float32 numbers below half of it are apart
+    y = torch.zeros(batch, dtype=torch.float64)
+    y[: batch // 2] = -0.9999
+    place, left = batch // 2, batch / 2 * 0.0001
     while left > 1e-9:
         y[place] = -min(0.9999, left)
         left, place = left + float(y[place]), place + 1
-    tiny = torch.tensor([-up * STEP, down * STEP]).repeat(BATCH)[: BATCH - place]
+    tiny = torch.tensor([-up * step, down * step]).repeat(batch)[: batch - place]
     y[place:] = tiny
     y[1] += shift
     return y.float()
