@@ -12,7 +12,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pasearch.runs.processor import round_alike
+
 __version__ = "0.1.0"
+
+round_alike()
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget

@@ -67,6 +67,36 @@ MUTANTS = (
         "training/test_machine_code.py",
     ),
     Mutant(
+        "rows of a product: MKL rounds them by where they lie",
+        "os.environ.setdefault(WAY, ALIKE)",
+        "pass",
+        "runs/test_processor.py",
+    ),
+    Mutant(
+        "rows of a product: nobody looks whether they are alike",
+        "if not all(bool((each == each[:1]).all()) for each in (out, back)):",
+        "if out is back:",
+        "training/test_products.py",
+    ),
+    Mutant(
+        "a joined layer: what is given on is not there",
+        "h[to + k] = copied[row * inputs + k]",
+        "h[to + k] = ZERO",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "a joined layer: a record that is no number stays beside",
+        "h[low : low + widths[layer + 1]] = ZERO",
+        "h[low : low + form[10][layer]] = ZERO",
+        "training/test_machine_code.py",
+    ),
+    Mutant(
+        "a joined layer: by torch, what is given on has no norm",
+        "norms_along(inputs[place], 1, of_inputs)",
+        "norms_along(inputs[place][:, -9:], 1, of_inputs)",
+        "training/test_dense.py",
+    ),
+    Mutant(
         "rows of a part: as many as a batch has",
         "return filled_up(places, part) if vary and len(places) % part else (places, None)",
         "return places, None",

@@ -110,7 +110,12 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
 
     Raises:
         UsageError: They differ, and how.
+        MachineError: As of `products.check_alike`, on a processor.
     """
+    if device == "cpu":
+        from pasearch.training.products import check_alike
+
+        check_alike()
     if not begun:
         atomic_write(private / KEPT, json.dumps(surroundings(device)))
         return

@@ -140,10 +140,11 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
         operations += own + trainable * norm_operations(count, places)
         below |= trainable
     total, trained = architecture.parameters(shape, outputs)
+    rest = [*dropwhile(_is_ahead, layers)]
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        known=all(map(_is_known, dropwhile(_is_ahead, layers))),
+        known=all(map(_is_known, rest)) and not any(_is_joined(each) for each in rest[1:]),
     )  # fmt: skip
 
 
@@ -154,10 +155,14 @@ def _is_known(layer: Layer) -> bool:
     if isinstance(layer, Conv):
         plain = layer.groups == layer.dilation == 1 and not layer.weight_standardised
     elif isinstance(layer, Dense):
-        plain = not layer.joined
+        plain = True
     else:
         return False
     return plain and layer.activation in PLAIN
+
+
+def _is_joined(layer: Layer) -> bool:
+    return isinstance(layer, Dense) and layer.joined
 
 
 def _is_ahead(layer: Layer) -> bool:

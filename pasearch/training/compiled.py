@@ -25,6 +25,7 @@ from pasearch.training.compiled_activations import (
     UNIT,
     ZERO,
     activate,
+    bend,
     exact,
     fast_exp,
     single,
@@ -175,7 +176,7 @@ def _first_in_place(form, room, sums):
     starts, widths, trained, halved = form[0], form[2], form[5], form[7]
     if not trained[0] or len(room[0]) or halved[0] >= 0:
         return sums[:0]
-    return sums[starts[0] : starts[0] + widths[0] * widths[1]]
+    return sums[starts[0] : starts[0] + widths[0] * form[10][0]]
 
 
 @sums_of
@@ -220,12 +221,48 @@ def _four(places, low):
 
 
 @exact
+def _put_beside(x, places, inputs, outputs, at, room):
+    """Let the second layer be given what the first one is, and behind it what that gives.
+
+    From the last row on, and in it from the last number: all lies before where it goes.
+    """
+    copied, h, many = room[0], room[1], unsigned(len(places))
+    for behind in range(NONE, many):
+        row = many - ONE - behind
+        to, source = at + row * (inputs + outputs), at + row * outputs
+        for left in range(NONE, outputs):
+            k = outputs - ONE - left
+            h[to + inputs + k] = h[source + k]
+        if len(copied):
+            for k in range(NONE, inputs):
+                h[to + k] = copied[row * inputs + k]
+        else:
+            slot = unsigned(places[row]) * inputs
+            for k in range(NONE, inputs):
+                h[to + k] = x[slot + k]
+
+
+@exact
+def _take_from_beside(kind, h, d, at, inputs, outputs, many, drops, room):
+    """Write the gradients of what the first layer gives, one after another, from those of both."""
+    dropped = drops[1][1] > 0
+    for row in range(NONE, unsigned(many)):
+        to, source = at + row * outputs, at + row * (inputs + outputs) + inputs
+        for k in range(NONE, outputs):
+            d[to + k] = d[source + k]
+        if not dropped:
+            bend(kind, h[source : source + outputs], d[to : to + outputs], outputs)
+    if dropped:
+        bend_all(1, kind, h, d, at, unsigned(many) * outputs, drops, room)
+
+
+@exact
 def _halve_weights(w, form, room):
     """Write the weights of layers whose products are of halves as such."""
     starts, widths, trained, frozen, halved = form[0], form[2], form[5], form[6], form[7]
     for layer in range(len(halved)):
         if halved[layer] >= 0:
-            source, size = w if trained[layer] else frozen, widths[layer] * widths[layer + 1]
+            source, size = w if trained[layer] else frozen, widths[layer] * form[10][layer]
             halve(source, starts[layer], size, room[7], room[8], unsigned(halved[layer]))
 
 
@@ -245,7 +282,7 @@ def _copy(x, places, inputs, begin, drops, room):
 def _forward_by_halves(x, places, layer, form, room, out):
     """Write what comes out of a layer, and what it is given, as halves."""
     widths, ats, place, at, gemm = form[2], form[4], form[7][layer], form[8][layer], form[9]
-    inputs, outputs, many = widths[layer], widths[layer + 1], unsigned(len(places))
+    inputs, outputs, many = widths[layer], form[10][layer], unsigned(len(places))
     first, second = room[9], room[10]
     if layer:
         halve(room[1], ats[layer], many * inputs, first, second, at)
@@ -268,7 +305,7 @@ def _forward(x, places, begin, w, form, drops, room, gemm):
     if len(copied):
         _copy(x, places, widths[0], begin, drops, room)
     for layer in range(len(kinds)):
-        inputs, outputs = widths[layer], widths[layer + 1]
+        inputs, outputs = widths[layer], form[10][layer]
         start, size = starts[layer], inputs * outputs
         source = w if trained[layer] else frozen
         own = source[start : start + size]
@@ -288,6 +325,8 @@ def _forward(x, places, begin, w, form, drops, room, gemm):
             activate(kinds[layer], np.zeros(np.int64(outputs), np.float32), out, unsigned(many))
         if drops[1][layer + 1]:
             drop(layer + 1, kinds[layer], h, ats[layer + 1], outputs, many, begin, drops, room)
+        if layer == 0 and form[11]:
+            _put_beside(x, places, inputs, outputs, ats[1], room)
 
 
 @exact
@@ -303,10 +342,13 @@ def _backward(places, squares, w, form, drops, room, gemm):
         lowest += 1
     found[:many] = 0.0
     for layer in range(len(kinds) - 1, lowest - 1, -1):
-        inputs, outputs, at, before = widths[layer], widths[layer + 1], ats[layer + 1], ats[layer]
+        inputs, outputs, at, before = widths[layer], form[10][layer], ats[layer + 1], ats[layer]
         size = unsigned(many) * outputs
         own = d[at : at + size]
-        bend_all(layer + 1, kinds[layer], h, d, at, size, drops, room)
+        if layer == 0 and form[11]:
+            _take_from_beside(kinds[0], h, d, at, inputs, outputs, many, drops, room)
+        else:
+            bend_all(layer + 1, kinds[layer], h, d, at, size, drops, room)
         for row in range(many if trained[layer] else 0):
             low = unsigned(row) * outputs
             if layer:
@@ -357,14 +399,15 @@ def _weigh(form, room, many):
     for row in range(many):
         c = factors[row]
         for layer in range(len(kinds)):
-            low = ats[layer + 1] + unsigned(row) * widths[layer + 1]
-            high = low + widths[layer + 1]
+            low = ats[layer + 1] + unsigned(row) * form[10][layer]
+            high = low + form[10][layer]
             if c > ZERO:
                 for k in range(low, high if trained[layer] else low):
                     d[k] *= c
                 continue
             d[low:high] = ZERO  # 0 * NaN is NaN
-            h[low:high] = ZERO
+            low = ats[layer + 1] + unsigned(row) * widths[layer + 1]
+            h[low : low + widths[layer + 1]] = ZERO
             if halved[layer] >= 0:
                 own = gats[layer] + unsigned(row) * widths[layer]
                 room[9][own : own + widths[layer]] = NULL
@@ -388,7 +431,7 @@ def _sum_up(x, places, some, form, room, sums, kept, gemm):
     for layer in range(len(kinds)):
         if not trained[layer]:
             continue
-        inputs, outputs, at = widths[layer], widths[layer + 1], ats[layer + 1]
+        inputs, outputs, at = widths[layer], form[10][layer], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
         own, total = d[at : at + unsigned(many) * outputs], sums[start : start + size]
         alone = layer == 0 and not len(copied) and halved[layer] < 0
@@ -453,7 +496,8 @@ def bounded_sum(
             room what comes out of each stands, behind a number for the first one's input; which
             are trained, bool; the weights of those that are not, float32, which begin there; where
             in the room each one's weights are as halves, and what it is given (-1, and anything:
-            its products are of float32); and where the product of halves lies.
+            its products are of float32); where the product of halves lies; how many numbers come
+            out of each; and whether the second is given what the first is, too.
         drops: Of dropout: see `compiled_dropout.drop`.
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few

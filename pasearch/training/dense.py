@@ -3,6 +3,7 @@
     h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU, sigmoid or none
     d_L = the loss's gradient,  d_(l-1) = (d_l W_l) * phi'(h_(l-1))
     dropout: what follows phi, and its gradient, times a mask
+    joined: the second layer is given [x, h_1], and d_1 is what of its gradient belongs to h_1
     ||g_i||^2 = sum over l of (||h_(l-1),i||^2 + 1) ||d_l,i||^2
     sum_i c_i g_i = (c * d_l)^T h_(l-1)  for every l
 
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid, sigmoid_
+from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, sigmoid_
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
 
@@ -50,6 +51,7 @@ class Dense:
         activations: What follows each: a type of `ACTIVATIONS`, or None.
         dropouts: What comes before the first, and then what follows each activation.
         flattened: Whether records are flattened before the first.
+        joined: Whether the second is given what the first one is, too, before what that gives.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class Dense:
         activations: Sequence[type[nn.Module] | None],
         dropouts: Sequence[KeyedDropout | None],
         flattened: bool,
+        joined: bool = False,
     ):
-        self.flattened = flattened
+        self.flattened, self.joined = flattened, joined
         self.weights = [layer.weight for layer in layers]
         self.biases = [layer.bias for layer in layers]
         self.activations, self.dropouts = list(activations), list(dropouts)
@@ -75,15 +78,25 @@ class Dense:
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
         """Return a chain of modules as this; None if it is another."""
+        first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
+        inner = _within(chain[first]) if first < len(chain) else None
+        if inner is not None:
+            outer, behind = chain[first], chain[first + 1 : first + 2]
+            if outer._forward_hooks or outer._forward_pre_hooks:
+                return None
+            if not behind or type(behind[0]) is not nn.Linear:
+                return None  # what is given on is changed, too
+            chain = [*chain[:first], *inner, *chain[first + 1 :]]
         if any(each._forward_hooks or each._forward_pre_hooks for each in chain):
             return None
-        first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
         layers: list[nn.Linear] = []
         activations: list[type[nn.Module] | None] = []
         dropouts: list[KeyedDropout | None] = [None]
         for module in chain[first:]:
             if type(module) is nn.Linear:
                 given = layers[-1].out_features if layers else module.in_features
+                if inner is not None and len(layers) == 1:
+                    given += layers[0].in_features
                 if not consistent(module, given) or len(module.weight) != module.out_features:
                     return None
                 layers.append(module)
@@ -100,7 +113,12 @@ class Dense:
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
         known = len(kinds) == 1 and any(each.weight.requires_grad for each in layers)
         known &= all_apart(dropouts)
-        return cls(layers, activations, dropouts, first > 0) if known else None
+        return cls(layers, activations, dropouts, first > 0, inner is not None) if known else None
+
+    @property
+    def widths(self) -> list[int]:
+        """Numbers that each layer is given, and that come out at last."""
+        return [*(weight.shape[1] for weight in self.weights), self.outputs]
 
     @property
     def outputs(self) -> int:
@@ -158,6 +176,8 @@ class Dense:
                 if place or squares is None:
                     norms_along(inputs[place], 1, of_inputs)
             d = d @ self.weights[place] if place > lowest else d
+            if self.joined and place == 1:
+                d = d[:, self.weights[0].shape[1] :].contiguous()
         found.square_()
         if squares is not None:
             found[0].copy_(squares)
@@ -187,7 +207,9 @@ class Dense:
             h = nn.functional.linear(inputs[-1], weight, bias)
             bent.append(h if step is None else step[0](h))
             masks.append(None if dropout is None else dropout.kept(h))
-            inputs.append(h if dropout is None else dropout.dropped(h, masks[-1]))
+            h = h if dropout is None else dropout.dropped(h, masks[-1])
+            beside = self.joined and len(inputs) == 1
+            inputs.append(torch.cat((inputs[0], h), dim=1) if beside else h)
         return inputs, bent, masks
 
 
@@ -271,6 +293,15 @@ def bent_by(module: nn.Module) -> type[nn.Module] | None:
         usual = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
         return nn.Tanh if usual else None
     return type(module) if type(module) in ACTIVATIONS else None
+
+
+def _within(module: nn.Module) -> list[nn.Module] | None:
+    """Return what a `Joined` layer calls: one linear layer, and what follows it; None of others."""
+    if type(module) is not Joined:
+        return None
+    inner = list(module)
+    linear = [type(each) is nn.Linear for each in inner]
+    return inner if linear[:1] == [True] and sum(linear) == 1 else None
 
 
 def all_apart(dropouts: Sequence[KeyedDropout | None]) -> bool:

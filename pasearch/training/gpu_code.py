@@ -118,7 +118,9 @@ def fits_gpu_code(
 ) -> bool:
     """Whether a training's steps are made by these kernels, where there are any."""
     dense, bounding, x, y = watched.dense, recipe.bounding, slots.x, slots.y
-    if dense is None or type(x) is not Tensor or not dense.takes(x) or not x.is_contiguous():
+    if dense is None or dense.joined or type(x) is not Tensor:
+        return False
+    if not (dense.takes(x) and x.is_contiguous()):
         return False
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None and recipe.denoising is None and recipe.screening is None

@@ -21,7 +21,7 @@ Proof: docs/guarantees/dp-sgd.md ("On a GPU").
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false
+# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 
 from __future__ import annotations
 

@@ -31,11 +31,13 @@ class Halved:
     """The layers of a network whose products are of halves.
 
     Args:
-        widths: Of what the first is given, and of what comes out of each.
+        widths: Of what each is given.
+        outputs: Of what comes out of each.
         layers: Which they are.
     """
 
     widths: list[int]
+    outputs: list[int]
     layers: list[bool]
 
     @classmethod
@@ -48,12 +50,12 @@ class Halved:
             records: Of a batch, that a thread has in the mean.
         """
         pays = product.of_halves > 0 and records >= ROWS
-        return cls(_widths(dense), [pays and each.numel() >= NUMBERS for each in dense.weights])
+        return cls(*_sides(dense), [pays and each.numel() >= NUMBERS for each in dense.weights])
 
     @classmethod
     def all_of(cls, dense: Dense) -> Halved:
         """Return all layers of a network."""
-        return cls(_widths(dense), [True] * len(dense.weights))
+        return cls(*_sides(dense), [True] * len(dense.weights))
 
     @property
     def slack(self) -> float:
@@ -67,7 +69,7 @@ class Halved:
         for layer, halved in enumerate(self.layers):
             if halved:
                 places[layer], ats[layer] = weights, given
-                weights += self.widths[layer] * self.widths[layer + 1]
+                weights += self.widths[layer] * self.outputs[layer]
                 given += rows * self.widths[layer]
         return places, ats, np.int64(product.of_halves)
 
@@ -75,12 +77,12 @@ class Halved:
         """Return a thread's places for halves."""
         own = [place for place, halved in enumerate(self.layers) if halved]
         sizes = (
-            sum(self.widths[place] * self.widths[place + 1] for place in own),
+            sum(self.widths[place] * self.outputs[place] for place in own),
             rows * sum(self.widths[place] for place in own),
-            rows * max((self.widths[place + 1] for place in own), default=0),
+            rows * max((self.outputs[place] for place in own), default=0),
         )
         return tuple(np.zeros(size, np.uint16) for size in sizes for _ in range(2))
 
 
-def _widths(dense: Dense) -> list[int]:
-    return [dense.weights[0].shape[1], *(len(each) for each in dense.weights)]
+def _sides(dense: Dense) -> tuple[list[int], list[int]]:
+    return dense.widths[:-1], [len(each) for each in dense.weights]

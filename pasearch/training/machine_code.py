@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +61,9 @@ WORTH = 1.0
 """Seconds that a training must save for the loops to be loaded: that takes half a second a process,
 and some ten where they have to be compiled."""
 
-CALLS, ROW, IMAGE = 5e-4, 2e-7, 1e-5
-"""Seconds that a step saves, and each record of it: of a logistic regression, on one core, and of a
-small convolutional network."""
+CALLS, ROW, NUMBER, IMAGE = 5e-4, 2e-7, 1.5e-9, 1e-5
+"""Seconds that a step saves, and each record of it, and each number that a dense layer is given of
+it, on one core; and each image, of a small convolutional network."""
 
 COPIED, READ, MOST = (256, 2**19), (16, 2**16), 1024
 """Records that are worked on at once: at least so many, and as many as have so many numbers, their
@@ -243,11 +242,11 @@ class Plan:
         dropped = chain.dropouts[0] is not None
         copied = inputs if dropped or (outputs[0] >= NARROW and not halved.layers[0]) else 0
         whole = bool(copied) or halved.layers[0]
-        rows = rows_of_a_block(expected, threads, inputs + sum(outputs), copied=whole)
+        rows = rows_of_a_block(expected, threads, sum(chain.widths), copied=whole)
         lines = LINE * math.ceil((rows + int(code.SPARE)) / LINE)
         bits = bits_for(chain.dropouts, [inputs, *outputs])
-        sizes = rows * copied, lines * sum(outputs), rows, bits
-        form = *_form(chain, weights, lines), *halved.form(rows, by)
+        sizes = rows * copied, lines * sum(chain.widths[1:]), rows, bits
+        form = *_form(chain, weights, lines), *halved.form(rows, by), *_outwards(chain)
         largest = max(weight.numel() for weight in chain.weights if weight.requires_grad)
         return cls(
             loop=code.bounded_sum, form=form, weights=weights,
@@ -381,7 +380,8 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
     plain &= recipe.augmentation is None
     if not (plain and (bounding is None or has_terms(bounding))):
         return False
-    of_record = IMAGE if isinstance(chain, Convolutional) else ROW
+    of_images = isinstance(chain, Convolutional)
+    of_record = IMAGE if of_images else ROW + NUMBER * sum(chain.widths)
     parameters = list(watched.network.parameters())
     kinds = {(p.dtype, p.device.type) for p in (*parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
@@ -429,18 +429,22 @@ def _batches(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
 
 def _form(dense: Dense, weights: Tensor, room: int) -> tuple[Any, ...]:
     """Return what `compiled.bounded_sum` is told of the layers, with room for so many records."""
-    outputs = [len(weight) for weight in dense.weights]
-    widths = [dense.weights[0].shape[1], *outputs]
-    layers = zip(dense.weights, dense.biases, pairwise(widths), strict=True)
-    parts = [((weight, math.prod(pair)), (bias, pair[1])) for weight, bias, pair in layers]
+    outputs, widths = [len(weight) for weight in dense.weights], dense.widths
+    layers = zip(dense.weights, dense.biases, widths, outputs, strict=False)
+    parts = [((weight, given * out), (bias, out)) for weight, bias, given, out in layers]
     places, frozen = laid_out(parts, weights)
     starts, biases = zip(*((w, -1 if bias is None else bias) for w, bias in places), strict=True)
     return (
         np.array(starts, np.uint64), np.array(biases, np.int64), np.array(widths, np.uint64),
         np.array([CODES[each] for each in dense.activations], np.int64),
-        np.array([0, *(room * np.cumsum([0, *outputs[:-1]])).tolist()], np.uint64),
+        np.array([0, *(room * np.cumsum([0, *widths[1:-1]])).tolist()], np.uint64),
         np.array([each.requires_grad for each in dense.weights]), frozen,
     )  # fmt: skip
+
+
+def _outwards(dense: Dense) -> tuple[Any, ...]:
+    """Return how many numbers come out of each layer, and whether the first is joined."""
+    return np.array([len(weight) for weight in dense.weights], np.uint64), dense.joined
 
 
 def loops_of(chain: Chain) -> ModuleType | None:

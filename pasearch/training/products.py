@@ -22,6 +22,9 @@ from typing import Any
 
 import torch
 
+from pasearch.errors import MachineError
+from pasearch.runs import processor
+
 Block = Callable[[], AbstractContextManager[None]]
 
 _ALONE = threading.Lock()
@@ -50,6 +53,28 @@ class Product:
 def product() -> Product:
     """Return the fastest that there is: the same for one version of torch and kind of machine."""
     return of_torch() or of_scipy()
+
+
+@cache
+def check_alike() -> None:
+    """See that MKL rounds a row's products alike wherever it stands: tried, on public numbers.
+
+    Raises:
+        MachineError: It does not: what a record adds would depend on how many others are drawn.
+    """
+    if not torch.backends.mkl.is_available():
+        return
+    row, weights = torch.linspace(-1.0, 2.0, 33), torch.linspace(-3.0, 1.0, 9 * 33).view(9, 33)
+    places = torch.zeros(64, 33).add_(row.sin_())
+    out = torch.nn.functional.linear(places, weights.sin_()[:3])
+    back = places[:, :9].contiguous() @ weights
+    if not all(bool((each == each[:1]).all()) for each in (out, back)):
+        raise MachineError(
+            "Torch's products round a record otherwise by where it stands in its batch, so what it "
+            "adds would tell how many others were drawn. MKL, which multiplies, has to be told "
+            "before its first product: import pasearch before you compute with torch, or set "
+            f"{processor.WAY}={processor.ALIKE} before Python begins."
+        )
 
 
 def of_torch() -> Product | None:

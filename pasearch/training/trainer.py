@@ -30,6 +30,7 @@ from pasearch.training.machine_code import MachineCode, threads_in_code
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
 from pasearch.training.per_example import validate
+from pasearch.training.products import check_alike
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 from pasearch.training.updates import Descent
@@ -161,6 +162,7 @@ class Training:
         network.to(device).train()
         if device == "cpu":
             keep_memory()
+            check_alike()
         self._slots = Slots.on(device, records.x, records.y, records.valid)
         self._watched = Watched(network)
         _check_apart(self._watched, self._slots.x)

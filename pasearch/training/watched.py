@@ -64,7 +64,7 @@ class Watched:
         self.keyed = [each for each in reseeds if callable(each)]
         self._chain = _chain(network, self.kernels)
         self._plain = self._chain is not None and all(type(m) in PULLS for m, _ in self._chain)
-        self.dense = None if self.modules is None else Dense.of(self.modules)
+        self.dense = _dense(network, self.kernels)
 
     @property
     def modules(self) -> list[nn.Module] | None:
@@ -267,6 +267,15 @@ def _chain(network: nn.Module, kernels: dict[nn.Module, Kernel]) -> list[_Link] 
     # Of a layer within a module, or in two places, only the hooks know.
     alone = sum(kernel is not None for _, kernel in links) == within == len(kernels)
     return links if type(network) is nn.Sequential and alone else None
+
+
+def _dense(network: nn.Module, kernels: dict[nn.Module, Kernel]) -> Dense | None:
+    """Return a network as a chain of linear layers, each in one place; None if it is another."""
+    dense = Dense.of([*_leaves(network)]) if type(network) is nn.Sequential else None
+    if dense is None:
+        return None
+    trained = {id(dense.weights[place]) for place in dense.trained}
+    return dense if len(trained) == len(dense.trained) == len(kernels) else None
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
+from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
@@ -47,6 +47,15 @@ NETWORKS = {
         nn.Linear(4, 3).requires_grad_(False),
     ),
     "tempered": lambda: nn.Sequential(nn.Linear(12, 6), TemperedSigmoid(), nn.Linear(6, 3)),
+    "joined": lambda: nn.Sequential(
+        nn.Flatten(), Joined(nn.Linear(12, 6), nn.Tanh(), KeyedDropout(0.3)), nn.Linear(18, 5),
+        nn.ReLU(), nn.Linear(5, 3),
+    ),
+    "joined without an activation": lambda: nn.Sequential(Joined(nn.Linear(12, 6)),
+                                                          nn.Linear(18, 3, bias=False)),
+    "joined and frozen": lambda: nn.Sequential(
+        Joined(nn.Linear(12, 6).requires_grad_(False), nn.Sigmoid()), nn.Linear(18, 3)
+    ),
 }  # fmt: skip
 
 
@@ -141,6 +150,20 @@ def with_a_hook_on_a_flattening() -> nn.Sequential:
     return network
 
 
+def with_a_hook_on(*places: int) -> nn.Sequential:
+    """A joined layer, or one within, whose output a hook changes."""
+    module = network = NETWORKS["joined without an activation"]()
+    for place in places:
+        module = module[place]  # pyright: ignore[reportAssignmentType]
+    module.register_forward_hook(lambda *given: 2 * given[2])
+    return network
+
+
+def of_one_layer_twice() -> nn.Sequential:
+    layer = nn.Linear(12, 12)
+    return nn.Sequential(Joined(layer), nn.Linear(24, 12), layer)
+
+
 def half_frozen() -> nn.Sequential:
     network = NETWORKS["nested"]()
     network[1].weight.requires_grad_(False)
@@ -158,6 +181,17 @@ def half_frozen() -> nn.Sequential:
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), KeyedDropout(0.5)),
         nn.Sequential(KeyedDropout(0.5), KeyedDropout(0.5), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3).double(), nn.Linear(3, 3)),
+        with_a_hook_on(0), with_a_hook_on(0, 0), of_one_layer_twice(),
+        nn.Sequential(Joined(nn.Linear(12, 3))),
+        nn.Sequential(Joined(nn.Linear(12, 3)), nn.Tanh(), nn.Linear(15, 3)),
+        nn.Sequential(Joined(nn.Linear(12, 3)), KeyedDropout(0.5), nn.Linear(15, 3)),
+        nn.Sequential(Joined(nn.Linear(12, 3)), nn.Flatten(), nn.Linear(15, 3)),
+        nn.Sequential(Joined(nn.Linear(12, 3), nn.Linear(3, 4)), nn.Linear(16, 3)),
+        nn.Sequential(Joined(nn.Tanh(), nn.Linear(12, 3)), nn.Linear(15, 3)),
+        nn.Sequential(Joined(), nn.Linear(12, 3)),
+        nn.Sequential(nn.Linear(12, 3), Joined(nn.Linear(3, 3)), nn.Linear(6, 3)),
+        nn.Sequential(KeyedDropout(0.5), Joined(nn.Linear(12, 3)), nn.Linear(15, 3)),
+        nn.Sequential(Joined(Joined(nn.Linear(12, 3)), nn.Linear(15, 3)), nn.Linear(15, 3)),
     ],
 )  # fmt: skip
 def test_what_is_no_such_chain_takes_the_general_path(network: nn.Sequential):

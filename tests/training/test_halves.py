@@ -197,7 +197,7 @@ def test_layers_have_them_where_they_pay(threads: int, monkeypatch: pytest.Monke
 
 @pytest.mark.unit
 def test_places_of_halves_do_not_meet():
-    halved = Halved([5, 7, 2, 3], [True, False, True])
+    halved = Halved([5, 7, 2], [7, 2, 3], [True, False, True])
     places, ats, address = halved.form(11, products.Product(0, None, None, 99))  # pyright: ignore
     assert (places.tolist(), ats.tolist(), address) == ([0, -1, 35], [0, 0, 55], 99)
     assert [len(each) for each in halved.room(11)] == [41, 41, 77, 77, 77, 77]

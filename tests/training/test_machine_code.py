@@ -24,7 +24,7 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid, WeightStandardisedConv2d
+from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, WeightStandardisedConv2d
 from pasearch.training import compiled, compiled_activations, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -111,6 +111,24 @@ NETWORKS = {
     ),
     "an activation at the end": lambda: nn.Sequential(nn.Linear(INPUTS, 20),
                                                       nn.Linear(20, CLASSES), nn.Tanh()),
+    "joined": lambda: nn.Sequential(Joined(nn.Linear(INPUTS, 30), nn.Tanh()),
+                                    nn.Linear(INPUTS + 30, CLASSES)),
+    "joined, narrow first": lambda: nn.Sequential(
+        nn.Flatten(), Joined(nn.Linear(INPUTS, 3), nn.ReLU()),
+        nn.Linear(INPUTS + 3, 20, bias=False), nn.Sigmoid(), nn.Linear(20, CLASSES),
+    ),
+    "joined, with dropout": lambda: nn.Sequential(
+        Joined(nn.Linear(INPUTS, 21, bias=False), nn.Sigmoid(), KeyedDropout(0.4)),
+        nn.Linear(INPUTS + 21, 9), nn.Tanh(), KeyedDropout(0.2), nn.Linear(9, CLASSES),
+    ),
+    "joined and frozen": lambda: nn.Sequential(
+        Joined(frozen(nn.Linear(INPUTS, 30)), nn.Tanh()), nn.Linear(INPUTS + 30, 5), nn.ReLU(),
+        nn.Linear(5, CLASSES),
+    ),
+    "joined, frozen behind": lambda: nn.Sequential(
+        Joined(nn.Linear(INPUTS, 30)), frozen(nn.Linear(INPUTS + 30, 5)), nn.Tanh(),
+        nn.Linear(5, CLASSES),
+    ),
 }  # fmt: skip
 BOUNDS = [Flat(clip_norm=0.7), AutoS(), None]
 each_network = pytest.mark.parametrize("name", NETWORKS)

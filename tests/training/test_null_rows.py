@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Lstm, TemperedSigmoid, sigmoid, sigmoid_
+from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigmoid_
 from pasearch.training import halves, machine_code, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
@@ -76,6 +76,12 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
             nn.Linear(7, 5), TemperedSigmoid(), nn.Linear(5, CLASSES), nn.Tanh(),
         ), (20,), CLASSES,
     ),
+    "joined": (
+        lambda: nn.Sequential(
+            Joined(nn.Linear(784, 128), nn.ReLU()), nn.Linear(912, 64), nn.ReLU(),
+            nn.Linear(64, CLASSES),
+        ), (784,), CLASSES,
+    ),
     "a sigmoid": (
         lambda: nn.Sequential(nn.Linear(20, 33), nn.Sigmoid(), nn.Linear(33, CLASSES)), (20,),
         CLASSES,
@@ -96,7 +102,7 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
     "an LSTM of 7": (lambda: nn.Sequential(Lstm(6, 7), nn.Linear(7, CLASSES)), (8, 6), CLASSES),
 }  # fmt: skip
 IN_CODE = [
-    "one layer", "dense", "deep", "of a number", "narrow first", "frozen", "a sigmoid",
+    "one layer", "dense", "deep", "of a number", "narrow first", "frozen", "joined", "a sigmoid",
     "convolutions and sigmoids", "convolutions",
 ]  # fmt: skip
 
@@ -177,7 +183,7 @@ def test_in_machine_code(
 
 @pytest.mark.contract
 @pytest.mark.parametrize("batch", [2, 64, 300])
-@pytest.mark.parametrize("name", ["dense", "deep", "of a number", "frozen"])
+@pytest.mark.parametrize("name", ["dense", "deep", "of a number", "frozen", "joined"])
 def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
     if not machine_code.product().of_halves:
         pytest.skip("this processor has no tiles for bfloat16")
