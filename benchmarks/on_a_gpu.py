@@ -57,6 +57,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--out", type=Path, required=True, help="The folder of results.")
     given = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA GPU here, and all of this needs one.")
     given.out.mkdir(parents=True, exist_ok=True)
     end, failed = time.monotonic() + given.seconds, False
     for name in given.only:

@@ -91,8 +91,8 @@ def beside() -> str:
     count = len({r["table"] for r in rows})
     return (
         f"On {count} tables nothing is declared: `pasearch` finds ranges and categories itself "
-        "and pays for them, the others are given them for free. Its median accuracy (of numbers, "
-        "error) is better than that of Opacus, DP-EBM, BoostedAdaSSP and diffprivlib on "
+        "and pays for them; the other libraries are given them for free. Its median accuracy (of a "
+        "number that is predicted, its median error) is better than that of Opacus, DP-EBM, BoostedAdaSSP and diffprivlib on "
         f"{', '.join(told)}."
     )
 

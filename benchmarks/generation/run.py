@@ -11,7 +11,8 @@ Candidates are drawn from `fcn-paper`, the space of the paper's Table XI; 20,000
     Opacus         the same networks one by one, each by all threads, with Opacus' ghost clipping
     FastDP         likewise; its folder is named by SPEED_PEERS
 
-Peers take a tenth of the steps (on a GPU one of 128), whose time counts as often.
+A peer that is not installed is left out, which is said. Peers take a tenth of the steps (on a GPU
+one of 128), whose time counts as often.
 
 On a GPU, other ways:
 
@@ -54,6 +55,9 @@ from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.recipe import Recipe
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+from run import machine
 
 RECORDS, FEATURES, CLASSES, BATCH = 20_000, 784, 10, 100
 
@@ -138,8 +142,8 @@ class Peer:
         self._given, self._name, self._share = given, name, share
 
     @cached_property
-    def _steps(self) -> list[Callable[[], None]]:
-        sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+    def steps(self) -> list[Callable[[], None]]:
+        """What takes a step of each network; made once, which ends in `Absent` without the peer."""
         from peers import PEERS, Setting, quiet
         from rows import Row
 
@@ -162,7 +166,7 @@ class Peer:
     def __call__(self) -> float:
         """Return the seconds of all steps."""
         spent = 0.0
-        for job, step in zip(self._given, self._steps, strict=True):
+        for job, step in zip(self._given, self.steps, strict=True):
             done(job.device)
             start = time.perf_counter()
             taken = max(1, job.recipe.steps // self._share)
@@ -199,6 +203,22 @@ def ways(given: list[Job], workers: int) -> dict[str, Callable[[], Any]]:
     } | {name: Peer(given, peer, TENTH) for name, peer in ONE_BY_ONE.items()}
 
 
+def installed(every: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+    """Return the ways whose library is there, with the peers' networks made."""
+    from peers import Absent
+
+    found: dict[str, Callable[[], Any]] = {}
+    for way, call in every.items():
+        try:
+            if isinstance(call, Peer):
+                len(call.steps)
+        except Absent as reason:
+            print(f"{way} is left out: {reason}", file=sys.stderr)
+            continue
+        found[way] = call
+    return found
+
+
 def seconds(way: Callable[[], object]) -> float:
     """Return how long one call takes, or what it says of itself."""
     start = time.perf_counter()
@@ -226,12 +246,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.rounds < 2:
+        sys.exit(f"--rounds is {options.rounds}: expected 2 or more, as quartiles are reported.")
     gpu = options.device == "cuda"
     if gpu and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA GPU here: take --device cpu.")
     with tempfile.TemporaryDirectory() as name:
         given = jobs(options.candidates, options.steps, Path(name), options.device)
-        every = ways_on_a_gpu(given) if gpu else ways(given, options.workers)
+        every = installed(ways_on_a_gpu(given) if gpu else ways(given, options.workers))
         alone = every.pop("one by one") if gpu else every["one thread"]
         start = time.perf_counter()
         one, taken = alone(), time.perf_counter() - start
@@ -239,7 +261,8 @@ def main() -> None:
         assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True)), "other bits"
         rounds: dict[str, list[float]] = {way: [] for way in every}
         few = [replace(job, recipe=replace(job.recipe, steps=10)) for job in given]
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
+            print(f"Round {number + 1} of {options.rounds} ...", file=sys.stderr)
             for way, call in every.items():
                 if way == "at once" and not gpu:
                     trained(few, 1, options.workers)  # so that its processes are there
@@ -251,7 +274,7 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/generation/run.py", *sys.argv[1:]]),
         "torch": torch.__version__, "candidates": options.candidates, "steps": options.steps,
         "workers": options.workers, "same bits": True,
-        "machine": torch.cuda.get_device_name() if gpu else "processor",
+        "machine": machine(options.device),
     } | {
         f"{way} / at once": summary([a / b for a, b in zip(times, against, strict=True)])
         for way, times in rounds.items() if way != "at once"

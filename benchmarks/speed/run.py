@@ -9,7 +9,8 @@ A peer and ours take turns: in each of 15 rounds the one is timed for about 40 m
 and every second round the other way round; a round's ratio is peer / ours, and what is reported is
 the median of the ratios with their quartiles. `ours again` is ours against ours. The process is
 held to as many cores as it has threads, so that nothing runs beside unseen. One line a row and
-peer is added to `--out`; what stands there already is not measured again. `table.py` prints them.
+peer is added to `--out`; what stands there already, of this kind of processor, is not measured
+again. `table.py` prints them.
 """
 
 from __future__ import annotations
@@ -168,14 +169,18 @@ def measure(given: argparse.Namespace) -> None:
     quiet()
     done = set()
     if given.out and given.out.exists() and not given.again:
+        here = machine(given.device)
         known = map(json.loads, given.out.read_text().splitlines())
-        done = {(each["row"], each["peer"], each["threads"], each["device"]) for each in known}
+        done = {(each["row"], each["peer"], each["threads"], each["device"])
+                for each in known if each["machine"] == here}  # fmt: skip
     rows = chosen(given.row, ROWS, "row") if given.row else usual(given.device)
     peers = chosen(given.peer, PEERS, "peer")
     for name in rows:
         row = ROWS[name]
         wanted = [each for each in peers
                   if (name, each, given.threads, given.device) not in done]  # fmt: skip
+        if held := [each for each in peers if each not in wanted]:
+            print(f"{name:16} {given.out} holds {', '.join(held)} (--again measures anew)")
         if not wanted:
             continue
         setting = Setting(row, row.data(given.device), given.device, SIGMA, whole=False)
