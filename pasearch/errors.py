@@ -184,5 +184,6 @@ class InterruptedRunError(PasearchError):
         way = finish or f"`pasearch resume {path}`"
         super().__init__(
             "Interrupted. Nothing is lost: with nothing changed on this machine (data, versions, "
-            f"threads), finish it with {way}. What was charged stays charged, also if you do not."
+            f"threads), finish it with {way}. Changed data end it for good. What was charged stays "
+            "charged, also if you do not."
         )

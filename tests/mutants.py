@@ -97,6 +97,12 @@ MUTANTS = (
         "training/test_dense.py",
     ),
     Mutant(
+        "rows of a part: as many as there is memory for",
+        "even = each if most < each * threads else each * threads",
+        "even = 1 if most < each * threads else each * threads",
+        "training/test_null_rows.py",
+    ),
+    Mutant(
         "rows of a part: as many as a batch has",
         "return filled_up(places, part) if vary and len(places) % part else (places, None)",
         "return places, None",
@@ -580,7 +586,9 @@ MUTANTS = (
     ),
     Mutant(
         "in code: what is not finite is multiplied by 0",
-        "            d[low:high] = ZERO  # 0 * NaN is NaN\n            h[low:high] = ZERO\n",
+        "            d[low:high] = ZERO  # 0 * NaN is NaN\n"
+        "            low = ats[layer + 1] + unsigned(row) * widths[layer + 1]\n"
+        "            h[low : low + widths[layer + 1]] = ZERO\n",
         "            d[low:high] = ZERO\n",
         "training/test_machine_code.py",
     ),

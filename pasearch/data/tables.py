@@ -415,6 +415,8 @@ class TableSchema:
         if self.regression:
             bounds = self.target_bounds
             return "a number" if bounds is None else "a number in [{:g}, {:g}]".format(*bounds)
+        if self.classes is not None and len(self.target.categories or ()) < 2:
+            return "fewer than two classes found"
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def to_json(self) -> dict[str, Any]:

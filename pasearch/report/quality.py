@@ -182,6 +182,8 @@ def _verdict(
     if score["metric"] not in GUESSED:
         return f"{_own_unit(document, schema, score['test'])}Smaller is better."
     assert rival is not None
+    if rival.beaten and rival.words == "guessing" and _untold(document, schema):
+        return f"Guessing reaches {said(rival.at)}."  # which one answer for all may beat, too
     how = "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
     return f"{how} {rival.words}, which reaches {said(rival.at)}."
 
@@ -289,7 +291,10 @@ def _untold(document: Values, schema: AnySchema) -> list[str]:
     why = "More test records, or a larger epsilon, would tell it."
     if schema.outputs > MOST_CLASSES:
         why = f"It is told of up to {MOST_CLASSES} classes."
-    return [f"What always answering the most common class would reach is unknown. {why}"]
+    return [
+        "What always answering the most common class would reach is unknown: it may be as much. "
+        + why
+    ]
 
 
 def _guess(noun: str, schema: AnySchema) -> float | None:

@@ -382,9 +382,9 @@ class Keys:
             keys.destroy()
             # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(
-                f"{path}: not as when the run began: {', '.join(other) or ANYTHING}. The same "
-                "noise on another input would cancel, so the old keys are now destroyed. What the "
-                "run has spent stays spent: start a new run, with a budget of its own."
+                f"Not as when the run began: {', '.join(other) or ANYTHING}. The same noise on "
+                f"another input would cancel, so its keys are now destroyed ({path}). What the run "
+                "has spent stays spent: start a new run, with a budget of its own."
             )
         keys.secure = secure
         return keys

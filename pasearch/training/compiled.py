@@ -497,16 +497,15 @@ def bounded_sum(
             are trained, bool; the weights of those that are not, float32, which begin there; where
             in the room each one's weights are as halves, and what it is given (-1, and anything:
             its products are of float32); where the product of halves lies; how many numbers come
-            out of each; and whether the second is given what the first is, too.
+            out of each; whether the second is given what the first is, too.
         drops: Of dropout: see `compiled_dropout.drop`.
         terms: See `Bound.terms`, with `SLACK` before the last.
         room: For copies of records, (rows * inputs,), or of no size where a first layer of few
             outputs reads them where they lie, whole; for what comes out of the layers and for its
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
-            for factors, (rows,); where there is dropout, once more as for gradients, and for bits,
-            uint32, (`compiled_dropout.SPARE` + outputs,) of the widest layer; for the halves of
-            weights, twice, of what layers are given, twice, and of a layer's gradients, twice;
-            and, twice, for a sum of one layer's weights.
+            for factors, (rows,); with dropout, once more as for gradients, and for bits, uint32,
+            (`compiled_dropout.SPARE` + outputs,) of the widest layer; twice each, for the halves of
+            weights, of what layers are given and of a layer's gradients, and for one layer's sum.
         sums: Where the sum goes, float32, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """

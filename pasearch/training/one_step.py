@@ -191,22 +191,42 @@ def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
     """Return how many records go through a network at once: the same number at every step.
 
     A library rounds what becomes of a row otherwise where there are more rows, or fewer, by another
-    kernel. If a part had the batch's own size, a null record in it would change what others add.
+    kernel. If a part had the batch's own size, a null record in it would change what others add. So
+    it would if the rows were no multiple of `EVEN`: those behind the last one go through another.
 
     Args:
         recipe: How it is trained.
         n: Slots of the partition, null ones included.
         rows: As of `most_rows`.
-        threads: Each has as many of the rows. Where there is memory for less than `EVEN` rows
-            each, parts are what fits.
+        threads: Each has as many of the rows, where there is memory for `EVEN` each. `EVEN` in all
+            are taken in any case.
     """
-    even = EVEN * threads
     most = most_rows(recipe, rows)
     if not recipe.batches(n).sizes_vary:
         return most
+    each = EVEN // math.gcd(EVEN, views_of(recipe))
+    even = each if most < each * threads else each * threads
     expected = recipe.expected_batch_size
     usual = even * math.ceil((expected + 2.0 * math.sqrt(expected)) / even)
-    return min(usual, most if most < even else even * (most // even))
+    return min(usual, even * max(1, most // even))
+
+
+def fewer_rows(recipe: Recipe, slots: Slots, threads: int, *, in_rounds: bool) -> int | None:
+    """Return half as many rows, for a step that had no memory; None where no part has fewer.
+
+    Arguments as for `rows_of_a_part`; and whether steps are made in rounds, of other parts.
+    """
+    n, expected = len(slots.y), recipe.expected_batch_size
+    if in_rounds:
+        return min(slots.rows, recipe.chunk, expected) // 2 or None
+    part = rows_of_a_part(recipe, n, slots.rows, threads)
+    half = min(part, expected) * views_of(recipe) // 2
+    return half if rows_of_a_part(recipe, n, half, threads) < part else None
+
+
+def views_of(recipe: Recipe) -> int:
+    """Return how many views a record has: 1 without augmentation."""
+    return 1 if recipe.augmentation is None else recipe.augmentation.views
 
 
 def most_rows(recipe: Recipe, rows: int) -> int:
@@ -216,8 +236,7 @@ def most_rows(recipe: Recipe, rows: int) -> int:
         recipe: How it is trained.
         rows: How many may if each had one view.
     """
-    views = 1 if recipe.augmentation is None else recipe.augmentation.views
-    return max(1, min(recipe.chunk, rows) // views)
+    return max(1, min(recipe.chunk, rows) // views_of(recipe))
 
 
 def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:

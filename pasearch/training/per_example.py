@@ -213,8 +213,11 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
             )
     if any(True for _ in module.buffers(recurse=False)):
         yield "keeps buffers, which records could reach; use parameters."
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
+    if any(hooks) or module._backward_pre_hooks:
         yield "has hooks, which may change what it computes; remove them."
+    if "forward" in vars(module):
+        yield "has a `forward` of its own, beside its class's; make a class of it."
     if any(p.dtype not in (torch.float32, torch.float64) for p in own):
         yield "has parameters too coarse for a norm; use float32."
     if own and any(p.requires_grad for child in module.children() for p in child.parameters()):

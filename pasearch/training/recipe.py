@@ -88,8 +88,8 @@ class Recipe:
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
         class_weights: One a class, 0 or above, in the classes' order; a record's bounded gradient
             is multiplied by its class's share of the largest. None: all count alike.
-        chunk: Most rows in one forward pass. Only memory depends on it, and which views of a
-            record are drawn.
+        chunk: Most rows in one forward pass, but 32 at least where the sizes of batches vary. Only
+            memory depends on it, and which views of a record are drawn.
     """
 
     expected_batch_size: int

@@ -28,7 +28,14 @@ from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_cod
 from pasearch.training.lstm_in_code import take_over
 from pasearch.training.machine_code import MachineCode, threads_in_code
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
-from pasearch.training.one_step import Slots, State, batch_sum, class_shares, reseed_dropout
+from pasearch.training.one_step import (
+    Slots,
+    State,
+    batch_sum,
+    class_shares,
+    fewer_rows,
+    reseed_dropout,
+)
 from pasearch.training.per_example import validate
 from pasearch.training.products import check_alike
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
@@ -189,8 +196,7 @@ class Training:
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
-        self._rounds = self._on_gpu = None
-        self._together = together
+        self._rounds, self._on_gpu, self._together = None, None, together
         if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
             self._on_gpu = self._gpu_code(device)
             blocks = None if self._on_gpu is None else self._on_gpu.blocks
@@ -386,10 +392,11 @@ class Training:
                 with full_precision():
                     of(self._finished, sigma, state)
             except (MemoryError, RuntimeError) as error:
-                rows = min(self._slots.rows, self._recipe.chunk, self._recipe.expected_batch_size)
-                if not (self._splits and is_of_memory(error)) or rows == 1:
+                own, many, rounds = self._slots, self._team.threads, self._rounds is not None
+                rows = fewer_rows(self._recipe, own, many, in_rounds=rounds)
+                if not (self._splits and is_of_memory(error)) or rows is None:
                     raise
-                self._slots = replace(self._slots, rows=rows // 2)
+                self._slots = replace(self._slots, rows=rows)
                 if self._rounds is not None:
                     self._rounds.split(self._slots)
                 continue

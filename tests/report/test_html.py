@@ -314,7 +314,7 @@ def test_a_page_can_be_read_by_ear(name: str):
 @pytest.mark.unit
 def test_the_first_screen_says_what_was_asked_found_and_paid():
     text = page(document(attack=[[0.01, 0.073856], [0.1, 0.73856]])).text
-    head, good, price = re.split(" How good (?=Better)| At what price (?=Suppose)", text)
+    head, good, price = re.split(" How good (?=Guessing)| At what price (?=Suppose)", text)
     price = price.split("What was tried")[0]
     for words in (
         "digits",
@@ -367,7 +367,7 @@ def test_columns_are_ranked_with_where_they_push():
 @pytest.mark.parametrize(
     ("test", "noise", "value", "verdict"),
     [
-        (0.9, 0.003, "90.0", "Better than guessing, which reaches 10.0 %"),
+        (0.9, 0.003, "90.0", "Guessing reaches 10.0 %"),
         (0.12, 0.01, "12.0", "Not told apart from guessing, which reaches 10.0 %"),
         (0.0, 6.585, "unknown", "The noise is too large: this test says nothing"),
         (1.0, 0.4, "unknown", "The noise is too large: this test says nothing"),
@@ -381,8 +381,8 @@ def test_a_score_that_says_nothing_is_no_headline(
     found = page(made)
     assert f"Test accuracy {value}" in found.text
     assert verdict in found.text
-    assert ("not worth using yet" in found.text) == (not verdict.startswith("Better"))
-    assert ("pasearch predict RUN" in found.text) == verdict.startswith("Better")
+    assert ("not worth using yet" in found.text) == (not verdict.startswith("Guessing"))
+    assert ("pasearch predict RUN" in found.text) == verdict.startswith("Guessing")
     points = [float((each["cx"] or "").rstrip("%")) for each in found.all("circle", "point")]
     assert all(0 <= each <= 100 for each in points)
 

@@ -101,10 +101,10 @@ class TestScore:
         assert name == "Test accuracy"
         assert told == (
             f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']} What always "
-            "answering the most common class would reach is unknown. More test records, or a "
-            "larger epsilon, would tell it."
+            "answering the most common class would reach is unknown: it may be as much. More test "
+            "records, or a larger epsilon, would tell it."
         )
-        assert "guessing" in told
+        assert "Guessing" in told
 
     def test_one_that_noise_drowns_is_unknown_and_no_number_is_given(self):
         drowned = document()

@@ -76,6 +76,7 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
             nn.Linear(7, 5), TemperedSigmoid(), nn.Linear(5, CLASSES), nn.Tanh(),
         ), (20,), CLASSES,
     ),
+    "of one unit": (lambda: chain(441, 1, 9, CLASSES), (441,), CLASSES),
     "joined": (
         lambda: nn.Sequential(
             Joined(nn.Linear(784, 128), nn.ReLU()), nn.Linear(912, 64), nn.ReLU(),
@@ -200,7 +201,7 @@ def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
     "given",
     [
         {}, {"bounding": AutoS()}, {"bounding": PerLayer(clip_norm=0.7)}, {"chunk": 40},
-        {"expected_batch_size": 3}, {"expected_batch_size": 300},
+        {"chunk": 7}, {"chunk": 25}, {"expected_batch_size": 3}, {"expected_batch_size": 300},
     ],
     ids=str,
 )  # fmt: skip
@@ -235,6 +236,19 @@ def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytes
     torch.set_num_threads(threads)
     monkeypatch.setattr(trainer, "SHARED", 0)
     of = training(name, monkeypatch, fast=False, expected_batch_size=300)
+    assert of._team.threads == threads
+    assert different(of, monkeypatch) == 1
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(("threads", "chunk"), [(2, 63), (3, 90), (4, 102)])
+@pytest.mark.parametrize("name", ["of one unit", "a sigmoid", "joined"])
+def test_by_more_threads_than_have_memory(
+    name: str, threads: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+):
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(trainer, "SHARED", 0)
+    of = training(name, monkeypatch, fast=False, chunk=chunk)
     assert of._team.threads == threads
     assert different(of, monkeypatch) == 1
 
@@ -306,6 +320,8 @@ def test_parts_are_whole_where_sizes_vary():
     assert one_step.rows_of_a_part(recipe, 1000, 10**9) == 128
     assert one_step.rows_of_a_part(recipe, 1000, 100) == 96
     assert one_step.rows_of_a_part(recipe, 1000, 10**9, threads=3) == 192
-    assert one_step.rows_of_a_part(recipe, 1000, 7) == 7
+    assert one_step.rows_of_a_part(recipe, 1000, 7) == 32
+    assert one_step.rows_of_a_part(recipe, 1000, 63, threads=2) == 32
+    assert one_step.rows_of_a_part(recipe, 1000, 102, threads=4) == 96
     assert one_step.rows_of_a_part(recipe, 100, 10**9) == recipe.chunk, "all records: none varies"
     assert EVEN % 32 == 0, "as many numbers as torch's functions take at once"
