@@ -92,8 +92,8 @@ def beside() -> str:
     return (
         f"On {count} tables nothing is declared: `pasearch` finds ranges and categories itself "
         "and pays for them; the other libraries are given them for free. Its median accuracy (of a "
-        "number that is predicted, its median error) is better than that of Opacus, DP-EBM, BoostedAdaSSP and diffprivlib on "
-        f"{', '.join(told)}."
+        "number that is predicted, its median error) is better than that of Opacus, DP-EBM, "
+        f"BoostedAdaSSP and diffprivlib on {', '.join(told)}."
     )
 
 
