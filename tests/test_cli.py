@@ -548,7 +548,7 @@ class TestTables:
         options = ["mine.csv", "--eps", 1, "--strategy", "fixed", "--steps", 3]
         code, out, err = run("arch", *options)
         assert code == 0, err
-        (told,) = [line for line in out.splitlines() if "fewer than two classes" in line]
+        (told,) = [line for line in out.splitlines() if "fewer than two classes were" in line]
         assert "Else run `pasearch check FILE`, and declare the classes (--schema)" in told
         assert "every row has 3 cells, and the header has 2" in run("check", "mine.csv")[2]
 
