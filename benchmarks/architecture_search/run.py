@@ -34,30 +34,16 @@ ARMS = {
     "fixed": ["--strategy", "fixed", "--space", "fcn"],
     "rs": ["--strategy", "rs", "--space", "fcn"],
     "paas 4 x 3": [
-        "--strategy",
-        "paas",
-        "--space",
-        "fcn",
-        "--candidates",
-        "4",
-        "--generations",
-        "3",
+        "--strategy", "paas", "--space", "fcn", "--candidates", "4", "--generations", "3",
     ],
-}
+}  # fmt: skip
 FULL = {
     "rs aside": ["--strategy", "rs", "--space", "fcn", "--search-share", "0.2"],
     "mgrs": ["--strategy", "mgrs", "--space", "fcn", "--candidates", "8"],
     "paas 5 x 4": [
-        "--strategy",
-        "paas",
-        "--space",
-        "fcn",
-        "--candidates",
-        "5",
-        "--generations",
-        "4",
+        "--strategy", "paas", "--space", "fcn", "--candidates", "5", "--generations", "4",
     ],
-}
+}  # fmt: skip
 
 
 def budget(data: str, arm: str) -> tuple[str, str]:

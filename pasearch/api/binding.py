@@ -109,8 +109,7 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
     down. Where they cannot be read, the keys' own fingerprint decides.
 
     Raises:
-        UsageError: They differ, and how.
-        MachineError: As of `products.check_alike`, on a processor.
+        UsageError: They differ, and how; or as of `products.check_alike`, on a processor.
     """
     if device == "cpu":
         from pasearch.training.products import check_alike

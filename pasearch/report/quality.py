@@ -182,7 +182,7 @@ def _verdict(
     if score["metric"] not in GUESSED:
         return f"{_own_unit(document, schema, score['test'])}Smaller is better."
     assert rival is not None
-    if rival.beaten and rival.words == "guessing" and _untold(document, schema):
+    if rival.beaten and _untold(document, schema):
         return f"Guessing reaches {said(rival.at)}."  # which one answer for all may beat, too
     how = "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
     return f"{how} {rival.words}, which reaches {said(rival.at)}."

@@ -154,11 +154,8 @@ def _is_known(layer: Layer) -> bool:
         return True
     if isinstance(layer, Conv):
         plain = layer.groups == layer.dilation == 1 and not layer.weight_standardised
-    elif isinstance(layer, Dense):
-        plain = True
-    else:
-        return False
-    return plain and layer.activation in PLAIN
+        return plain and layer.activation in PLAIN
+    return isinstance(layer, Dense) and layer.activation in PLAIN
 
 
 def _is_joined(layer: Layer) -> bool:

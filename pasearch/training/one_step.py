@@ -268,8 +268,7 @@ def bounded_sum(
     shares = slots.shares
     if shares is None:
         shares = class_shares(recipe.class_weights, slots.device)
-    views = recipe.augmentation
-    many = 1 if views is None else views.views
+    views, many = recipe.augmentation, views_of(recipe)
     if places.numel() == 0:
         room.clear()
         return counts

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pasearch.errors import MachineError
+from pasearch.errors import UsageError
 from pasearch.runs import processor
 
 Block = Callable[[], AbstractContextManager[None]]
@@ -60,7 +60,7 @@ def check_alike() -> None:
     """See that MKL rounds a row's products alike wherever it stands: tried, on public numbers.
 
     Raises:
-        MachineError: It does not: what a record adds would depend on how many others are drawn.
+        UsageError: It does not: what a record adds would depend on how many others are drawn.
     """
     if not torch.backends.mkl.is_available():
         return
@@ -69,11 +69,11 @@ def check_alike() -> None:
     out = torch.nn.functional.linear(places, weights.sin_()[:3])
     back = places[:, :9].contiguous() @ weights
     if not all(bool((each == each[:1]).all()) for each in (out, back)):
-        raise MachineError(
-            "Torch's products round a record otherwise by where it stands in its batch, so what it "
-            "adds would tell how many others were drawn. MKL, which multiplies, has to be told "
-            "before its first product: import pasearch before you compute with torch, or set "
-            f"{processor.WAY}={processor.ALIKE} before Python begins."
+        raise UsageError(
+            "On this machine torch rounds a record's numbers differently by its place in a batch, "
+            "and the guarantee needs that it does not. Start Python again, and import pasearch "
+            f"before you compute with torch; or set {processor.WAY}={processor.ALIKE} before "
+            "Python starts. (MKL, which multiplies for torch, takes it before its first product alone.)"
         )
 
 
