@@ -73,7 +73,8 @@ def check_alike() -> None:
             "On this machine torch rounds a record's numbers differently by its place in a batch, "
             "and the guarantee needs that it does not. Start Python again, and import pasearch "
             f"before you compute with torch; or set {processor.WAY}={processor.ALIKE} before "
-            "Python starts. (MKL, which multiplies for torch, takes it before its first product alone.)"
+            "Python starts. (MKL, which multiplies for torch, takes it before its first product "
+            "alone.)"
         )
 
 
