@@ -216,8 +216,8 @@ def test_a_plan_reckons_with_the_same_figures(plan_of_a_search: Plan):
     plan = plan_of_a_search
     recipe, (usual, average, longest) = plan.recipe, plan.seconds_per_training()
     network = plan.space.candidate(plan.space.fixed()).architecture
-    step = planned_seconds(cost(network, (8, 8), 10), recipe.expected_batch_size)
-    assert usual == pytest.approx(recipe.steps * step)
+    work = cost(network, (8, 8), 10)
+    assert usual == planned_seconds(work, recipe.expected_batch_size, recipe.steps)
     assert 0 < average < longest
     assert usual <= longest
 
@@ -230,8 +230,9 @@ def test_each_candidate_is_reckoned_with_as_it_is_trained():
     default = plan.space.candidate(plan.space.fixed())
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
     shape = default.front_end.output_shape((6,))
-    step = planned_seconds(cost(default.architecture, shape, 2), recipe.expected_batch_size)
-    assert plan.seconds_per_training()[0] == pytest.approx(recipe.steps * step)
+    work = cost(default.architecture, shape, 2)
+    planned = planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+    assert plan.seconds_per_training()[0] == planned
 
 
 @pytest.mark.contract

@@ -98,11 +98,11 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
         )
         for number in range(candidates)
     ]  # fmt: skip
-    return sorted(found, key=lambda job: -_work(job.candidate.architecture))
+    return sorted(found, key=lambda job: -_work(job.candidate.architecture, steps))
 
 
-def _work(architecture: Architecture) -> float:
-    return planned_seconds(cost(architecture, (FEATURES,), CLASSES), BATCH)
+def _work(architecture: Architecture, steps: int) -> float:
+    return planned_seconds(cost(architecture, (FEATURES,), CLASSES), BATCH, steps)
 
 
 def trained(given: list[Job], each: int, workers: int) -> list[torch.Tensor]:

@@ -306,7 +306,7 @@ def _speed(
         network=candidate.describe_network(), parameters=work.parameters,
         batch=batch, private=batch / own, plain=batch / theirs,
         limit=batch / rates.least(work, batch),
-        planned=batch / planned_seconds(work, batch),
+        planned=batch * recipe.steps / planned_seconds(work, batch, recipe.steps),
     )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ class FeaturePlan(Charged):
         def seconds(slots: int, width: int) -> float:
             recipe = linear_recipe(slots, 1.0, self.schema.regression)
             work = cost(Architecture(layers=()), (width,), outputs)
-            return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
+            return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
 
         alone = seconds(self.split.train, selector.must_choose(features) or features)
         found = alone if self.has(FINAL) else 0.0

@@ -210,7 +210,7 @@ class Plan(Charged):
     def _seconds(self, candidate: Candidate, recipe: Recipe) -> float:
         shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
         work = cost(candidate.architecture, candidate.front_end.output_shape(shape), outputs)
-        return recipe.steps * planned_seconds(work, recipe.expected_batch_size)
+        return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
 
     def alternatives(
         self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)

@@ -46,10 +46,14 @@ class Pace:
         return work.layers * self.layer + work.trained * self.trained + batch * share * of_record
 
 
-BY_TORCH = Pace(layer=5e-4, trained=1.5e-8, operation=3.5e-12, number=1e-9)
-IN_MACHINE_CODE = Pace(layer=6e-5, trained=5e-9, operation=9e-12, number=6.5e-10)
-"""Measured on two CPU cores: torch's with `pasearch bench` and `arch` on tables and digits, machine
-code's by steps of the default recipe on made-up records, on one core."""
+BY_TORCH = Pace(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
+IN_MACHINE_CODE = Pace(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
+"""Fitted to steps of the default recipe on made-up records: torch's on two cores of an AMD EPYC,
+machine code's on one core, of it and of an Intel Xeon."""
+
+WORTH = 1.0
+"""Seconds that a training must save for machine code to be loaded: that takes half a second a
+process, and some ten where it has to be compiled."""
 
 MANY, BOTH = 2**20, 0.6
 """From how many numbers of a batch on machine code has both cores, and what share of its time on
@@ -58,7 +62,7 @@ one its records then take."""
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
 
-GATES = 32
+GATES = 24
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
 
 
@@ -101,18 +105,18 @@ class Cost:
         return 4.0 * self.trained
 
 
-def planned_seconds(work: Cost, batch: float) -> float:
-    """Return about how long one step takes, from public numbers: for a plan, before any clock.
+def planned_seconds(work: Cost, batch: float, steps: int) -> float:
+    """Return about how long a training takes, from public numbers: for a plan, before any clock.
 
     Args:
         work: Of the network.
         batch: Records of a step.
+        steps: Of the training: machine code is loaded for many.
     """
-    by_torch = BY_TORCH.seconds(work, batch)
-    if not work.known:
-        return by_torch
+    by_torch = steps * BY_TORCH.seconds(work, batch)
     share = BOTH if batch * work.held >= MANY else 1.0
-    return min(by_torch, IN_MACHINE_CODE.seconds(work, batch, share))
+    in_code = steps * IN_MACHINE_CODE.seconds(work, batch, share)
+    return in_code if work.known and by_torch - in_code >= WORTH else by_torch
 
 
 def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:

@@ -34,6 +34,7 @@ from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
+from pasearch.spaces.cost import WORTH
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
@@ -56,10 +57,6 @@ from pasearch.training.watched import Room, Watched, flattened
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
-
-WORTH = 1.0
-"""Seconds that a training must save for the loops to be loaded: that takes half a second a process,
-and some ten where they have to be compiled."""
 
 CALLS, ROW, NUMBER, IMAGE = 5e-4, 2e-7, 1.5e-9, 1e-5
 """Seconds that a step saves, and each record of it, and each number that a dense layer is given of

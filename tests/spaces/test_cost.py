@@ -18,6 +18,7 @@ from pasearch.spaces.cost import (
     IN_MACHINE_CODE,
     MANY,
     WINDOWS,
+    WORTH,
     cost,
     norm_operations,
     planned_seconds,
@@ -82,39 +83,55 @@ def test_places_at_which_weights_are_used():
     assert positions(Lstm(units=4), (28, 5)) == 28
 
 
+LONG = 10**7
+"""Steps of a training that is worth machine code whatever it saves."""
+
+
 @pytest.mark.unit
 def test_a_plan_reckons_with_a_step_its_operations_and_its_numbers():
     work = cost(Architecture(layers=(Dense(units=5),)), (7,), 3)
     assert (work.layers, work.numbers) == (2, 7 + 5 + 3)
-    pace = IN_MACHINE_CODE
-    assert planned_seconds(work, 0) == 2 * pace.layer + work.trained * pace.trained
-    of_record = work.operations * pace.operation + 15 * pace.number
-    assert planned_seconds(work, 1000) == pytest.approx(planned_seconds(work, 0) + 1000 * of_record)
+    for pace in (IN_MACHINE_CODE, BY_TORCH):
+        step = 2 * pace.layer + work.trained * pace.trained
+        assert pace.seconds(work, 0) == step
+        step += 1000 * (work.operations * pace.operation + 15 * pace.number)
+        assert pace.seconds(work, 1000) == pytest.approx(step)
+    assert planned_seconds(work, 1000, LONG) == LONG * IN_MACHINE_CODE.seconds(work, 1000)
+
+
+@pytest.mark.unit
+def test_machine_code_is_reckoned_with_where_it_saves_as_much_as_loading_it_takes():
+    work = cost(Architecture(layers=(Dense(units=5),)), (7,), 3)
+    by_torch, in_code = (each.seconds(work, 100) for each in (BY_TORCH, IN_MACHINE_CODE))
+    enough = math.ceil(WORTH / (by_torch - in_code))
+    assert planned_seconds(work, 100, enough + 1) == (enough + 1) * in_code
+    assert planned_seconds(work, 100, enough - 1) == (enough - 1) * by_torch
 
 
 @pytest.mark.unit
 def test_machine_code_is_reckoned_with_where_it_is_faster():
-    wide = cost(Architecture(layers=(Dense(units=2000),)), (784,), 10)
-    assert planned_seconds(wide, 5000) == BY_TORCH.seconds(wide, 5000)
+    wide = cost(Architecture(layers=(Dense(units=2000),)), (700,), 10)
+    assert planned_seconds(wide, 1000, LONG) == LONG * BY_TORCH.seconds(wide, 1000)
     first = Dense(units=6)
     for layer in (
         Dense(units=5, dropout=0.1), Dense(units=5, trainable=False),
         Dense(units=5, activation="sigmoid"),
     ):  # fmt: skip
         other = cost(Architecture(layers=(first, layer)), (7,), 3)
-        assert planned_seconds(other, 10) == IN_MACHINE_CODE.seconds(other, 10)
+        assert planned_seconds(other, 10, LONG) == LONG * IN_MACHINE_CODE.seconds(other, 10)
     other = cost(Architecture(layers=(first, Dense(units=5, joined=True))), (7,), 3)
-    assert planned_seconds(other, 10) == BY_TORCH.seconds(other, 10)
+    assert planned_seconds(other, 10, LONG) == LONG * BY_TORCH.seconds(other, 10)
     for layer in (Conv(filters=2, kernel=3, groups=2), Conv(filters=2, kernel=3, dilation=2)):
         other = cost(Architecture(layers=(layer,)), (2, 6, 6), 3)
-        assert planned_seconds(other, 10) == BY_TORCH.seconds(other, 10)
+        assert planned_seconds(other, 10, LONG) == LONG * BY_TORCH.seconds(other, 10)
     kept = Conv(filters=2, kernel=3, trainable=False)  # gone through once a training
     for layers in (
         (Conv(filters=2, kernel=3), Pool()), (kept, Conv(filters=2, kernel=2)),
         (Pool(size=1), kept, Pool(), Conv(filters=2, kernel=2), Dense(units=4)),
     ):  # fmt: skip
         convolved = cost(Architecture(layers=layers), (1, 6, 6), 3)
-        assert planned_seconds(convolved, 10) == IN_MACHINE_CODE.seconds(convolved, 10)
+        in_code = IN_MACHINE_CODE.seconds(convolved, 10)
+        assert planned_seconds(convolved, 10, LONG) == LONG * in_code
 
 
 @pytest.mark.unit
@@ -122,9 +139,10 @@ def test_many_numbers_have_both_cores():
     work = cost(Architecture(layers=()), (100,), 3)
     few, many = (MANY - 1) // 100, -(-MANY // 100)
     one, own = (IN_MACHINE_CODE.seconds(work, batch) for batch in (few, many))
-    assert planned_seconds(work, few) == one
+    assert planned_seconds(work, few, LONG) == LONG * one
     fixed = IN_MACHINE_CODE.seconds(work, 0)
-    assert planned_seconds(work, many) == pytest.approx(fixed + BOTH * (own - fixed))
+    both = fixed + BOTH * (own - fixed)
+    assert planned_seconds(work, many, LONG) == pytest.approx(LONG * both)
 
 
 @pytest.mark.unit
@@ -142,25 +160,30 @@ def test_an_lstm_goes_through_its_gates_in_each_step_of_a_sequence():
 
 
 STEPS = {
-    # Milliseconds of a step of the default recipe, the median of 7 times 20 on two idle cores.
-    "digits": ((64,), (64,), 10, 404, 0.35),
-    "adult, centred pairs": ((), (449,), 2, 43_958, 8.3),
-    "adult, 128 units": ((128,), (193,), 2, 2048, 2.66),
-    "adult, linear": ((), (193,), 2, 2048, 0.50),
-    "letter, centred pairs": ((), (544,), 26, 18_000, 9.8),
-    "nursery, centred pairs": ((), (299,), 5, 11_664, 2.37),
-    "insurance": ((), (46,), 1, 1204, 0.125),
-    "MNIST's size, 512 and 128 units": ((512, 128), (784,), 10, 2048, 19.8),
-    "28 steps, an LSTM of 128 units": ((Lstm(units=128),), (28, 28), 10, 100, 21.6),
-    "28 steps, an LSTM of 32 units": ((Lstm(units=32),), (28, 28), 10, 512, 21.8),
+    # Milliseconds of a step, the median of many on two idle cores: in machine code on an Intel Xeon
+    # and on an AMD EPYC, and by torch on the latter. An LSTM is reckoned with at torch's pace, of
+    # which its own loops have some half.
+    "digits": ((64,), (64,), 10, 404, 0.35, 0.39, 1.36),
+    "adult, centred pairs": ((), (449,), 2, 43_958, 8.3, 9.03, 23.5),
+    "adult, 128 units": ((128,), (193,), 2, 2048, 2.66, 2.58, 6.31),
+    "adult, linear": ((), (193,), 2, 2048, 0.50, 0.37, 1.32),
+    "letter, centred pairs": ((), (544,), 26, 18_000, 9.8, 13.2, 23.5),
+    "nursery, centred pairs": ((), (299,), 5, 11_664, 2.37, 3.39, 7.55),
+    "insurance": ((), (46,), 1, 1204, 0.125, 0.17, 0.67),
+    "MNIST's size, 512 and 128 units": ((512, 128), (784,), 10, 2048, 19.8, 29.3, 34.7),
+    "28 steps, an LSTM of 128 units": ((Lstm(units=128),), (28, 28), 10, 100, 21.6, 29.0, 58.9),
+    "28 steps, an LSTM of 32 units": ((Lstm(units=32),), (28, 28), 10, 512, 21.8, 23.1, 49.3),
 }  # fmt: skip
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", STEPS)
-def test_a_plan_is_within_half_as_much_again_of_what_was_measured(name: str):
-    hidden, shape, classes, batch, measured = STEPS[name]
+def test_a_plan_is_near_what_was_measured(name: str):
+    hidden, shape, classes, batch, intel, amd, by_torch = STEPS[name]
     layers = (Dense(units=each) if isinstance(each, int) else each for each in hidden)
-    network = Architecture(layers=tuple(layers))
-    planned = 1e3 * planned_seconds(cost(network, shape, classes), batch)
-    assert measured / 1.5 < planned < measured * 1.5
+    work = cost(Architecture(layers=tuple(layers)), shape, classes)
+    slow = 1e3 * BY_TORCH.seconds(work, batch)
+    share = BOTH if batch * work.held >= MANY else 1.0
+    fast = 1e3 * IN_MACHINE_CODE.seconds(work, batch, share) if work.known else slow
+    assert max(intel, amd) / 1.6 < fast < 1.6 * min(intel, amd)
+    assert by_torch / 2.1 < slow < 2.1 * by_torch
