@@ -132,7 +132,9 @@ class Study:
             return cut.take(own), cut.take(held), candidate, model.shape(schema)
         front = candidate.front_end
         before = front.before if front.fitted else front
-        mapped = None if before is None or isinstance(before, Raw) else ready(before, schema.shape)
+        mapped = None
+        if before is not None and not isinstance(before, Raw):
+            mapped = ready(before, schema.shape, self.device)
         every = self.dataset.all_records(mapped)
         return every.take(own), every.take(held), candidate, schema.shape
 

@@ -113,11 +113,18 @@ def _transform(
 ) -> tuple[Any, np.ndarray]:
     import torch
 
+    from pasearch.data.precision import full_precision
+
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
-    with torch.no_grad():
-        for start in range(0, dataset.n, CHUNK):
-            slots = np.arange(start, min(start + CHUNK, dataset.n))
-            x, usable[slots] = encode(slots)
-            features[slots] = front.last(torch.from_numpy(x)).numpy()
+    device = front.device if front.front_end.costly else "cpu"
+    try:
+        there = front.last.to(device)
+        with torch.no_grad(), full_precision():
+            for start in range(0, dataset.n, CHUNK):
+                slots = np.arange(start, min(start + CHUNK, dataset.n))
+                x, usable[slots] = encode(slots)
+                features[slots] = there(torch.from_numpy(x).to(device)).cpu().numpy()
+    finally:
+        front.last.to("cpu")
     return features, usable

@@ -13,12 +13,18 @@ Source: Coates, Ng and Lee 2011 (patches that are merely whitened); Thiry et al.
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.data.scattering import group_normalised
+from pasearch.data.threads import threads
+from pasearch.runs.loops import loaded
+from pasearch.runs.team import Team
 
 SIDE = 6
 """Of a patch, pixels."""
@@ -38,6 +44,10 @@ IMAGES, PATCHES = 1500, 60
 """How many made-up images patterns are taken from, and how many patches of each are looked at."""
 CHUNK_BYTES = 2**24
 """About the largest intermediate tensor."""
+AT_ONCE = 4
+"""Images that machine code works on at a time: so that their products stay in the cache."""
+MANY = 64
+"""From how many images on machine code is loaded for them."""
 
 COUNT = 2 * PATTERNS * GRID**2
 """How many numbers an image has."""
@@ -62,6 +72,8 @@ class Patches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (batch, channels, height, width) to (batch, `COUNT`)."""
+        if _is_plain(images) and len(images) >= MANY and (code := loops()) is not None:
+            return self._in_code(images, code)
         height, width = (side - SIDE + 1 for side in images.shape[2:])
         chunk = max(1, CHUNK_BYTES // (4 * PATTERNS * height * width))
         return torch.cat([self._resemblances(part) for part in images.split(chunk)])
@@ -77,6 +89,32 @@ class Patches(nn.Module):
             for sign in (1.0, -1.0)
         ]
         return group_normalised(torch.cat(parts, dim=1), GROUPS).flatten(1)
+
+    @torch.no_grad()
+    def _in_code(self, images: Tensor, code: ModuleType) -> Tensor:
+        """Do the same in machine code: equal to the bit on one thread or many.
+
+        Every product is computed by one thread, of equally many rows.
+        """
+        height, width = (side - SIDE + 1 for side in images.shape[2:])
+        places, images = height * width, images.contiguous()
+        filters = self.patterns.flatten(1).T.contiguous()
+        given = self.offset.flatten().numpy(), np.float32(THRESHOLD), _edges(height, width)
+        found = torch.empty(len(images), 2 * PATTERNS, GRID, GRID)
+
+        def part(_: int, start: int, end: int) -> None:
+            columns = torch.zeros(AT_ONCE * places, len(filters))
+            products = torch.empty(AT_ONCE * places, PATTERNS)
+            for low in range(start, end, AT_ONCE):
+                own = slice(low, min(low + AT_ONCE, end))
+                code.columns(images[own].numpy(), SIDE, LEAST_VARIANCE, columns.numpy())
+                torch.mm(columns, filters, out=products)
+                code.averages(products.numpy(), *given, (height, width), found[own].numpy())
+
+        team = Team(torch.get_num_threads())
+        with threads(1):
+            team.divided(len(images), part, even=AT_ONCE)
+        return group_normalised(found, GROUPS).flatten(1)
 
     @torch.no_grad()
     def learn(self, images: Tensor, generator: np.random.Generator) -> None:
@@ -99,6 +137,38 @@ class Patches(nn.Module):
         filters = whitening @ (white[chosen] / length[chosen, None].clamp(min=1e-12)).T
         self.offset.copy_((middle @ filters)[:, None, None])
         self.patterns.copy_((filters - filters.mean(0)).T.reshape(self.patterns.shape))
+
+
+def _is_plain(images: Tensor) -> bool:
+    """Whether these are numbers in a processor's memory, and nobody asks for their gradient."""
+    there = type(images) is Tensor and images.device.type == "cpu"
+    return there and images.dtype is torch.float32 and not images.requires_grad
+
+
+def _edges(height: int, width: int) -> np.ndarray:
+    """Return where the grid's rows begin and end, and its columns: neighbours may share one."""
+    cells = np.arange(GRID)
+    ends = [(side * cells // GRID, -(-side * (cells + 1) // GRID)) for side in (height, width)]
+    return np.array([edge for pair in ends for edge in pair])
+
+
+@cache
+def loops() -> ModuleType | None:
+    """Load the loops and try them on public numbers: see `runs.loops`."""
+
+    def agrees(code: ModuleType) -> bool:
+        module = Patches(2)
+        images = torch.linspace(0.0, 40.0, 5 * 2 * 9 * 11).sin().reshape(5, 2, 9, 11)
+        module.patterns.copy_(
+            torch.linspace(0.0, 90.0, module.patterns.numel()).cos().view_as(module.patterns)
+        )
+        module.patterns.sub_(module.patterns.mean((1, 2, 3), keepdim=True))
+        module.offset.copy_(torch.linspace(-1.0, 1.0, PATTERNS).view_as(module.offset))
+        return torch.allclose(
+            module._in_code(images, code), module._resemblances(images), atol=1e-3
+        )
+
+    return loaded("pasearch.data.compiled_patches", agrees)
 
 
 def _some(images: Tensor, generator: np.random.Generator) -> Tensor:

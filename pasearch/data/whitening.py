@@ -163,6 +163,7 @@ def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     if seen.shape[0] < seen.shape[1]:
         # Fewer images than numbers: the images' products have the same variances.
         variances, of_images = torch.linalg.eigh(seen @ seen.T / len(seen))
+        variances, of_images = variances[-kept:], of_images[:, -kept:]
         least = 1e-7 * float(variances[-1])
         vectors = seen.T @ (of_images / (variances.clamp(min=least) * len(seen)).sqrt())
     else:

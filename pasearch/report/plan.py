@@ -305,13 +305,16 @@ def task_of(plan: Plan) -> str:
 
 BEGIN = "; some seconds more to begin, read and score"
 
+MENTIONED = 1.0
+"""From how many seconds of front ends on they are told."""
+
 
 def time_text(plan: Plan) -> str:
     """Return how long the trainings take, from public numbers."""
     usual, average, longest = plan.seconds_per_training()
-    strategy = plan.strategy
+    strategy, begin = plan.strategy, f"{_before_text(plan.seconds_before())}{BEGIN}"
     if strategy.expected_trainings == 1:
-        return f"about {duration(usual)} of training on two CPU cores{BEGIN}"
+        return f"about {duration(usual)} of training on two CPU cores{begin}"
     together = strategy.expected_work * average + plan.retrained * usual
     text = (
         f"about {duration(together)} of training on average, on two CPU cores: about "
@@ -320,7 +323,15 @@ def time_text(plan: Plan) -> str:
     if strategy.selection_rule == "repeat-and-select":
         most = strategy.quantile(0.999)
         text += f", 99.9% of the time at most {most} trainings"
-    return text + BEGIN
+    return text + begin
+
+
+def _before_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "; how long its front end takes with all records before that is not known"
+    if seconds < MENTIONED:
+        return ""
+    return f"; about {duration(seconds)} before that, for what its front end makes of all records"
 
 
 def feature_time_text(plan: FeaturePlan) -> str:

@@ -520,9 +520,9 @@ class Search:
         if path.exists():
             module = front_end.module(shape)
             load_weights(module, path)
-            return Fitted(front_end, module)
+            return Fitted(front_end, module, self.device)
         if not front_end.fitted:
-            found = ready(front_end, shape)
+            found = ready(front_end, shape, self.device)
             if front_end.learned:
                 save_weights(found.module, path, self.folder)
             return found

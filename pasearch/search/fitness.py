@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Stream
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.steering import ValidationQuery
-from pasearch.training.trainer import full_precision, rounds_of
+from pasearch.training.trainer import rounds_of
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records

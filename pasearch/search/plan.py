@@ -12,6 +12,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -197,6 +198,16 @@ class Plan(Charged):
         usual = seconds(self.space.candidate(self.space.fixed()))
         every = [*map(seconds, self.space.extremes())]
         return usual, sum(every) / len(every), max(usual, *every)
+
+    def seconds_before(self) -> float | None:
+        """Return about how long all records take through front ends, before they are trained on.
+
+        On two CPU cores; None where nobody knows.
+        """
+        shape, _ = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        firsts = {each.before or each for each in self.strategy.front_ends(self.space)}
+        found = [each.seconds(shape, self.split.n) for each in firsts]
+        return None if None in found else math.fsum(each or 0.0 for each in found)
 
     def longest_first(self, candidates: Sequence[Candidate], shape: RoundShape) -> list[int]:
         """Return places of candidates in the order in which a round trains them.

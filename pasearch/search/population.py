@@ -29,6 +29,7 @@ from torch import nn
 
 from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
+from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
@@ -37,7 +38,6 @@ from pasearch.training.gpu_code import Together, gpu_libraries
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import usual_metric
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import full_precision
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema

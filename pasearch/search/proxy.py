@@ -66,7 +66,8 @@ class Proxy:
         """
         stream = Keys.from_seed(0).stream("proxy")
         candidates = _candidates(space, stream)
-        fits = {front: self.fit(front) for front in {each.front_end for each in candidates}}
+        every = {each.front_end for each in candidates}
+        fits = {front: self.fit(front, device) for front in every}
         scores = []
         for number, candidate in enumerate(candidates):
             if on_trial is not None:
@@ -75,11 +76,11 @@ class Proxy:
             scores.append(self._score(plan, candidate, records, stream.child(number), device))
         return candidates[int(np.argmax(scores))]
 
-    def fit(self, front_end: FrontEnd) -> Fitted:
+    def fit(self, front_end: FrontEnd, device: str = "cpu") -> Fitted:
         """Return a front end ready for use; one that is fitted is fitted to the public records."""
         if not front_end.fitted:
-            return ready(front_end, self.dataset.schema.shape)
-        before = None if front_end.before is None else self.fit(front_end.before)
+            return ready(front_end, self.dataset.schema.shape, device)
+        before = None if front_end.before is None else self.fit(front_end.before, device)
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         form = self.dataset.schema.row_form

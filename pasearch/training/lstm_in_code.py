@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.runs.loops import loaded
 from pasearch.runs.team import Team
 from pasearch.spaces.modules import Lstm
 from pasearch.training import machine_code
@@ -255,8 +256,8 @@ def take_over(watched: Watched, recipe: Recipe, x: Tensor, team: Team) -> bool:
 
 @cache
 def loops() -> ModuleType | None:
-    """Load the loops and try them on public numbers: see `machine_code.loaded`."""
-    return machine_code.loaded("pasearch.training.compiled_lstm", _agrees)
+    """Load the loops and try them on public numbers: see `runs.loops`."""
+    return loaded("pasearch.training.compiled_lstm", _agrees)
 
 
 def _agrees(code: ModuleType) -> bool:

@@ -14,10 +14,7 @@ Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,10 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch import busy
-from pasearch.errors import MachineError, system_words
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
+from pasearch.runs.loops import loaded
 from pasearch.runs.team import Team
 from pasearch.spaces.cost import WORTH
 from pasearch.spaces.modules import KeyedDropout
@@ -73,9 +69,6 @@ LINE = 16
 EACH, EACH_OF_IMAGES, SUMS = 32, 2 * LANES, 2**24
 """Several threads pay where each has so many records of a batch, in the mean; all their sums, of
 which each has its own, have at most so many numbers together."""
-
-OFF = "NUMBA_DISABLE_JIT"
-"""What switches machine code off, if the environment has it."""
 
 Chain = Dense | Convolutional
 """A network as loops know it."""
@@ -451,7 +444,7 @@ def loops_of(chain: Chain) -> ModuleType | None:
 
 @cache
 def loops() -> ModuleType | None:
-    """Load the loops of dense networks and try them on public numbers: see `loaded`."""
+    """Load the loops of dense networks and try them on public numbers: see `runs.loops`."""
 
     def agrees(code: ModuleType) -> bool:
         nets = [(each, kind) for each in ((3,), (NARROW - 1, 3), (NARROW, 3)) for kind in KINDS]
@@ -466,7 +459,7 @@ def loops() -> ModuleType | None:
 
 @cache
 def convolutional_loops() -> ModuleType | None:
-    """Load those of convolutional networks and try them on public numbers: see `loaded`."""
+    """Load those of convolutional networks and try them on public numbers: see `runs.loops`."""
 
     def agrees(code: ModuleType) -> bool:
         layers = (
@@ -476,32 +469,6 @@ def convolutional_loops() -> ModuleType | None:
         return _adds_the_same() and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
 
     return loaded("pasearch.training.compiled_convolutions", agrees)
-
-
-def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
-    """Load loops and try them on public numbers; None where numba is missing or switched off.
-
-    Raises:
-        MachineError: They cannot be loaded, or find other sums. Torch's do not take over then: a
-            run that is resumed, or whose candidates are trained in several processes, has to have
-            the same sums everywhere.
-    """
-    if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
-        return None
-    try:
-        with busy.at(busy.COMPILING):
-            code = importlib.import_module(module)
-            agreed = agrees(code)
-        if agreed:
-            return code
-        told = "It finds other numbers than torch."
-    except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
-        told = system_words(error) or f"numba ended with {type(error).__name__}."
-    raise MachineError(
-        f"The machine code that trains networks cannot be used here. {told} If its files are "
-        "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
-        f"command again, or resume the run. A new run with {OFF}=1 does without, more slowly."
-    )
 
 
 def _adds_the_same() -> bool:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.gpu.bits import BLOCK
@@ -512,39 +511,6 @@ def _made_up(x: Tensor) -> Tensor:
     steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
     made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
     return (made_up if x.is_floating_point() else made_up.abs() > 0.5).to(x.dtype)
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Switch TF32, bfloat16 products and autocast off, and give the user's settings back."""
-    switches = _precision_switches()
-    saved = [getattr(place, name) for place, name, _ in switches]
-    cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
-    if not cast and all(now == exact for now, (*_, exact) in zip(saved, switches, strict=True)):
-        yield
-        return
-    for place, name, exact in switches:
-        setattr(place, name, exact)
-    try:
-        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
-            yield
-    finally:
-        for (place, name, _), value in zip(switches, saved, strict=True):
-            setattr(place, name, value)
-
-
-@cache
-def _precision_switches() -> list[tuple[Any, str, Any]]:
-    """Return every switch that makes float32 products coarser, and its exact setting."""
-    backends = torch.backends
-    if not hasattr(backends.cuda.matmul, "fp32_precision"):  # torch before 2.9
-        return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
-    places: list[Any] = [backends.cuda.matmul]
-    for library in (backends.cudnn, backends.mkldnn):
-        places += [
-            getattr(library, kind) for kind in ("matmul", "conv", "rnn") if hasattr(library, kind)
-        ]
-    return [(place, "fp32_precision", "ieee") for place in places]
 
 
 class _Average:

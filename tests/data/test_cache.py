@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.data import cache, compact
+from pasearch.data import cache, compact, precision
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.rows import PickedRows
@@ -90,6 +91,91 @@ def files(folder: Path) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "private" / "cache" / cache.FOLDER
+
+
+class TestPlace:
+    """Where records go through a front end."""
+
+    @pytest.fixture
+    def moved(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What is moved, and where to; "cuda" stands for a device that is there."""
+        found: list[str] = []
+
+        def noted(name: str, right: Callable[..., Any]) -> Callable[..., Any]:
+            def to(self: Any, place: Any, *more: Any, **named: Any) -> Any:
+                if isinstance(place, str):  # by name: ours
+                    found.append(f"{name} to {place}")
+                    place = "cpu"
+                return right(self, place, *more, **named)
+
+            return to
+
+        monkeypatch.setattr(Counting, "to", noted("module", Counting.to))
+        monkeypatch.setattr(Tensor, "to", noted("records", Tensor.to))
+        return found
+
+    @pytest.mark.unit
+    def test_a_costly_one_computes_where_it_is_told_to_and_comes_back(self, moved: list[str]):
+        opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
+        assert moved == ["module to cuda", "records to cuda", "module to cpu"]
+
+    @pytest.mark.unit
+    def test_one_that_costs_little_stays_on_the_processor(
+        self, moved: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(Costly, "costly", False)
+        opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
+        assert not any("cuda" in each for each in moved)
+
+    @pytest.mark.unit
+    def test_it_comes_back_where_it_fails(self, moved: list[str], monkeypatch: pytest.MonkeyPatch):
+        def fail(self: Counting, x: Tensor) -> Tensor:
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(Counting, "forward", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
+        assert moved[-1] == "module to cpu"
+
+    @pytest.mark.unit
+    def test_what_a_device_has_rounded_is_not_taken_for_anothers(self):
+        """A resumed release is computed as it was."""
+        here, there = (ready(Costly(), (4, 5), place).digest for place in ("cpu", "cuda"))
+        assert here != there
+
+    @pytest.mark.unit
+    def test_products_are_of_full_precision(self, monkeypatch: pytest.MonkeyPatch):
+        seen: list[bool] = []
+        entered = precision.full_precision
+
+        @contextmanager
+        def noted() -> Iterator[None]:
+            with entered():
+                seen.append(True)
+                yield
+                seen.append(False)
+
+        def forward(self: Counting, x: Tensor) -> Tensor:
+            assert seen[-1]
+            return x.flatten(1)
+
+        monkeypatch.setattr(precision, "full_precision", noted)
+        monkeypatch.setattr(Counting, "forward", forward)
+        opened(dataset(None), ready(Costly(), (4, 5)))
+        assert seen == [True, False]
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    @pytest.mark.parametrize("name", ["scattering", "whitened", "whitened:2"])
+    def test_a_gpu_maps_images_as_a_processor_does(self, name: str):
+        images = np.random.Generator(np.random.PCG64(3)).random((80, 28, 28))
+        schema = Schema(shape=(28, 28), low=0.0, high=1.0, classes=2)
+        found = []
+        for place in ("cpu", "cuda", "cuda"):
+            made = Dataset(name="d", schema=schema, features=images, labels=np.arange(80) % 2)
+            found.append(made.all_records(ready(front_end(name), (28, 28), place)).x)
+        torch.testing.assert_close(found[0], found[1], atol=2e-3, rtol=0.0)
+        assert torch.equal(found[1], found[2])
 
 
 class TestPrivate:

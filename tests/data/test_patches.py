@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pasearch.data import patches
+from pasearch.data import compiled_patches, patches
 from pasearch.data.made_up import dead_leaves
-from pasearch.data.patches import COUNT, GRID, GROUPS, PATTERNS, SIDE, Patches
+from pasearch.data.patches import COUNT, GRID, GROUPS, MANY, PATTERNS, SIDE, Patches
+from pasearch.data.threads import threads
+from pasearch.errors import MachineError
+from pasearch.runs.loops import OFF
 
 
 def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[Patches, Tensor]:
@@ -21,9 +26,19 @@ def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[Patches, 
     return module, made
 
 
+def in_code(module: Patches, images: Tensor) -> Tensor:
+    """Return what machine code finds."""
+    code = patches.loops()
+    assert code is not None
+    return module._in_code(images, code)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_number_is_the_mean_of_what_exceeds_the_threshold(channels: int):
+@pytest.mark.parametrize("way", [Patches.__call__, in_code])
+def test_every_number_is_the_mean_of_what_exceeds_the_threshold(
+    channels: int, way: Callable[[Patches, Tensor], Tensor]
+):
     """Against the formula at the head of the module, patch by patch."""
     module, made = learned(channels)
     image = made[0].double()
@@ -42,7 +57,7 @@ def test_every_number_is_the_mean_of_what_exceeds_the_threshold(channels: int):
     averages = cells.reshape(2 * PATTERNS, GRID, side, GRID, side).mean((2, 4))
     groups = averages.reshape(GROUPS, -1)
     wanted = (groups - groups.mean(1, keepdims=True)) / np.sqrt(groups.var(1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(module(made[:1])[0], wanted.ravel(), atol=2e-4)
+    np.testing.assert_allclose(way(module, made[:1])[0], wanted.ravel(), atol=2e-4)
 
 
 @pytest.mark.unit
@@ -77,3 +92,88 @@ def test_images_without_any_contrast_make_finite_patterns():
     module.learn(torch.zeros(20, 1, 16, 16), np.random.Generator(np.random.Philox(1)))
     assert module.patterns.isfinite().all()
     assert module(torch.ones(2, 1, 16, 16)).isfinite().all()
+
+
+class TestMachineCode:
+    @pytest.mark.oracle
+    @pytest.mark.parametrize("shape", [(1, 17, 17), (2, 16, 23), (3, 19, 8), (1, 8, 8)])
+    def test_cells_that_share_a_row_are_those_of_torch(self, shape: tuple[int, int, int]):
+        generator = np.random.Generator(np.random.Philox(5))
+        made = torch.from_numpy(generator.random((7, *shape), dtype=np.float32))
+        module = Patches(shape[0])
+        module.learn(made, generator)
+        torch.testing.assert_close(
+            in_code(module, made), module._resemblances(made), atol=2e-3, rtol=0.0
+        )
+
+    @pytest.mark.property
+    def test_a_record_has_the_same_bits_in_any_company_and_on_any_number_of_threads(self):
+        module, made = learned()
+        many = torch.cat([made, made.flip(0), made])[: MANY + 30]
+        with threads(1):
+            alone = module(many)
+        for count in (2, 3, 5):
+            with threads(count):
+                assert torch.equal(module(many), alone)
+                assert torch.equal(module(many[: MANY + 1]), alone[: MANY + 1])
+        assert torch.equal(in_code(module, many[17:18]), alone[17:18])
+        others = many.clone()
+        others[17] = 0.0
+        kept = torch.arange(len(many)) != 17
+        assert torch.equal(module(others)[kept], alone[kept])
+
+    @pytest.mark.unit
+    def test_it_is_for_many_images_in_a_processors_memory(self, monkeypatch: pytest.MonkeyPatch):
+        module, made = learned()
+        many = torch.cat([made, made])
+        asked: list[int] = []
+
+        def noted(self: Patches, images: Tensor, code: object) -> Tensor:
+            asked.append(len(images))
+            return torch.zeros(len(images), COUNT)
+
+        monkeypatch.setattr(Patches, "_in_code", noted)
+        module(many[: MANY - 1])
+        assert not asked
+        module(many[:MANY])
+        assert asked == [MANY]
+        module.double()(many.double())
+        module.float()(many.clone().requires_grad_())
+        assert asked == [MANY]
+
+    @pytest.mark.unit
+    def test_images_that_lie_otherwise_in_memory_are_the_same(self):
+        module, made = learned()
+        many = torch.cat([made, made])
+        turned = many.transpose(2, 3).contiguous().transpose(2, 3)
+        assert torch.equal(module(turned), module(many))
+
+    @pytest.mark.unit
+    def test_images_without_contrast_have_finite_numbers(self):
+        module, _ = learned()
+        flat = torch.ones(MANY, 1, 16, 16) * torch.linspace(0, 1, MANY)[:, None, None, None]
+        assert module(flat).isfinite().all()
+
+    @pytest.mark.unit
+    def test_loops_that_find_other_numbers_are_an_error(self, monkeypatch: pytest.MonkeyPatch):
+        patches.loops.cache_clear()
+        for name in ("columns", "averages"):
+            with monkeypatch.context() as patch:
+                patch.setattr(compiled_patches, name, lambda *given: None)
+                with pytest.raises(MachineError, match="other numbers"):
+                    patches.loops()
+        patches.loops.cache_clear()
+        assert patches.loops() is compiled_patches
+
+    @pytest.mark.unit
+    def test_without_numba_torch_does_it(self, monkeypatch: pytest.MonkeyPatch):
+        module, made = learned()
+        many = torch.cat([made, made])
+        fast = module(many)
+        patches.loops.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setenv(OFF, "1")
+            slow = module(many)
+        patches.loops.cache_clear()
+        assert not torch.equal(slow, fast)
+        assert torch.allclose(slow, fast, atol=2e-3)

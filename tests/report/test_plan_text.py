@@ -137,6 +137,25 @@ def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.4, ""),
+        (88.0, "; about 88 s before that, for what its front end makes of all records"),
+        (None, "; how long its front end takes with all records before that is not known"),
+    ],
+)
+def test_the_time_of_a_front_end_is_told_where_it_is_long(
+    seconds: float | None, told: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Plan, "seconds_before", lambda plan: seconds)
+    for plan in (planned(), planned(strategy="rs", candidates=5)):
+        time = row(plan, "Time")
+        assert time.endswith(f"{told}; some seconds more to begin, read and score")
+        assert ("front end" in time) == bool(told)
+
+
+@pytest.mark.unit
 def test_an_undeclared_table_is_described_by_its_columns():
     table = TableSchema(
         columns=(Column(name="age", low=0, high=9), Column(name="b")), target=Column(name="c")

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import torch
 from audits import ACCEPT, REJECT, geometric_pvalue
+from torch import nn
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Geometric
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared, estimate_schema
 from pasearch.data.estimation import SchemaEstimate
-from pasearch.data.front_ends import PrincipalComponents, Standardise
+from pasearch.data.front_ends import Fitted, PrincipalComponents, Raw, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
 from pasearch.progress import Progress
@@ -765,6 +766,24 @@ class TestFits:
     def test_without_a_line_nothing_is_fitted(self, tmp_path: Path):
         with searching(tmp_path / "x", "fixed") as search, pytest.raises(KeyError):
             search._front(PrincipalComponents(2))
+
+    @pytest.mark.unit
+    def test_records_go_through_it_where_the_run_computes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(Raw, "learned", True)  # so that it is kept
+        with searching(tmp_path / "x", "fixed") as search:
+            assert search._front(Raw()).device == "cpu"
+            kept = replace(search, device="cuda")._front(Raw())
+            (tmp_path / "x" / "private" / "front_ends" / "raw.pt").unlink()
+            made = replace(search, device="cuda")._front(Raw())
+        assert [kept.device, made.device] == ["cuda", "cuda"]
+        first = nn.Sequential(kept.module, nn.Identity())
+        assert Fitted(Standardise(), nn.Identity()).behind(kept).device == "cuda"
+        monkeypatch.setattr(Standardise, "before", Raw())
+        both = Fitted(Standardise(), first, "cuda").before
+        assert both is not None
+        assert both.device == "cuda"
 
 
 class TestCurves:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.data.front_ends import PrincipalComponents, Raw, Scattering, front_end
+from pasearch.data.front_ends import PrincipalComponents, Raw, front_end
+from pasearch.data.front_ends.images import Scattering
 from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate

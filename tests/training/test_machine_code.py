@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from pasearch.api.binding import compiler, versions
 from pasearch.data.partitions import Records
+from pasearch.data.precision import full_precision
 from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
-from pasearch.runs import normals
+from pasearch.runs import loops, normals
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, WeightStandardisedConv2d
 from pasearch.training import compiled, compiled_activations, machine_code, products, trainer
@@ -37,7 +38,7 @@ from pasearch.training.machine_code import EACH, MachineCode
 from pasearch.training.one_step import EVEN
 from pasearch.training.products import Product
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training, full_precision, train
+from pasearch.training.trainer import Training, train
 
 N, INPUTS, CLASSES = 400, 12, 3
 
@@ -585,7 +586,7 @@ def test_loops_that_fail_or_find_other_sums_are_an_error(monkeypatch: pytest.Mon
         given[-2][0] += 0.01
 
     for place, name, fault, told in (
-        (machine_code.importlib, "import_module", full, "full"),
+        (loops.importlib, "import_module", full, "full"),
         (compiled, "bounded_sum", other, "other numbers"),
         (normals, "add_few", lambda total, *_: total.fill(0.0), "other numbers"),
         (normals, "compiled", lambda: None, "other numbers"),
@@ -615,7 +616,7 @@ def test_machine_code_can_be_switched_off_and_a_run_is_bound_to_that(
         assert "NUMBA_CACHE_DIR" not in compiler()
     machine_code.loops.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(machine_code.importlib.util, "find_spec", lambda name: None)
+        patch.setattr(loops.importlib.util, "find_spec", lambda name: None)
         assert machine_code.loops() is None
     machine_code.loops.cache_clear()
     assert {"numba", "llvmlite"} <= set(versions())

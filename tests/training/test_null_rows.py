@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
+from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigmoid_
 from pasearch.training import halves, machine_code, one_step, trainer
@@ -30,7 +31,7 @@ from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.lstm_in_code import LstmInCode
 from pasearch.training.one_step import EVEN
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training, full_precision
+from pasearch.training.trainer import Training
 
 N, CLASSES = 700, 3
 SIZES = [1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 50, 63, 64, 65, 100, 129, 200, 333]

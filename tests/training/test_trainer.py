@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.data import precision
 from pasearch.data.partitions import Records
+from pasearch.data.precision import full_precision
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import normals
@@ -22,7 +24,7 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.one_step import batch_sum
 from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training, full_precision, train
+from pasearch.training.trainer import Training, train
 
 N, FEATURES, CLASSES = 24, 5, 3
 
@@ -532,16 +534,16 @@ def test_training_step_by_step_is_training(average: float | None):
 
 
 def switches() -> list[Any]:
-    return [getattr(place, name) for place, name, _ in trainer._precision_switches()]
+    return [getattr(place, name) for place, name, _ in precision._precision_switches()]
 
 
 @pytest.mark.contract
 def test_coarse_products_are_off_within_and_as_they_were_after():
     before = switches()
-    exact = [value for _, _, value in trainer._precision_switches()]
+    exact = [value for _, _, value in precision._precision_switches()]
     coarse = {"ieee": "tf32", False: True}
     try:
-        for place, name, value in trainer._precision_switches():
+        for place, name, value in precision._precision_switches():
             setattr(place, name, coarse[value])
         loose = switches()
         assert loose != exact
@@ -552,7 +554,7 @@ def test_coarse_products_are_off_within_and_as_they_were_after():
             raise ValueError("inside")
         assert switches() == loose
     finally:
-        for (place, name, _), value in zip(trainer._precision_switches(), before, strict=True):
+        for (place, name, _), value in zip(precision._precision_switches(), before, strict=True):
             setattr(place, name, value)
 
 

@@ -108,6 +108,13 @@ class FrontEnd(Stage):
         """Return the map, ready for use; only where not `fitted`."""
         return self.module(shape)
 
+    def seconds(self, shape: Shape, records: int) -> float | None:
+        """Return about how long so many records take, on two CPU cores; None where nobody knows.
+
+        Nothing where it costs little; what has to be made before the first record counts too.
+        """
+        return None if self.costly else 0.0
+
     def event(self, noise_multiplier: float) -> Event:
         """Return what its fit costs at this noise; only where `fitted`."""
         return Gaussian(noise_multiplier)
@@ -149,16 +156,18 @@ class Fitted:
     Args:
         front_end: What it is.
         module: The map.
+        device: Where records go through it, if it is costly; others: on the processor.
     """
 
     front_end: FrontEnd
     module: nn.Module
+    device: str = "cpu"
 
     @property
     def before(self) -> Fitted | None:
         """The first of its two parts, where it has two."""
         first = self.front_end.before
-        return None if first is None else Fitted(first, self.module[0])  # pyright: ignore[reportIndexIssue]
+        return None if first is None else Fitted(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
 
     @property
     def last(self) -> nn.Module:
@@ -171,23 +180,24 @@ class Fitted:
 
         if before is None:
             return self
-        return Fitted(self.front_end, nn.Sequential(before.module, self.module))
+        return Fitted(self.front_end, nn.Sequential(before.module, self.module), before.device)
 
     @property
     def digest(self) -> str:
         """A hash of what it does: equal digests map records alike."""
         import numpy as np
 
-        found = hashlib.sha256(f"{self.front_end.text} {self.front_end.version}".encode())
+        place = self.device if self.front_end.costly else ""
+        found = hashlib.sha256(f"{self.front_end.text} {self.front_end.version} {place}".encode())
         for name, value in self.module.state_dict().items():
             found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
         return found.hexdigest()
 
 
-def ready(front_end: FrontEnd, shape: Shape) -> Fitted:
-    """Return a front end that needs no fit."""
+def ready(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> Fitted:
+    """Return a front end that needs no fit; see `Fitted`."""
     assert not front_end.fitted
-    return Fitted(front_end, front_end.ready_module(shape))
+    return Fitted(front_end, front_end.ready_module(shape), device)
 
 
 FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
@@ -229,7 +239,7 @@ class MaxPool(FrontEnd):
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
     def output_shape(self, shape: Shape) -> Shape:
-        *channels, height, width = _image(self, shape)
+        *channels, height, width = image_of(self, shape)
         sides = height // self.size, width // self.size
         if not min(sides) > 0:
             raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
@@ -240,88 +250,6 @@ class MaxPool(FrontEnd):
         from torch import nn
 
         return nn.MaxPool2d(self.size)
-
-
-@FRONT_ENDS.register
-@dataclass(frozen=True, slots=True)
-class Scattering(FrontEnd):
-    """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
-
-    name: ClassVar[str] = "scattering"
-    phrase: ClassVar[str] = "scattering coefficients"
-    costly: ClassVar[bool] = True
-
-    def output_shape(self, shape: Shape) -> Shape:
-        """Return (81 times the channels, a quarter of the sides)."""
-        *channels, height, width = _image(self, shape)
-        if not min(height, width) >= LEAST_SIDE:
-            raise UsageError(
-                f"Front end {self.text} needs images of {LEAST_SIDE} x {LEAST_SIDE} pixels or "
-                f"more; these records have shape {shape}."
-            )
-        return (81 * math.prod(channels), height // 4, width // 4)
-
-    def module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.projections import NormalisedScattering
-
-        return NormalisedScattering(shape)
-
-
-LEAST_SIDE = 16
-"""The least side of an image that scattering at two scales leaves anything of."""
-
-
-@FRONT_ENDS.register
-@dataclass(frozen=True, slots=True)
-class Whitened(FrontEnd):
-    """Scattering and patches in directions of made-up images, brought to similar sizes.
-
-    Args:
-        views: 1, or 2 for the mean of an image and its mirror image: of photographs, not of
-            digits, which mirrored are others.
-    """
-
-    name: ClassVar[str] = "whitened"
-    costly: ClassVar[bool] = True
-    learned: ClassVar[bool] = True
-    version: ClassVar[int] = 2
-    views: int = 1
-
-    def __post_init__(self) -> None:
-        if not whole("views", self.views) <= 2:
-            raise UsageError(
-                f"{self.name} has {self.views} views: expected 1, or 2 (an image and its mirror "
-                "image)."
-            )
-
-    def words(self) -> str:
-        views = f" of {self.views} views (the image and its mirror image)"
-        return "whitened scattering coefficients and patches" + views * (self.views > 1)
-
-    def output_shape(self, shape: Shape) -> Shape:
-        """Return the number of directions."""
-        from pasearch.data.patches import COUNT
-        from pasearch.data.whitening import MOST_COEFFICIENTS, directions_for
-
-        coefficients = math.prod(Scattering().output_shape(shape)) + COUNT
-        if not coefficients <= MOST_COEFFICIENTS:
-            raise UsageError(
-                f"Front end {self.text}: images of shape {shape} are too large for it: take "
-                "scattering, or smaller images."
-            )
-        return (directions_for(coefficients),)
-
-    def module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedImage
-
-        return WhitenedImage(shape, self.views)
-
-    def ready_module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedImage, learned
-
-        module = WhitenedImage(shape, self.views)
-        module.load_state_dict(learned(tuple(shape)))
-        return module
 
 
 class Recentred(FrontEnd):
@@ -341,6 +269,9 @@ class Recentred(FrontEnd):
 
     def words(self) -> str:
         return f"{self.before.words()}, centred"
+
+    def seconds(self, shape: Shape, records: int) -> float | None:
+        return self.before.seconds(shape, records)
 
     def output_shape(self, shape: Shape) -> Shape:
         return self.before.output_shape(shape)
@@ -364,26 +295,6 @@ class Recentred(FrontEnd):
         from pasearch.data.projections import fit_centre
 
         return Fitted(self, fit_centre(x, valid, noise_multiplier, stream))
-
-
-@FRONT_ENDS.register
-@dataclass(frozen=True, slots=True)
-class WhitenedCentred(Recentred):
-    """What `whitened` makes of an image, minus its mean, which is estimated privately.
-
-    Args:
-        views: As of `whitened`.
-    """
-
-    name: ClassVar[str] = "whitened_centred"
-    views: int = 1
-
-    def __post_init__(self) -> None:
-        Whitened(self.views)
-
-    @property
-    def before(self) -> FrontEnd:
-        return Whitened(self.views)
 
 
 class Moved(FrontEnd):
@@ -588,7 +499,12 @@ def front_end(text: object) -> FrontEnd:
     )
 
 
-def _image(front: FrontEnd, shape: Shape) -> Shape:
+def image_of(front: FrontEnd, shape: Shape) -> Shape:
+    """Return the shape of records that are images.
+
+    Raises:
+        UsageError: They are none.
+    """
     if len(shape) not in (2, 3):
         raise UsageError(
             f"Front end {front.text} needs images, (height, width) or (channels, height, width); "

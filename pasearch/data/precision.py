@@ -1,0 +1,43 @@
+"""How exactly products of float32 are computed, whatever a user has set for work of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Switch TF32, bfloat16 products and autocast off, and give the user's settings back."""
+    switches = _precision_switches()
+    saved = [getattr(place, name) for place, name, _ in switches]
+    cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    if not cast and all(now == exact for now, (*_, exact) in zip(saved, switches, strict=True)):
+        yield
+        return
+    for place, name, exact in switches:
+        setattr(place, name, exact)
+    try:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        for (place, name, _), value in zip(switches, saved, strict=True):
+            setattr(place, name, value)
+
+
+@cache
+def _precision_switches() -> list[tuple[Any, str, Any]]:
+    """Return every switch that makes float32 products coarser, and its exact setting."""
+    backends = torch.backends
+    if not hasattr(backends.cuda.matmul, "fp32_precision"):  # torch before 2.9
+        return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
+    places: list[Any] = [backends.cuda.matmul]
+    for library in (backends.cudnn, backends.mkldnn):
+        places += [
+            getattr(library, kind) for kind in ("matmul", "conv", "rnn") if hasattr(library, kind)
+        ]
+    return [(place, "fp32_precision", "ieee") for place in places]
