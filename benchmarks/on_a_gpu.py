@@ -6,6 +6,7 @@
     generation    60 and ten networks of Table XI together, against Opacus one by one
     tiles         which tiles the kernels are fastest with
     speed         a step of each row against every peer that is installed
+    front ends    images through scattering and whitening, against the processor beside it
     limits        how far from the least time that this GPU allows
     bench         what `pasearch bench` says
 
@@ -38,6 +39,10 @@ PARTS: dict[str, list[list[str]]] = {
     "tiles": [[PYTHON, "benchmarks/speed/tiles.py", "--out", "{out}/tiles.jsonl"]],
     "speed": [
         [PYTHON, "benchmarks/speed/run.py", "--device", "cuda", "--out", "{out}/steps.jsonl"]
+    ],
+    "front ends": [
+        [PYTHON, "benchmarks/speed/front_ends.py", "--device", "cuda",
+         "--out", "{out}/front_ends.jsonl"]
     ],
     "limits": [
         [PYTHON, "benchmarks/speed/limits.py", "--device", "cuda", "--out", "{out}/limits.jsonl"]

@@ -6,7 +6,7 @@ Only what follows from public numbers may be said here: see docs/rules.md, rule 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 COMPILING = "compiling machine code: some ten seconds, once"
@@ -14,12 +14,16 @@ COMPILING = "compiling machine code: some ten seconds, once"
 AFTER = 1.0
 """Seconds before it is said."""
 
-_now: list[tuple[str, float]] = []
+_now: list[tuple[str | Callable[[], str], float]] = []
 
 
 @contextmanager
-def at(text: str) -> Iterator[None]:
-    """Let it be said that a process is at something, within the block."""
+def at(text: str | Callable[[], str]) -> Iterator[None]:
+    """Let it be said that a process is at something, within the block.
+
+    Args:
+        text: What is said, or what returns it when it is.
+    """
     _now.append((text, time.monotonic()))
     try:
         yield
@@ -28,5 +32,8 @@ def at(text: str) -> Iterator[None]:
 
 
 def said() -> str:
-    """Return what a process is at, if it has been for a while; else nothing."""
-    return next((text for text, since in _now if time.monotonic() - since >= AFTER), "")
+    """Return what a process is at, if it has been for a while; else nothing. The last one first."""
+    for text, since in reversed(_now):
+        if time.monotonic() - since >= AFTER:
+            return text if isinstance(text, str) else text()
+    return ""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
 from pasearch import busy
@@ -24,6 +26,9 @@ EVERY = 0.2
 
 SHARE = 10
 """How many percent are between two lines where none can be written anew."""
+
+SELDOM = 15.0
+"""Seconds between two lines that nobody asked for: in a file or a pipe."""
 
 
 class Progress:
@@ -89,12 +94,16 @@ class Line(Progress):
         trainings: How many are planned: public.
         stream: Where it is written.
         anew: Whether a line can be written over the last one; otherwise every tenth is a line.
+        every: Of lines that stay, the least seconds before one: a short run has none.
     """
 
-    def __init__(self, trainings: float, stream: TextIO, *, anew: bool):
+    def __init__(self, trainings: float, stream: TextIO, *, anew: bool, every: float = 0.0):
         self._trainings, self._stream, self._anew = max(trainings, 1e-9), stream, anew
         self._text, self._done, self._start = "Training", 0.0, time.monotonic()
         self._told, self._width, self._last, self._ended = 0.0, 0, -SHARE, False
+        self._every = every
+        if every:
+            self._told, self._last = self._start, 0
 
     def stage(self, line: str) -> None:
         self._text = line.capitalize()
@@ -114,8 +123,11 @@ class Line(Progress):
     def _tell(self, done: float) -> None:
         share, now = min(1.0, done / self._trainings), time.monotonic()
         percent, whole = int(100 * share), share >= 1.0
-        soon = now - self._told < EVERY if self._anew else percent < self._last + SHARE
-        if self._ended or (soon and not whole):
+        if self._anew:
+            soon = now - self._told < EVERY and not whole
+        else:
+            soon = (percent < self._last + SHARE and not whole) or now - self._told < self._every
+        if self._ended or soon:
             return
         self._told, self._last, self._ended = now, percent, whole
         spent = now - self._start
@@ -128,6 +140,23 @@ class Line(Progress):
         self._width = len(text)
         self._stream.write(padded + ("\n" if whole or not self._anew else ""))
         self._stream.flush()
+
+
+@contextmanager
+def told(trainings: float | None, *, show: bool) -> Iterator[Progress]:
+    """Tell of a run within the block: by a bar on a terminal, elsewhere by a line now and then.
+
+    Args:
+        trainings: How many are planned; None where that is secret.
+        show: False tells nothing.
+    """
+    stream = sys.stderr
+    if show and stream is not None and not stream.isatty():
+        hidden = trainings is None
+        yield Progress() if hidden else Line(trainings, stream, anew=False, every=SELDOM)
+        return
+    with Bar(trainings, show=show) as bar:
+        yield bar
 
 
 class Bar(Progress):

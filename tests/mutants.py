@@ -31,6 +31,30 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "patches: an image's averages go on from the one before it",
+        "        above[:], below[:] = ZERO, ZERO\n",
+        "",
+        "data/test_patches.py",
+    ),
+    Mutant(
+        "patches: an image's rows begin one too far",
+        "products[(image * rows + row) * width + column]",
+        "products[(image * rows + row) * width + column + 1]",
+        "data/test_patches.py",
+    ),
+    Mutant(
+        "front ends: what another device has rounded is taken as well",
+        'place = self.device if self.front_end.costly else ""',
+        'place = ""',
+        "data/test_cache.py",
+    ),
+    Mutant(
+        "front ends: by coarse products",
+        "torch.no_grad(), full_precision(),",
+        "torch.no_grad(),",
+        "data/test_cache.py",
+    ),
+    Mutant(
         "sigmoids: torch's own",
         "x.mul_(0.5).tanh_().mul_(0.5).add_(0.5)",
         "x.sigmoid_()",

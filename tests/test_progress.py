@@ -16,9 +16,10 @@ from pasearch import Budget, busy
 from pasearch.api import search as api
 from pasearch.api.features import prepare, run
 from pasearch.api.lifecycle import Prepared
+from pasearch.data import patches
 from pasearch.errors import UsageError
-from pasearch.progress import SECRET, Bar, Line, Progress, heard
-from pasearch.runs import normals
+from pasearch.progress import SECRET, SELDOM, Bar, Line, Progress, heard, told
+from pasearch.runs import loops, normals
 from pasearch.training import lstm_in_code, machine_code, settings
 
 STEPS = 4
@@ -133,8 +134,8 @@ def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
         return honest(name, *rest)
 
     for module, load in (
-        (normals, normals.compiled), (machine_code, machine_code.loops),
-        (machine_code, lstm_in_code.loops),
+        (normals, normals.compiled), (loops, machine_code.loops), (loops, lstm_in_code.loops),
+        (loops, patches.loops),
     ):  # fmt: skip
         load.cache_clear()
         with monkeypatch.context() as patch:
@@ -159,6 +160,71 @@ def test_a_search_for_networks_tells_of_trainings_where_they_are_planned(
     api.run(made, out=tmp_path / "x", progress=told)
     assert bool(told.steps) == (strategy == "fixed")
     assert (told.rounds == []) == (strategy != "fixed")
+
+
+@pytest.mark.unit
+def test_what_is_said_last_is_said_first_and_may_be_told_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(busy, "AFTER", 0.0)
+    done = 0
+    with busy.at("outside"), busy.at(lambda: f"{done} of 3"):
+        assert busy.said() == "0 of 3"
+        done = 2
+        assert busy.said() == "2 of 3"
+
+
+class TestFromTheCommandLine:
+    """A bar on a terminal; in a file or a pipe a line now and then, so a short run has none."""
+
+    @staticmethod
+    def lines(monkeypatch: pytest.MonkeyPatch, seconds: float, *, show: bool = True) -> list[str]:
+        """Return what is told of a training of 100 steps that takes so long."""
+        stream, now = io.StringIO(), 1000.0
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr("time.monotonic", lambda: now)
+        with told(1, show=show) as telling:
+            telling.stage("training")
+            for step in range(1, 101):
+                now += seconds / 100
+                telling.step(step, 100)
+        return stream.getvalue().splitlines()
+
+    @pytest.mark.unit
+    def test_a_long_run_has_lines(self, monkeypatch: pytest.MonkeyPatch):
+        shown = self.lines(monkeypatch, 3 * SELDOM + 1)
+        assert [each.split(" %")[0] for each in shown] == [
+            "Training: 33", "Training: 66", "Training: 99",
+        ]  # fmt: skip
+        assert shown[0].endswith("% (about 31 s left)")
+        assert len(self.lines(monkeypatch, 1000 * SELDOM)) == 10, "ten percent lie between two"
+
+    @pytest.mark.unit
+    def test_a_short_run_has_none(self, monkeypatch: pytest.MonkeyPatch):
+        assert self.lines(monkeypatch, 0.9 * SELDOM) == []
+
+    @pytest.mark.unit
+    def test_nor_has_one_that_is_to_be_quiet(self, monkeypatch: pytest.MonkeyPatch):
+        assert self.lines(monkeypatch, 100 * SELDOM, show=False) == []
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("stream", [io.StringIO(), None])
+    def test_nor_has_one_whose_number_of_trainings_is_secret_or_without_a_stream(
+        self, monkeypatch: pytest.MonkeyPatch, stream: Any
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with told(None, show=True) as telling:
+            for step in range(100):
+                telling.step(step, 100)
+        assert stream is None or stream.getvalue() == ""
+        if stream is not None:
+            assert type(telling) is Progress
+
+    @pytest.mark.unit
+    def test_a_terminal_has_a_bar(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        with told(3, show=True) as telling:
+            assert isinstance(telling, Bar)
 
 
 class Terminal(io.StringIO):

@@ -61,8 +61,9 @@ def bench(
 
     def started(networks: int) -> None:
         told = (
-            f"Training {networks} networks on made-up records for about {seconds:g} s. No data is "
-            "read, so this costs nothing.\n"
+            f"Training {networks} networks on made-up records for about {seconds:g} s (the first "
+            "time half a minute more: machine code is compiled). No data is read, so this costs "
+            "nothing.\n"
         )
         typer.echo(wrapped(told))
 

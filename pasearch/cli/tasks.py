@@ -67,12 +67,12 @@ def do_task(
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
     from pasearch.api.resolve import device_of
-    from pasearch.progress import Bar
+    from pasearch.progress import told
 
     device_of(prepared.request)
     with _read_by("The run was not begun."):
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
-    with Bar(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
+    with told(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
         result = import_module(module).run(prepared, progress=bar)
     show_finished(signed(result), as_json=as_json, quiet=quiet)
 

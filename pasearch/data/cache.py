@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pasearch import busy
 from pasearch.data.front_ends import Fitted
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -118,11 +119,15 @@ def _transform(
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
     device = front.device if front.front_end.costly else "cpu"
+    mapped = 0
     try:
         there = front.last.to(device)
-        with torch.no_grad(), full_precision():
-            for start in range(0, dataset.n, CHUNK):
-                slots = np.arange(start, min(start + CHUNK, dataset.n))
+        with (
+            torch.no_grad(), full_precision(),
+            busy.at(lambda: f"front end: {mapped:,} of {dataset.n:,} records"),
+        ):  # fmt: skip
+            for mapped in range(0, dataset.n, CHUNK):
+                slots = np.arange(mapped, min(mapped + CHUNK, dataset.n))
                 x, usable[slots] = encode(slots)
                 features[slots] = there(torch.from_numpy(x).to(device)).cpu().numpy()
     finally:

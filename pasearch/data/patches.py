@@ -44,8 +44,9 @@ IMAGES, PATCHES = 1500, 60
 """How many made-up images patterns are taken from, and how many patches of each are looked at."""
 CHUNK_BYTES = 2**24
 """About the largest intermediate tensor."""
-AT_ONCE = 4
-"""Images that machine code works on at a time: so that their products stay in the cache."""
+AT_ONCE, CACHED = 4, 2**21
+"""Images that machine code works on at a time, at most, and numbers of their products: so that they
+stay in the cache."""
 MANY = 64
 """From how many images on machine code is loaded for them."""
 
@@ -98,22 +99,23 @@ class Patches(nn.Module):
         """
         height, width = (side - SIDE + 1 for side in images.shape[2:])
         places, images = height * width, images.contiguous()
+        step = min(AT_ONCE, max(1, CACHED // (places * PATTERNS)))
         filters = self.patterns.flatten(1).T.contiguous()
         given = self.offset.flatten().numpy(), np.float32(THRESHOLD), _edges(height, width)
         found = torch.empty(len(images), 2 * PATTERNS, GRID, GRID)
 
         def part(_: int, start: int, end: int) -> None:
-            columns = torch.zeros(AT_ONCE * places, len(filters))
-            products = torch.empty(AT_ONCE * places, PATTERNS)
-            for low in range(start, end, AT_ONCE):
-                own = slice(low, min(low + AT_ONCE, end))
+            columns = torch.zeros(step * places, len(filters))
+            products = torch.empty(step * places, PATTERNS)
+            for low in range(start, end, step):
+                own = slice(low, min(low + step, end))
                 code.columns(images[own].numpy(), SIDE, LEAST_VARIANCE, columns.numpy())
                 torch.mm(columns, filters, out=products)
                 code.averages(products.numpy(), *given, (height, width), found[own].numpy())
 
         team = Team(torch.get_num_threads())
         with threads(1):
-            team.divided(len(images), part, even=AT_ONCE)
+            team.divided(len(images), part, even=step)
         return group_normalised(found, GROUPS).flatten(1)
 
     @torch.no_grad()
